@@ -1,0 +1,61 @@
+"""Crosscut: continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
+
+    import crosscut as cc
+
+    flow = cc.Flow("word-count")
+    (flow.source(cc.files.lines("corpus/**/*.txt"))
+         .flat_map(str.split)
+         .key_by(lambda word: word)
+         .count()
+         .sink(cc.files.jsonl("out")))
+
+    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="checkpoints"))
+    job.wait()
+"""
+
+from __future__ import annotations
+
+from crosscut import errors, files
+from crosscut.connectors.collect import collect
+from crosscut.connectors.generate import generate
+from crosscut.errors import CrosscutError
+from crosscut.flow.flow import Flow
+from crosscut.flow.stream import KeyedStream, Stream
+from crosscut.interfaces import (
+    JSON,
+    CommitPermit,
+    EndOfSplit,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    Source,
+    Split,
+    SplitReader,
+    Wait,
+)
+from crosscut.settings import Restart, Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "JSON",
+    "CommitPermit",
+    "CrosscutError",
+    "EndOfSplit",
+    "Flow",
+    "KeyedStream",
+    "Restart",
+    "Settings",
+    "Sink",
+    "SinkContext",
+    "SinkWriter",
+    "Source",
+    "Split",
+    "SplitReader",
+    "Stream",
+    "Wait",
+    "collect",
+    "errors",
+    "files",
+    "generate",
+]

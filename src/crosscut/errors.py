@@ -1,0 +1,91 @@
+"""The one exception tree.
+
+A message says what failed, which ids, what was expected and found, and what to do. Ids are
+attributes as well. Expected outcomes (stale, fenced, already committed) are values, never
+exceptions. Every exception here survives pickling, because Spark carries them between processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CrosscutError(Exception):
+    """Base of all errors of this library."""
+
+    def __init__(self, message: str, **ids: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.ids = ids
+        for name, value in ids.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (type(self), self.message, self.ids))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuilt(kind: type[CrosscutError], message: str, ids: dict[str, Any]) -> CrosscutError:
+    return kind(message, **ids)
+
+
+class FlowError(CrosscutError):
+    """The flow is not valid: what the user wrote cannot be run."""
+
+
+class SettingsError(CrosscutError):
+    """A setting is out of range, contradicts another or does not fit the cluster."""
+
+
+class ProtocolError(CrosscutError):
+    """A protocol machine got an event that cannot happen; the machine is unchanged."""
+
+
+class WireError(CrosscutError):
+    """Bytes from a peer are not what the wire format allows; the connection is closed."""
+
+
+class StateError(CrosscutError):
+    """State could not be encoded or decoded."""
+
+
+class StoreError(CrosscutError):
+    """The checkpoint store failed, or what it holds is not what was written."""
+
+
+class ConnectorError(CrosscutError):
+    """A source or sink failed."""
+
+
+class UserCodeError(CrosscutError):
+    """A function of the flow raised; carries the operator, the record and the traceback as text.
+
+    Attributes:
+        operator: uid of the operator.
+        record: repr of the record, shortened, or None if no single record is to blame.
+        traceback: the user's traceback as text.
+    """
+
+    operator: str
+    record: str | None
+    traceback: str
+
+
+class WorkersError(CrosscutError):
+    """Spark did not run the workers that the job needs, or lost them for good."""
+
+
+class JobFailedError(CrosscutError):
+    """The job failed for good; the first cause is in the message and in `__cause__` where known."""
+
+
+class InternalError(CrosscutError):
+    """An invariant of Crosscut's own code does not hold. This is a bug; please report it."""
+
+
+def invariant(condition: bool, message: str, **ids: Any) -> None:
+    """Raise InternalError unless `condition` holds (never compiled away, unlike `assert`)."""
+    if not condition:
+        raise InternalError(message, **ids)

@@ -1,0 +1,165 @@
+"""What the user wrote, as plain data: one spec per operator, a closed set.
+
+`crosscut.operators` builds the running operator from a spec; the graph itself never runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from crosscut.interfaces import Sink, Source
+
+Emit = Literal["updates", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec:
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMapSpec:
+    function: Callable[[Any], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBySpec:
+    """Gives each record its key. Always the last of its vertex; what follows is a hash edge.
+
+    `keys_only`: the only consumer (a count) needs no values, so they are not shipped.
+    """
+
+    function: Callable[[Any], Any]
+    keys_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnionSpec:
+    """Several inputs, one output: has no function of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountSpec:
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class SumSpec:
+    function: Callable[[Any], Any]
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSpec:
+    function: Callable[[Any, Any], Any]
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """`initial()` makes an accumulator, `add(accumulator, record)` returns the next one, `result`
+    turns one into what is emitted (the accumulator itself if None)."""
+
+    initial: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any] | None
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    sink: Sink
+
+
+OperatorSpec = (
+    SourceSpec
+    | MapSpec
+    | FilterSpec
+    | FlatMapSpec
+    | KeyBySpec
+    | UnionSpec
+    | CountSpec
+    | SumSpec
+    | ReduceSpec
+    | AggregateSpec
+    | SinkSpec
+)
+Partitioning = Literal["forward", "hash", "rebalance", "broadcast"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNode:
+    """One operator of the flow.
+
+    Attributes:
+        uid: Unique within the flow, stable across releases of it: state is found by it.
+        inputs: (uid of the operator read from, how its records are distributed), in order.
+    """
+
+    uid: str
+    spec: OperatorSpec
+    inputs: tuple[tuple[str, Partitioning], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A link between two vertices; becomes channels between their tasks.
+
+    `index` is the edge's place in `JobGraph.edges`. `back_edge`: closes a cycle.
+    """
+
+    index: int
+    source: str
+    target: str
+    partitioning: Partitioning
+    back_edge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """A chain of operators that run as plain calls on a batch, one after the other."""
+
+    vertex_id: str
+    chain: tuple[OperatorNode, ...]
+
+    @property
+    def source(self) -> SourceSpec | None:
+        """The source at the head of the chain, if the vertex has one."""
+        spec = self.chain[0].spec
+        return spec if isinstance(spec, SourceSpec) else None
+
+    @property
+    def sink(self) -> SinkSpec | None:
+        """The sink at the end of the chain, if the vertex has one."""
+        spec = self.chain[-1].spec
+        return spec if isinstance(spec, SinkSpec) else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """The compiled flow: vertices in topological order (back edges aside), and edges.
+
+    Attributes:
+        name: Of the flow.
+        fingerprint: Hex digest of the structure (uids, kinds, edges, max_parallelism), not of the
+            code: changing a function's body keeps it.
+    """
+
+    name: str
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge, ...]
+    parallelism: int
+    max_parallelism: int
+    fingerprint: str

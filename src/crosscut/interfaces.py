@@ -1,0 +1,189 @@
+"""What a user implements to bring a source or a sink of their own.
+
+Both are *descriptions*: they are pickled once on the Spark driver and unpickled in every worker, so
+they hold addresses and options, never open files or sockets. Readers and writers are made from them
+inside the worker, live for one epoch, and are used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
+
+JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
+"""A value that JSON can hold. Positions and transaction handles are JSON: they go into the job log,
+where people read them and nothing has to be unpickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One part of a source that can be read on its own, from any position.
+
+    Attributes:
+        split_id: Unique within the source and the same at every discovery of the same input.
+        start: Position of the first record.
+        detail: What the reader needs to open it, besides the source itself.
+        weight: Relative amount of work (bytes, records), for balanced assignment.
+    """
+
+    split_id: str
+    start: JSON
+    detail: JSON = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to read now: ask again after `delay_ms` (0: as soon as there is nothing better to do)."""
+
+    delay_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSplit:
+    """The split will never have another record."""
+
+
+class SplitReader(ABC):
+    """Reads one split from a position on. Made by `Source.reader`, closed once at the end."""
+
+    @property
+    @abstractmethod
+    def position(self) -> JSON:
+        """Where the next record is read: after every record that `read` has returned so far.
+
+        A reader opened at this position returns exactly the records that this one would have.
+        """
+
+    @abstractmethod
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        """Return the next records in order, at least one and at most `limit`, or Wait, or EndOfSplit.
+
+        Must not block for longer than a few milliseconds: barriers wait meanwhile.
+
+        Raises:
+            ConnectorError: The input cannot be read; the message names it. The task fails and the
+                job restarts from the last checkpoint.
+        """
+
+    def close(self) -> None:
+        """Release what the reader holds. Called once, also after an error."""
+
+
+class Source(ABC):
+    """A replayable input: a set of splits, each readable from any position."""
+
+    @abstractmethod
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Discover the splits. Called on the Spark driver when a job starts with no checkpoint.
+
+        The result becomes part of the job's state: a resumed job goes on with the splits it had.
+
+        Raises:
+            ConnectorError: There is nothing to read; the message says what was looked for.
+        """
+
+    @abstractmethod
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        """Open `split` at `position` (either `split.start` or a position that a reader reported)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """Who is writing: what a sink needs to name and to fence its transactions.
+
+    Attributes:
+        lineage: Identity of the job's history. Marks of other lineages are not ours to touch.
+        epoch: Fencing token. A resource that can refuse older epochs must do so.
+        task: The writing task; the same logical task in every epoch.
+        sink_uid: uid of the sink operator.
+    """
+
+    lineage: Lineage
+    epoch: Epoch
+    task: TaskId
+    sink_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """Proof that checkpoint `checkpoint_id` is complete: its log entry is durable.
+
+    Only `crosscut.protocol.commit` makes one, and `SinkWriter.commit` cannot be called without:
+    committing too early can't be written by accident.
+    """
+
+    lineage: Lineage
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+class SinkWriter(ABC):
+    """Writes into a stage that readers don't see, one transaction per checkpoint.
+
+    Order of calls: `recover` once, then `write` and `rotate` any number of times, with `prepare` for
+    each rotated transaction and `commit` at any time after it, then `close`. `write` and `rotate` are
+    called from the worker's event loop; `recover`, `prepare` and `commit` may block: they run in a
+    thread of their own, one at a time for each writer, while `write` goes on.
+    """
+
+    @abstractmethod
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        """Commit `handles`, then abort whatever this logical task staged in older epochs.
+
+        Args:
+            permit: For the restored checkpoint, None if the job starts with none (then `handles` is
+                empty and everything staged is an orphan).
+            handles: Transactions of the restored snapshot, oldest first; may be committed already.
+
+        Raises:
+            ConnectorError: Not all could be committed. The job fails rather than go on.
+        """
+
+    @abstractmethod
+    def write(self, records: list[Any]) -> None:
+        """Add records to the open transaction, opening one if there is none. Order is kept."""
+
+    @abstractmethod
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        """Cut the open transaction off at barrier `checkpoint_id`, in one step and at once.
+
+        Returns the transaction (any object; it goes to `prepare`), or None if nothing was written.
+        Records written from now on belong to a later transaction.
+        """
+
+    @abstractmethod
+    def prepare(self, transaction: Any) -> JSON:
+        """Make the rotated transaction durable and return its handle; still invisible to readers.
+
+        The handle must be enough for another process, after any crash, to commit it. Nothing may
+        expire between prepare and commit.
+        """
+
+    @abstractmethod
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        """Make the transactions visible, oldest first. Idempotent: repeated handles are no-ops.
+
+        Try all of them, then raise for the first that failed.
+
+        Raises:
+            ConnectorError: Not committed or unknown; it is tried again a bounded number of times.
+        """
+
+    def close(self) -> None:
+        """Release what the writer holds; staged data stays. Called once, also after an error."""
+
+
+class Sink(ABC):
+    """A place for results with a two-phase commit."""
+
+    @abstractmethod
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch. Must have no side effect yet."""
+
+    def check(self) -> None:
+        """Raise ConnectorError if the sink can't work. Called on the Spark driver before anything starts."""

@@ -1,0 +1,98 @@
+"""Keys: the hash that routes them, key groups, and who owns which.
+
+`stable_hash` is the same in every process, machine and release. Python's own `hash` is not: it is
+salted per process for str and bytes (PySpark needs PYTHONHASHSEED for that reason), and it may
+change between versions. Keyed state on disk would be unreadable after either.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Any
+
+from crosscut.errors import FlowError
+from crosscut.ids import KeyGroup
+
+Key = int | str | bytes | bool | None | tuple["Key", ...]
+
+
+def encoded_key(key: Any) -> bytes:
+    """Return the canonical bytes of a key: equal for keys that compare equal, and only for those.
+
+    `True == 1` in Python, so both are one key and have one encoding; the same holds for nested ones.
+
+    Raises:
+        FlowError: `key` is not int, str, bytes, bool, None or a tuple of those.
+    """
+    kind = type(key)
+    if kind is str:
+        data = key.encode("utf-8", "surrogatepass")
+        return b"s" + struct.pack(">I", len(data)) + data
+    if kind is int or kind is bool:
+        number = int(key)
+        data = number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
+        return b"i" + struct.pack(">I", len(data)) + data
+    if kind is bytes:
+        return b"b" + struct.pack(">I", len(key)) + key
+    if key is None:
+        return b"n"
+    if kind is tuple:
+        return b"t" + struct.pack(">I", len(key)) + b"".join(map(encoded_key, key))
+    raise FlowError(
+        f"{key!r} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
+        f"tuple of those, which hash alike in every process; return one of them from key_by"
+    )
+
+
+def stable_hash(key: Any) -> int:
+    """Return a 64-bit hash of `key`, the same in every process, machine and release.
+
+    Raises:
+        FlowError: `key` can't be a key; see `encoded_key`.
+    """
+    return int.from_bytes(blake2b(encoded_key(key), digest_size=8).digest(), "big")
+
+
+def key_group(key: Any, max_parallelism: int) -> KeyGroup:
+    """Return the key group of `key`, in range(max_parallelism)."""
+    return KeyGroup(stable_hash(key) % max_parallelism)
+
+
+def owner_of_group(group: int, max_parallelism: int, parallelism: int) -> int:
+    """Return the index of the task that owns `group`.
+
+    Contiguous ranges, so that after a change of parallelism a task reads the parts of few others.
+    """
+    return group * parallelism // max_parallelism
+
+
+def groups_of_task(index: int, max_parallelism: int, parallelism: int) -> range:
+    """Return the key groups of task `index`: the inverse of `owner_of_group`."""
+    first = -(-index * max_parallelism // parallelism)
+    last = -(-(index + 1) * max_parallelism // parallelism)
+    return range(first, last)
+
+
+class KeyRouter(dict[Any, int]):
+    """Owner by key, computed once per key and process: one dict look-up for a key seen before.
+
+    A look-up of 1, True and 1.0 would hit the same dict entry; float keys are refused when first
+    seen, so `True`/`1` (one key by `encoded_key`) is the only case left. When the cache is full it
+    starts again: an unbounded key space must not grow a worker without bound.
+    """
+
+    def __init__(self, max_parallelism: int, parallelism: int, keys_max: int = 1_000_000) -> None:
+        super().__init__()
+        self._max_parallelism = max_parallelism
+        self._parallelism = parallelism
+        self._keys_max = keys_max
+
+    def __missing__(self, key: Any) -> int:
+        owner = owner_of_group(
+            key_group(key, self._max_parallelism), self._max_parallelism, self._parallelism
+        )
+        if len(self) >= self._keys_max:
+            self.clear()
+        self[key] = owner
+        return owner

@@ -1,0 +1,339 @@
+"""What the coordinator and the workers say to each other, and what stands in the job log.
+
+All of it is data only: ids, numbers, text, and JSON. `crosscut.wire.control` turns these classes to
+bytes and back by their field types; nothing here is ever pickled (rule S6). Every message of a
+running job carries its epoch; a receiver drops and counts what is not of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
+from crosscut.interfaces import JSON
+
+# ---------------------------------------------------------------------------------------------
+# What a checkpoint is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One immutable piece of a snapshot: a file in the store, or, when small, the bytes themselves.
+
+    Attributes:
+        path: Relative to the store's root, or "" if `inline` holds the content.
+        size_bytes: Length of the content.
+        sha256: Hex digest of the content.
+        inline: The content in base64, or "". Small parts travel in the manifest, which saves a file
+            and two fsyncs for each task and checkpoint.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    inline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransaction:
+    """A staged sink transaction: prepared at barrier `checkpoint_id`, not known to be committed."""
+
+    checkpoint_id: CheckpointId
+    handle: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The snapshot of one task at barrier n, once durable: where its pieces are.
+
+    Attributes:
+        parts: Keyed state, oldest first: a full part and the changes since then.
+        positions: For a source task, position by split id (unfinished splits only), with the split
+            itself; else None.
+        pending: For a sink task, every transaction that this checkpoint commits, oldest first.
+        drained: The task has seen the end of all its inputs and holds nothing that is yet to come
+            out: no channel or back-edge record, no open sink buffer, no timer, no asynchronous call.
+        ended: The operators of the task have been told of the end of input (it is told once).
+        freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
+    """
+
+    parts: tuple[Part, ...] = ()
+    positions: JSON = None
+    pending: tuple[PendingTransaction, ...] = ()
+    drained: bool = False
+    ended: bool = False
+    freeze_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """A snapshot with the task it is of."""
+
+    task: TaskId
+    snapshot: Snapshot
+
+
+# ---------------------------------------------------------------------------------------------
+# The job log
+
+
+@dataclass(frozen=True, slots=True)
+class EpochClaimed:
+    """Epoch `epoch` belongs to `driver`; whoever holds an older one is a zombie.
+
+    Attributes:
+        driver: Unique token of the claiming driver process.
+        fingerprint: Of the graph, so that a different graph is refused before any side effect.
+        description: Host and pid, for people.
+    """
+
+    epoch: Epoch
+    lineage: Lineage
+    driver: str
+    fingerprint: str
+    parallelism: int
+    max_parallelism: int
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """Checkpoint n is complete. That this entry is durable *is* the completion (decision moment)."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    snapshots: tuple[TaskSnapshot, ...]
+    is_final: bool = False
+    duration_ms: int = 0
+    wall_clock: str = ""
+    """ISO time, for people only: no decision reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The final checkpoint `checkpoint_id` is committed everywhere; there is nothing left to run."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+LogEntry = EpochClaimed | CheckpointCompleted | JobFinished
+
+
+# ---------------------------------------------------------------------------------------------
+# Worker -> coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCause:
+    """Why a task or worker failed, as text: exceptions of workers are never unpickled by the driver.
+
+    Attributes:
+        kind: Name of the exception class, or "WorkerLost", "Timeout", ...
+        message: What failed and what to do.
+        operator: uid of the operator whose user code failed, or "".
+        record: repr of the record to blame, shortened, or "".
+        traceback: As text, or "".
+    """
+
+    kind: str
+    message: str
+    operator: str = ""
+    record: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWorker:
+    """First message of a worker: which Spark attempt it is and where its peers can reach it."""
+
+    worker: WorkerIndex
+    attempt: AttemptId
+    host: str
+    pid: int
+    data_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """All tasks are restored, replayed commits are done, all channels of this epoch are open."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsFlowing:
+    """The first records since `StartTasks` have gone through a task of this worker."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    epoch: Epoch
+    task: TaskId
+    cause: FailureCause
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAcknowledged:
+    """The snapshot of `task` at barrier n is durable, its transaction prepared."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    task: TaskId
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDeclined:
+    """`task` can't take part in checkpoint n (superseded, or its snapshot could not be stored)."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    task: TaskId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDrained:
+    """Every split of source `task` has ended; the task stays and answers barriers."""
+
+    epoch: Epoch
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsCommitted:
+    """Sink `task` has committed everything pending at or below n."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatistics:
+    """Counters of one task since the start of the epoch."""
+
+    task: TaskId
+    records_in: int = 0
+    records_out: int = 0
+    state_keys: int = 0
+    queued_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHeartbeat:
+    """Sent at an interval; silence is a failure. `dropped` counts stale messages by reason."""
+
+    epoch: Epoch
+    tasks: tuple[TaskStatistics, ...] = ()
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------------------------------
+# Coordinator -> worker
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    worker: WorkerIndex
+    host: str
+    data_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAssignment:
+    """The splits that a source task starts with, when there is no checkpoint to restore."""
+
+    task: TaskId
+    splits: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class DeployTasks:
+    """Go to epoch `epoch`: close every channel of older ones, restore, connect, answer WorkerReady.
+
+    Attributes:
+        restore: Checkpoint to go back to, 0 for the very beginning.
+        snapshots: Of this worker's tasks at that checkpoint; empty if `restore` is 0.
+        splits: Of this worker's source tasks; used only if `restore` is 0.
+    """
+
+    epoch: Epoch
+    lineage: Lineage
+    peers: tuple[Peer, ...]
+    restore: CheckpointId
+    snapshots: tuple[TaskSnapshot, ...]
+    splits: tuple[SplitAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartTasks:
+    """Every worker is ready: the sources may read."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCheckpoint:
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCheckpoint:
+    """Checkpoint n is complete: sinks commit everything pending at or below n."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorHeartbeat:
+    """A worker that hears nothing for the timeout has lost its coordinator and stops by itself."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """Another live attempt holds this worker's place: wait, it may be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDown:
+    """Stop and exit. `failed` makes the Spark task fail, so that Spark starts another attempt."""
+
+    reason: str
+    failed: bool = False
+
+
+WorkerMessage = (
+    RegisterWorker
+    | WorkerReady
+    | RecordsFlowing
+    | TaskFailed
+    | SnapshotAcknowledged
+    | SnapshotDeclined
+    | SourceDrained
+    | TransactionsCommitted
+    | WorkerHeartbeat
+)
+CoordinatorMessage = (
+    DeployTasks
+    | StartTasks
+    | TriggerCheckpoint
+    | AbortCheckpoint
+    | CommitCheckpoint
+    | CoordinatorHeartbeat
+    | StandBy
+    | ShutDown
+)

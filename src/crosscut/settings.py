@@ -1,0 +1,133 @@
+"""Settings of a job: validated once, when made; immutable afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
+
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import SettingsError
+
+Snapshots = Literal["aligned", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Restart strategy: at most `failures` within `window`, with a delay that doubles each time.
+
+    Attributes:
+        failures: Failures tolerated within the window; one more fails the job. 0: the first does.
+        window: Duration; failures older than this are forgotten.
+        delay: Duration before the first restart after a quiet window. Defaults to none at all: the
+            first failure is most often a lost process, and waiting would not bring it back.
+        delay_step: Duration before the second restart; doubles for each one after it.
+        delay_max: Duration; the delay grows no further.
+    """
+
+    failures: int = 10
+    window: Duration = "5m"
+    delay: Duration = 0
+    delay_step: Duration = "100ms"
+    delay_max: Duration = "10s"
+
+    def __post_init__(self) -> None:
+        _check_integer("restart.failures", self.failures, 0, 1_000_000)
+        for name in ("window", "delay", "delay_step", "delay_max"):
+            duration_ms(getattr(self, name), f"restart.{name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a flow is to run. Durations are "1s", "200ms", ... or a number of seconds.
+
+    Attributes:
+        parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot.
+        checkpoint_dir: Directory or fsspec URL of the checkpoint store. One job owns one directory;
+            starting a flow on a directory that holds its job resumes that job.
+        checkpoint_interval: Between the starts of two checkpoints.
+        checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
+        checkpoint_failures: Checkpoints that may fail in a row before the job does.
+        snapshots: "aligned" (exactly once), or "none" (no checkpoints while running, no recovery:
+            a failure ends the job; output is committed at the end).
+        linger: How long a batch that is not full may wait for more records.
+        batch_rows: Records in a full batch.
+        restart: What happens after a failure.
+        max_parallelism: Number of key groups; fixed for the life of the job's state.
+        retain: Completed checkpoints that are kept.
+        heartbeat_timeout: Silence after which a worker counts as lost, and the longest that one call
+            of a user's function may take.
+        start_timeout: How long Spark may take to give the job its workers.
+        commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.
+        channel_bytes: Bytes that may be queued in memory on each side of one channel.
+        host: Address that the driver binds to and workers connect to. Default: loopback if Spark
+            runs locally, else Spark's own driver host.
+        strict: Refuse, instead of warning, to listen on a non-loopback address while
+            `spark.authenticate` is off (whoever can talk to Spark could then read the job's secret).
+    """
+
+    parallelism: int = 2
+    checkpoint_dir: str = "checkpoints"
+    checkpoint_interval: Duration = "1s"
+    checkpoint_timeout: Duration = "60s"
+    checkpoint_failures: int = 10
+    snapshots: Snapshots = "aligned"
+    linger: Duration = "1ms"
+    batch_rows: int = 1_000
+    restart: Restart = field(default_factory=Restart)
+    max_parallelism: int = 128
+    retain: int = 3
+    heartbeat_timeout: Duration = "10s"
+    start_timeout: Duration = "60s"
+    commit_attempts: int = 5
+    channel_bytes: int = 4 * 1024 * 1024
+    host: str | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _check_integer("parallelism", self.parallelism, 1, 10_000)
+        _check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
+        _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
+        _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
+        _check_integer("retain", self.retain, 1, 10_000)
+        _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
+        _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
+        if self.parallelism > self.max_parallelism:
+            raise SettingsError(
+                f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}: "
+                f"there would be tasks without a key group; raise max_parallelism (it can't be "
+                f"changed once the job has state) or lower parallelism"
+            )
+        if self.snapshots not in get_args(Snapshots):
+            raise SettingsError(
+                f"snapshots={self.snapshots!r}: expected one of {', '.join(map(repr, get_args(Snapshots)))}"
+            )
+        for name, least_ms in (
+            ("checkpoint_interval", 10),
+            ("checkpoint_timeout", 100),
+            ("linger", 0),
+            ("heartbeat_timeout", 200),
+            ("start_timeout", 100),
+        ):
+            found_ms = duration_ms(getattr(self, name), name)
+            if found_ms < least_ms:
+                raise SettingsError(f"{name}={getattr(self, name)!r}: expected at least {least_ms} ms")
+        if not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir:
+            raise SettingsError(
+                f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
+            )
+        if not isinstance(self.restart, Restart):
+            raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
+
+    def milliseconds(self, name: str) -> float:
+        """Return the duration setting `name` in milliseconds."""
+        return duration_ms(getattr(self, name), name)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of all settings, in order."""
+        return tuple(f.name for f in fields(cls))
+
+
+def _check_integer(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise SettingsError(f"{name}={value!r}: expected a whole number from {least} to {most}")
