@@ -8,7 +8,9 @@ change between versions. Keyed state on disk would be unreadable after either.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import blake2b
+from reprlib import repr as shortened
 from typing import Any
 
 from crosscut.errors import FlowError
@@ -40,7 +42,7 @@ def encoded_key(key: Any) -> bytes:
     if kind is tuple:
         return b"t" + struct.pack(">I", len(key)) + b"".join(map(encoded_key, key))
     raise FlowError(
-        f"{key!r} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
+        f"{shortened(key)} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
         f"tuple of those, which hash alike in every process; return one of them from key_by"
     )
 
@@ -77,9 +79,13 @@ def groups_of_task(index: int, max_parallelism: int, parallelism: int) -> range:
 class KeyRouter(dict[Any, int]):
     """Owner by key, computed once per key and process: one dict look-up for a key seen before.
 
-    A look-up of 1, True and 1.0 would hit the same dict entry; float keys are refused when first
-    seen, so `True`/`1` (one key by `encoded_key`) is the only case left. When the cache is full it
-    starts again: an unbounded key space must not grow a worker without bound.
+    Keys are found as Python compares them, so True and 1 are one key, as in `encoded_key`. For the
+    same reason a value of another type that equals a key seen before (1.0 after 1, also within a
+    tuple) goes where that key goes: it is that key in every dict of the job. It is refused only if
+    it comes first, since to look at the type of each record would cost as much as the look-up.
+
+    When the cache is full it starts again: an unbounded key space must not grow a worker without
+    bound.
     """
 
     def __init__(self, max_parallelism: int, parallelism: int, keys_max: int = 1_000_000) -> None:
@@ -96,3 +102,16 @@ class KeyRouter(dict[Any, int]):
             self.clear()
         self[key] = owner
         return owner
+
+    def owners(self, keys: Sequence[Any]) -> list[int]:
+        """Return the owner of each key, in order.
+
+        Raises:
+            FlowError: One of them can't be a key; unlike a single look-up, also if it has no hash.
+        """
+        try:
+            return list(map(self.__getitem__, keys))
+        except TypeError:
+            for key in keys:
+                encoded_key(key)
+            raise

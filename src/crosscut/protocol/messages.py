@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.interfaces import JSON
 
-# ---------------------------------------------------------------------------------------------
 # What a checkpoint is made of
 
 
@@ -73,8 +72,9 @@ class TaskSnapshot:
     snapshot: Snapshot
 
 
-# ---------------------------------------------------------------------------------------------
 # The job log
+
+CHECKPOINT_IDS_LEAD_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class EpochClaimed:
     Attributes:
         driver: Unique token of the claiming driver process.
         fingerprint: Of the graph, so that a different graph is refused before any side effect.
+        first_checkpoint_id: The epoch uses ids from here on, at most `CHECKPOINT_IDS_LEAD_MAX` above
+            this or the newest completed one; so a new driver can step over all that were ever used.
         description: Host and pid, for people.
     """
 
@@ -93,6 +95,7 @@ class EpochClaimed:
     fingerprint: str
     parallelism: int
     max_parallelism: int
+    first_checkpoint_id: CheckpointId
     description: str = ""
 
 
@@ -120,7 +123,6 @@ class JobFinished:
 LogEntry = EpochClaimed | CheckpointCompleted | JobFinished
 
 
-# ---------------------------------------------------------------------------------------------
 # Worker -> coordinator
 
 
@@ -232,7 +234,6 @@ class WorkerHeartbeat:
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-# ---------------------------------------------------------------------------------------------
 # Coordinator -> worker
 
 
@@ -272,6 +273,13 @@ class DeployTasks:
 @dataclass(frozen=True, slots=True)
 class StartTasks:
     """Every worker is ready: the sources may read."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class HaltTasks:
+    """Epoch `epoch` is over: stop its tasks and close its channels; a DeployTasks will follow."""
 
     epoch: Epoch
 
@@ -330,6 +338,7 @@ WorkerMessage = (
 CoordinatorMessage = (
     DeployTasks
     | StartTasks
+    | HaltTasks
     | TriggerCheckpoint
     | AbortCheckpoint
     | CommitCheckpoint

@@ -1,0 +1,250 @@
+"""Frozen dataclasses to JSON values and back, driven by their field types.
+
+The one codec of the job log and of the control messages. Data only: what is decoded is one of the
+classes the caller allows, filled with checked values; no code is looked up by name or run (rule S6).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from crosscut.errors import CrosscutError, InternalError, StateError
+from crosscut.interfaces import JSON
+
+JSON_DEPTH_MAX = 64
+"""How deep a JSON value may nest: deeper ones could exhaust the stack of whoever reads them."""
+
+_Convert = Callable[[Any], Any]
+
+
+class _Mismatch(Exception):
+    """A value does not fit its field; turned into the caller's kind of error at the border."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one type hint is turned into JSON and back."""
+
+    encode: _Convert
+    decode: _Convert
+
+
+def to_json(value: object) -> JSON:
+    """Return dataclass `value` as a JSON object, with its class name under "type".
+
+    The result shares the JSON fields of `value`, it does not copy them.
+
+    Raises:
+        StateError: A field holds something else than its type says, or a JSON field (a position, a
+            transaction handle) holds something that JSON can't: a tuple, bytes, NaN, a huge integer.
+    """
+    try:
+        encoded: JSON = _tagged_plan((type(value),), "value").encode(value)
+    except _Mismatch as error:
+        raise StateError(f"can't be written as JSON: {error}") from None
+    return encoded
+
+
+def from_json(data: JSON, kinds: tuple[type, ...], error: type[CrosscutError]) -> Any:
+    """Return the object that `to_json` made `data` from.
+
+    Args:
+        data: Any JSON value, trusted or not, as a JSON parser returned it.
+        kinds: The classes allowed at top level; "type" says which one it is.
+        error: What to raise.
+
+    Raises:
+        CrosscutError: Of class `error`: another class, a field too many or too few, or a field that is
+            not of its type; the message names the class and the field. Nothing else is ever raised.
+    """
+    try:
+        return _tagged_plan(kinds, "message").decode(data)
+    except _Mismatch as mismatch:
+        raise error(f"not what was expected: {mismatch}") from None
+
+
+def _mismatch(label: str, expected: str, found: object) -> _Mismatch:
+    # repr of a container may recurse without bound and that of a huge int raises: show neither.
+    shown = f"a value of type {type(found).__name__}"
+    if isinstance(found, str):
+        shown = repr(found[:60])
+    elif found is None or isinstance(found, float) or _is_portable(found):
+        shown = repr(found)
+    return _Mismatch(f"{label}: expected {expected}, found {shown}")
+
+
+def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
+    def check(value: Any) -> Any:
+        # An exact match: a bool is an int to isinstance, but not to whoever reads the JSON.
+        if type(value) is not kind:
+            raise _mismatch(label, expected, value)
+        if kind is int and not _is_portable(value):
+            raise _mismatch(label, "an integer of at most 64 bits", value)
+        return value
+
+    return _Plan(check, check)
+
+
+def _float_plan(label: str) -> _Plan:
+    def check(value: Any) -> float:
+        if type(value) is float and math.isfinite(value):
+            return value
+        if type(value) is int and _is_portable(value):
+            return float(value)
+        raise _mismatch(label, "a finite number", value)
+
+    return _Plan(check, check)
+
+
+def _is_portable(value: object) -> bool:
+    """Whether `value` is an integer that every JSON reader can hold."""
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 64
+
+
+def _json_plan(label: str) -> _Plan:
+    def check(value: Any, depth: int = 0) -> Any:
+        kind = type(value)
+        if kind is str or kind is bool or value is None:
+            return value
+        if kind is int and _is_portable(value):
+            return value
+        if kind is float and math.isfinite(value):
+            return value
+        if depth == JSON_DEPTH_MAX:
+            raise _mismatch(label, f"JSON of at most {JSON_DEPTH_MAX} levels", value)
+        if kind is list:
+            for item in value:
+                check(item, depth + 1)
+            return value
+        if kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    raise _mismatch(label, "JSON, whose keys are text", key)
+                check(item, depth + 1)
+            return value
+        raise _mismatch(label, "JSON (None, bool, 64-bit int, finite float, str, list, dict)", value)
+
+    return _Plan(check, check)
+
+
+def _tuple_plan(item: _Plan, label: str) -> _Plan:
+    def encode(value: Any) -> list[Any]:
+        if type(value) is not tuple:
+            raise _mismatch(label, "a tuple", value)
+        return [item.encode(part) for part in value]
+
+    def decode(data: Any) -> tuple[Any, ...]:
+        if type(data) is not list:
+            raise _mismatch(label, "a list", data)
+        return tuple([item.decode(part) for part in data])
+
+    return _Plan(encode, decode)
+
+
+def _dict_plan(item: _Plan, label: str) -> _Plan:
+    def converter(convert: _Convert) -> _Convert:
+        def apply(value: Any) -> dict[str, Any]:
+            if type(value) is not dict:
+                raise _mismatch(label, "a dict", value)
+            for key in value:
+                if type(key) is not str:
+                    raise _mismatch(label, "keys that are text", key)
+            return {key: convert(part) for key, part in value.items()}
+
+        return apply
+
+    return _Plan(converter(item.encode), converter(item.decode))
+
+
+@cache
+def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
+    """Plan of a dataclass, a union of them, or either with None: "type" tells which it is."""
+    optional = type(None) in kinds
+    plans = {kind: _dataclass_plan(kind) for kind in kinds if kind is not type(None)}
+    by_name = {kind.__name__: plan for kind, plan in plans.items()}
+    expected = " or ".join([*by_name, *(["None"] if optional else [])])
+
+    def encode(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        plan = plans.get(type(value))
+        if plan is None:
+            raise _mismatch(label, expected, value)
+        return plan.encode(value)
+
+    def decode(data: Any) -> Any:
+        if data is None and optional:
+            return None
+        if type(data) is not dict:
+            raise _mismatch(label, expected, data)
+        name = data.get("type")
+        plan = by_name.get(name) if type(name) is str else None
+        if plan is None:
+            raise _mismatch(f"{label}.type", expected, name)
+        return plan.decode(data)
+
+    return _Plan(encode, decode)
+
+
+@cache
+def _dataclass_plan(kind: type) -> _Plan:
+    if not dataclasses.is_dataclass(kind):
+        raise InternalError(f"{kind.__name__} is not a dataclass: it can't be written as JSON")
+    name = kind.__name__
+    hints = get_type_hints(kind)
+    plans = {
+        field.name: _plan(hints[field.name], f"{name}.{field.name}") for field in dataclasses.fields(kind)
+    }
+    if "type" in plans:
+        raise InternalError(f"{name}.type: this name is taken by the tag that tells classes apart")
+
+    def encode(value: Any) -> dict[str, Any]:
+        encoded = {field: plan.encode(getattr(value, field)) for field, plan in plans.items()}
+        return {"type": name, **encoded}
+
+    def decode(data: dict[str, Any]) -> Any:
+        if len(data) != len(plans) + 1 or not plans.keys() <= data.keys():
+            missing = sorted(plans.keys() - data.keys())
+            unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
+            raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
+        return kind(**{field: plan.decode(data[field]) for field, plan in plans.items()})
+
+    return _Plan(encode, decode)
+
+
+def _plan(hint: Any, label: str) -> _Plan:
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    if hint == _JSON_HINT:
+        return _json_plan(label)
+    if hint is float:
+        return _float_plan(label)
+    if hint in _SCALARS:
+        return _scalar_plan(hint, _SCALARS[hint], label)
+    if dataclasses.is_dataclass(hint):
+        return _tagged_plan((hint,), label)
+    arguments = get_args(hint)
+    origin = get_origin(hint)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _tuple_plan(_plan(arguments[0], label), label)
+    if origin is dict and arguments[0] is str:
+        return _dict_plan(_plan(arguments[1], label), label)
+    if origin in (types.UnionType, Union) and all(
+        dataclasses.is_dataclass(member) or member is type(None) for member in arguments
+    ):
+        return _tagged_plan(arguments, label)
+    raise InternalError(f"{label}: the codec has no rule for a field of type {hint}")
+
+
+class _HasJson:
+    value: JSON
+
+
+# How the recursive alias looks once its own forward references are resolved.
+_JSON_HINT = get_type_hints(_HasJson)["value"]
+_SCALARS: dict[type, str] = {int: "an integer", str: "text", bool: "true or false", type(None): "null"}

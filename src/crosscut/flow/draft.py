@@ -1,0 +1,76 @@
+"""What the user has written so far: operators in the order of writing, still renameable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crosscut.errors import FlowError
+from crosscut.graph.specs import OperatorNode, OperatorSpec, Partitioning
+from crosscut.ids import checked_name
+
+
+@dataclass(slots=True, eq=False)
+class DraftOperator:
+    """One operator, by identity: its uid may change until the flow is compiled.
+
+    Attributes:
+        label: Place and kind, as "3-map"; the uid as long as the user gives none.
+    """
+
+    label: str
+    spec: OperatorSpec
+    inputs: tuple[tuple[DraftOperator, Partitioning], ...]
+    uid: str
+
+
+class Draft:
+    """The operators of one flow. Not thread-safe: a flow is written by one thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = checked_name(name, "flow name")
+        self._operators: list[DraftOperator] = []
+
+    def label(self, kind: str) -> str:
+        """Return what the next operator will be called if it is of this kind."""
+        return f"{len(self._operators) + 1}-{kind}"
+
+    def add(
+        self, kind: str, spec: OperatorSpec, *inputs: tuple[DraftOperator, Partitioning]
+    ) -> DraftOperator:
+        """Append an operator under its label.
+
+        Raises:
+            FlowError: Another operator was given that very name.
+        """
+        label = self.label(kind)
+        self._check_free(label, label)
+        operator = DraftOperator(label, spec, inputs, uid=label)
+        self._operators.append(operator)
+        return operator
+
+    def rename(self, operator: DraftOperator, uid: str) -> None:
+        """Give `operator` the uid under which its state is found.
+
+        Raises:
+            FlowError: `uid` can't be part of a path, or another operator of the flow has it.
+        """
+        checked_name(uid, f"flow {self.name!r}, operator {operator.label!r}: uid")
+        if uid != operator.uid:
+            self._check_free(uid, operator.label)
+        operator.uid = uid
+
+    def nodes(self) -> tuple[OperatorNode, ...]:
+        """Return the operators as plain data; an operator comes after all that it reads from."""
+        return tuple(
+            OperatorNode(o.uid, o.spec, tuple((source.uid, how) for source, how in o.inputs))
+            for o in self._operators
+        )
+
+    def _check_free(self, uid: str, label: str) -> None:
+        for other in self._operators:
+            if other.uid == uid:
+                raise FlowError(
+                    f"flow {self.name!r}: operators {other.label!r} and {label!r} would both have the uid "
+                    f"{uid!r}: state is found by it, so it must be unique; name one of them differently",
+                    operator=uid,
+                )

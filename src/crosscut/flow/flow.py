@@ -1,0 +1,96 @@
+"""Flow: where a user's dataflow starts, and how it is compiled, explained and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crosscut.errors import FlowError
+from crosscut.flow.draft import Draft
+from crosscut.flow.stream import Stream
+from crosscut.graph.compile import compiled
+from crosscut.graph.explain import explained
+from crosscut.graph.specs import JobGraph, SourceSpec
+from crosscut.interfaces import Source
+from crosscut.settings import Settings
+
+if TYPE_CHECKING:
+    from crosscut.spark.job import Job
+
+
+class Flow:
+    """A dataflow: sources, operators, sinks. Nothing runs until `start`.
+
+        flow = crosscut.Flow("word-count")
+        (flow.source(crosscut.files.lines("corpus/*.txt"))
+             .flat_map(str.split)
+             .key_by(lambda word: word)
+             .count()
+             .sink(crosscut.files.jsonl("out")))
+
+    Args:
+        name: 1 to 64 letters, digits, `_`, `-` or inner dots.
+
+    Raises:
+        FlowError: The name is not usable.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._draft = Draft(name)
+
+    @property
+    def name(self) -> str:
+        """The name that was given."""
+        return self._draft.name
+
+    def source(self, source: Source) -> Stream:
+        """Return the stream of all records of `source`.
+
+        Raises:
+            FlowError: `source` is not a crosscut.Source.
+        """
+        if not isinstance(source, Source):
+            label = self._draft.label("source")
+            raise FlowError(
+                f"flow {self.name!r}, operator {label!r}: expected a crosscut.Source, "
+                f"found an object of type {type(source).__name__}",
+                operator=label,
+            )
+        return Stream(self._draft, self._draft.add("source", SourceSpec(source)))
+
+    def compile(self, parallelism: int, max_parallelism: int) -> JobGraph:
+        """Return the graph that would run. The flow can be added to and compiled again.
+
+        Raises:
+            FlowError: The flow is not complete; the message names the operator.
+            SettingsError: The numbers are out of range or contradict each other.
+        """
+        Settings(parallelism=parallelism, max_parallelism=max_parallelism)
+        return compiled(self.name, self._draft.nodes(), parallelism, max_parallelism)
+
+    def explain(self, parallelism: int = 2, max_parallelism: int = 128) -> None:
+        """Print vertices, channels, key groups and back edges of the compiled graph.
+
+        Raises:
+            FlowError: The flow is not complete.
+            SettingsError: The numbers are out of range or contradict each other.
+        """
+        print(explained(self.compile(parallelism, max_parallelism)))
+
+    def start(self, settings: Settings | None = None, spark: Any = None) -> Job:
+        """Start the flow on Spark and return its job at once.
+
+        Args:
+            settings: Default: `Settings()`.
+            spark: A SparkSession. Default: the active one, or a new local one.
+
+        Raises:
+            FlowError: The flow is not complete, or holds something that can't be sent to workers.
+            SettingsError: The settings do not fit the cluster.
+        """
+        # Only here is pyspark needed: a flow can be written, explained and simulated without it.
+        from crosscut.spark.job import start_job
+
+        return start_job(self, settings if settings is not None else Settings(), spark)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r}>"

@@ -1,0 +1,252 @@
+"""Streams: every method adds one operator to the flow and returns the stream that leaves it.
+
+Arguments are checked at once, so that an error shows the line that is wrong; nothing runs until
+`Flow.start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from inspect import iscoroutinefunction, isgeneratorfunction
+from reprlib import repr as shortened
+from typing import Any, Self, get_args
+
+from crosscut.errors import FlowError
+from crosscut.flow.draft import Draft, DraftOperator
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    Emit,
+    FilterSpec,
+    FlatMapSpec,
+    KeyBySpec,
+    MapSpec,
+    OperatorSpec,
+    Partitioning,
+    ReduceSpec,
+    SinkSpec,
+    SumSpec,
+    UnionSpec,
+)
+from crosscut.interfaces import Sink
+
+_IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
+
+
+class _Tail:
+    """The last operator of what was written so far."""
+
+    def __init__(self, draft: Draft, operator: DraftOperator) -> None:
+        self._draft = draft
+        self._operator = operator
+
+    def named(self, uid: str) -> Self:
+        """Name the last operator. Name every operator that has state and every source and sink.
+
+        Operators without a name are called by place and kind ("4-count"), which changes when another
+        operator is put in before them; state of the old name is then not found.
+
+        Args:
+            uid: 1 to 64 letters, digits, `_`, `-` or inner dots; unique within the flow.
+
+        Raises:
+            FlowError: `uid` is not usable or taken.
+        """
+        self._draft.rename(self._operator, uid)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._operator.uid!r} of flow {self._draft.name!r}>"
+
+
+class StreamEnd(_Tail):
+    """A stream that ended in a sink: it can be named, nothing more."""
+
+
+class Stream(_Tail):
+    """A stream of Python objects, one function call per record.
+
+    A stream may be read by several operators: each gets all records. Records are shared between
+    them, so functions must not change a record; return a new one.
+    """
+
+    def __init__(self, draft: Draft, operator: DraftOperator, how: Partitioning = "forward") -> None:
+        super().__init__(draft, operator)
+        self._how = how
+
+    def map(self, function: Callable[[Any], Any]) -> Stream:
+        """Replace each record by `function(record)`."""
+        return self._then("map", MapSpec(_function(self._draft, "map", "function", function)))
+
+    def filter(self, function: Callable[[Any], Any]) -> Stream:
+        """Keep the records for which `function(record)` is true."""
+        return self._then("filter", FilterSpec(_function(self._draft, "filter", "function", function)))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
+        """Replace each record by all that `function(record)` returns or yields, in order."""
+        checked = _function(self._draft, "flat_map", "function", function, may_yield=True)
+        return self._then("flat_map", FlatMapSpec(checked))
+
+    def key_by(self, function: Callable[[Any], Any]) -> KeyedStream:
+        """Bring together, in one task, all records for which `function(record)` is the same key.
+
+        A key is an int, str, bytes, bool, None or a tuple of those; anything else fails the job at
+        the first such record. Keys that are equal in Python are one key: True and 1, too.
+        """
+        spec = KeyBySpec(_function(self._draft, "key_by", "function", function))
+        return KeyedStream(self._draft, self._add("key_by", spec))
+
+    def union(self, *streams: Stream) -> Stream:
+        """Merge with other streams of the same flow; records of one stream keep their order."""
+        for stream in streams:
+            if not isinstance(stream, Stream):
+                hint = "; end the keyed stream with count, sum, ..." if isinstance(stream, _Tail) else ""
+                raise _error(self._draft, "union", f"expected streams, found {_shown(stream)}{hint}")
+            if stream._draft is not self._draft:
+                raise _error(
+                    self._draft,
+                    "union",
+                    f"stream {stream._operator.uid!r} belongs to flow {stream._draft.name!r}: only streams "
+                    f"of one flow can be merged; make both from the same Flow object",
+                )
+        if not streams:
+            raise _error(self._draft, "union", "expected at least one other stream, found none")
+        inputs = ((stream._operator, stream._how) for stream in (self, *streams))
+        return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs))
+
+    def rebalance(self) -> Stream:
+        """Deal the records out evenly over the tasks of the next operator."""
+        return self._distributed("rebalance")
+
+    def broadcast(self) -> Stream:
+        """Give every record to every task of the next operator."""
+        return self._distributed("broadcast")
+
+    def sink(self, sink: Sink) -> StreamEnd:
+        """Write the records to `sink`; they become visible when their checkpoint is complete."""
+        if not isinstance(sink, Sink):
+            raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")
+        return StreamEnd(self._draft, self._add("sink", SinkSpec(sink)))
+
+    def _distributed(self, how: Partitioning) -> Stream:
+        if self._how != "forward":
+            raise FlowError(
+                f"flow {self._draft.name!r}: {how}() after {self._how}(), both behind operator "
+                f"{self._operator.uid!r}: a stream is distributed in one way; remove one of them",
+                operator=self._operator.uid,
+            )
+        return Stream(self._draft, self._operator, how)
+
+    def _add(self, kind: str, spec: OperatorSpec) -> DraftOperator:
+        return self._draft.add(kind, spec, (self._operator, self._how))
+
+    def _then(self, kind: str, spec: OperatorSpec) -> Stream:
+        return Stream(self._draft, self._add(kind, spec))
+
+
+class KeyedStream(_Tail):
+    """A stream whose records have keys: what follows keeps one value per key.
+
+    Every method returns a stream of `(key, value)` tuples. `emit="updates"` sends the key's new value
+    after each of its records; `emit="final"` sends one value per key at the end of the input.
+    """
+
+    def count(self, *, emit: Emit = "updates") -> Stream:
+        """Count the records of each key."""
+        return self._then("count", CountSpec(_emit(self._draft, "count", emit)))
+
+    def sum(self, function: Callable[[Any], Any] | None = None, *, emit: Emit = "updates") -> Stream:
+        """Add up `function(record)`, or the records themselves, for each key."""
+        chosen = _itself if function is None else _function(self._draft, "sum", "function", function)
+        return self._then("sum", SumSpec(chosen, _emit(self._draft, "sum", emit)))
+
+    def reduce(self, function: Callable[[Any, Any], Any], *, emit: Emit = "updates") -> Stream:
+        """Combine the records of each key: `function(value so far, record)` is the next value.
+
+        The first record of a key is its first value.
+        """
+        checked = _function(self._draft, "reduce", "function", function)
+        return self._then("reduce", ReduceSpec(checked, _emit(self._draft, "reduce", emit)))
+
+    def aggregate(
+        self,
+        initial: Any,
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any] | None = None,
+        *,
+        emit: Emit = "updates",
+    ) -> Stream:
+        """Fold the records of each key into an accumulator.
+
+        Args:
+            initial: The accumulator of a new key: a function of no arguments that makes one (`list`,
+                `lambda: [0, 0]`), or a value that can't change (number, str, bytes, None, or a tuple
+                or frozenset of those). A list as such is refused, since all keys would share it.
+            add: `add(accumulator, record)` returns the next accumulator; it may be the same object.
+            result: Turns the accumulator into the value that is sent; must not change it.
+            emit: See the class.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        draft = self._draft
+        if callable(initial):
+            make = _function(draft, "aggregate", "initial", initial)
+        elif _is_immutable(initial):
+            make = partial(_itself, initial)
+        else:
+            raise _error(
+                draft,
+                "aggregate",
+                f"initial={_shown(initial)} could be changed, and all keys would share it: expected a "
+                f"number, str, bytes, None, a tuple or frozenset of those, or a function that makes a "
+                f"new accumulator for each key, such as initial=list or initial=lambda: [0, 0]",
+            )
+        spec = AggregateSpec(
+            make,
+            _function(draft, "aggregate", "add", add),
+            None if result is None else _function(draft, "aggregate", "result", result),
+            _emit(draft, "aggregate", emit),
+        )
+        return self._then("aggregate", spec)
+
+    def _then(self, kind: str, spec: OperatorSpec) -> Stream:
+        return Stream(self._draft, self._draft.add(kind, spec, (self._operator, "hash")))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _is_immutable(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_immutable, value))
+    return type(value) in _IMMUTABLE
+
+
+def _function(
+    draft: Draft, kind: str, name: str, function: Callable[..., Any], *, may_yield: bool = False
+) -> Callable[..., Any]:
+    if not callable(function):
+        raise _error(draft, kind, f"{name}={_shown(function)}: expected a function")
+    if iscoroutinefunction(function):
+        raise _error(draft, kind, f"{name} is an async function, which {kind} would not await; use def")
+    if isgeneratorfunction(function) and not may_yield:
+        raise _error(draft, kind, f"{name} yields, but {kind} takes one value; return it, or use flat_map")
+    return function
+
+
+def _emit(draft: Draft, kind: str, emit: Emit) -> Emit:
+    if emit not in get_args(Emit):
+        raise _error(draft, kind, f"emit={emit!r}: expected 'updates' or 'final'")
+    return emit
+
+
+def _shown(value: object) -> str:
+    return f"{shortened(value)} of type {type(value).__name__}"
+
+
+def _error(draft: Draft, kind: str, problem: str) -> FlowError:
+    label = draft.label(kind)
+    return FlowError(f"flow {draft.name!r}, operator {label!r}: {problem}", operator=label)

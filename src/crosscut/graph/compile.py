@@ -1,0 +1,167 @@
+"""From operators to the graph that runs: checks, chains, edges, fingerprint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import assert_never
+
+from crosscut.errors import FlowError, invariant
+from crosscut.graph.back_edges import back_edges
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    Edge,
+    FilterSpec,
+    FlatMapSpec,
+    JobGraph,
+    KeyBySpec,
+    MapSpec,
+    OperatorNode,
+    OperatorSpec,
+    ReduceSpec,
+    SinkSpec,
+    SourceSpec,
+    SumSpec,
+    UnionSpec,
+    Vertex,
+)
+
+_FINGERPRINT_FORMAT = 1
+"""Grows when what a vertex is changes, so that snapshots of older releases are refused by name."""
+
+
+def kind_of(spec: OperatorSpec) -> str:
+    """Return what the user calls this operator: the name of the method that adds it."""
+    match spec:
+        case SourceSpec():
+            return "source"
+        case MapSpec():
+            return "map"
+        case FilterSpec():
+            return "filter"
+        case FlatMapSpec():
+            return "flat_map"
+        case KeyBySpec():
+            return "key_by"
+        case UnionSpec():
+            return "union"
+        case CountSpec():
+            return "count"
+        case SumSpec():
+            return "sum"
+        case ReduceSpec():
+            return "reduce"
+        case AggregateSpec():
+            return "aggregate"
+        case SinkSpec():
+            return "sink"
+    assert_never(spec)
+
+
+def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_parallelism: int) -> JobGraph:
+    """Return the graph that runs `nodes`.
+
+    Args:
+        name: Of the flow.
+        nodes: Each after all that it reads from.
+        parallelism: Tasks per vertex.
+        max_parallelism: Number of key groups, at least `parallelism`.
+
+    Raises:
+        FlowError: There is no source or sink, or an operator leads nowhere.
+    """
+    consumers: dict[str, list[OperatorNode]] = {node.uid: [] for node in nodes}
+    invariant(len(consumers) == len(nodes), f"flow {name!r} has two operators with one uid")
+    for node in nodes:
+        for source, _ in node.inputs:
+            consumers[source].append(node)
+    _check(name, nodes, consumers)
+
+    vertices = _chained(nodes, consumers)
+    vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
+    # Only the head of a chain reads from other vertices, and only its end is read by them.
+    links = [
+        (vertex_of[source], vertex.vertex_id, how)
+        for vertex in vertices
+        for source, how in vertex.chain[0].inputs
+    ]
+    closing = back_edges([v.vertex_id for v in vertices], [(source, target) for source, target, _ in links])
+    edges = tuple(
+        Edge(index, source, target, how, back_edge=(source, target) in closing)
+        for index, (source, target, how) in enumerate(links)
+    )
+    return JobGraph(
+        name, vertices, edges, parallelism, max_parallelism, _fingerprint(vertices, max_parallelism)
+    )
+
+
+def _check(name: str, nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]) -> None:
+    if not any(isinstance(node.spec, SourceSpec) for node in nodes):
+        raise FlowError(f"flow {name!r} has no source: start a stream with flow.source(...)")
+    if not any(isinstance(node.spec, SinkSpec) for node in nodes):
+        raise FlowError(f"flow {name!r} has no sink: end a stream with .sink(...)")
+    for node in nodes:
+        if not consumers[node.uid] and not isinstance(node.spec, SinkSpec):
+            hint = "count, sum, ..." if isinstance(node.spec, KeyBySpec) else "sink"
+            raise FlowError(
+                f"flow {name!r}: the stream of operator {node.uid!r} leads nowhere: "
+                f"go on with .{hint} or remove the operator",
+                operator=node.uid,
+            )
+
+
+def _chained(
+    nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]
+) -> tuple[Vertex, ...]:
+    """Put each operator into its predecessor's chain if nothing else reads from or feeds either.
+
+    A vertex is called by its first operator: keyed state and source positions are found by the
+    uid of the operator they belong to. Heads in the order of writing are a topological order.
+    """
+    chains: dict[str, list[OperatorNode]] = {}
+    chain_of: dict[str, list[OperatorNode]] = {}
+    for node in nodes:
+        chain: list[OperatorNode] | None = None
+        if len(node.inputs) == 1 and not isinstance(node.spec, UnionSpec):
+            (source, how) = node.inputs[0]
+            if how == "forward" and len(consumers[source]) == 1:
+                chain = chain_of[source]
+        if chain is None:
+            chain = chains[node.uid] = []
+        chain.append(_with_keys_only(node, consumers[node.uid]))
+        chain_of[node.uid] = chain
+    return tuple(Vertex(uid, tuple(chain)) for uid, chain in chains.items())
+
+
+def _with_keys_only(node: OperatorNode, consumers: Sequence[OperatorNode]) -> OperatorNode:
+    if not isinstance(node.spec, KeyBySpec):
+        return node
+    keys_only = len(consumers) == 1 and isinstance(consumers[0].spec, CountSpec)
+    return replace(node, spec=replace(node.spec, keys_only=keys_only))
+
+
+def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
+    """Return the digest of what state depends on: of structure, not of code or parallelism.
+
+    Vertices are sorted: the order in which independent parts were written does not matter.
+    """
+    structure = {
+        "format": _FINGERPRINT_FORMAT,
+        "max_parallelism": max_parallelism,
+        "vertices": [
+            [
+                {
+                    "uid": node.uid,
+                    "kind": kind_of(node.spec),
+                    "emit": getattr(node.spec, "emit", None),
+                    "inputs": [list(link) for link in node.inputs],
+                }
+                for node in vertex.chain
+            ]
+            for vertex in sorted(vertices, key=lambda vertex: vertex.vertex_id)
+        ],
+    }
+    return sha256(json.dumps(structure, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

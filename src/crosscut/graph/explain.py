@@ -1,0 +1,73 @@
+"""The compiled graph as text, for people: what `Flow.explain` prints."""
+
+from __future__ import annotations
+
+from crosscut.graph.channels import channels_of
+from crosscut.graph.compile import kind_of
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    JobGraph,
+    KeyBySpec,
+    OperatorNode,
+    ReduceSpec,
+    SumSpec,
+)
+from crosscut.keys import groups_of_task
+
+_TASKS_SHOWN = 4
+
+
+def explained(graph: JobGraph) -> str:
+    """Return vertices, channels, key groups and back edges of `graph`, one a line.
+
+    The same graph gives the same text in every process; the format is for people and may change.
+    """
+    keyed = [
+        v.vertex_id
+        for v in graph.vertices
+        if isinstance(v.chain[0].spec, CountSpec | SumSpec | ReduceSpec | AggregateSpec)
+    ]
+    backward = [f"#{edge.index} {edge.source} -> {edge.target}" for edge in graph.edges if edge.back_edge]
+    lines = [
+        f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
+        "",
+        f"vertices: {len(graph.vertices)}, each of {_counted(graph.parallelism, 'task')}",
+        *(f"  {vertex.vertex_id}: {' > '.join(map(_operator, vertex.chain))}" for vertex in graph.vertices),
+        "",
+        f"channels: {sum(len(channels_of(graph, edge)) for edge in graph.edges)}",
+        *(
+            f"  #{edge.index} {edge.source} -> {edge.target}: {edge.partitioning}, "
+            f"{_counted(len(channels_of(graph, edge)), 'channel')}"
+            for edge in graph.edges
+        ),
+        "",
+        f"key groups: {graph.max_parallelism if keyed else 'none'}",
+        *(f"  {vertex_id}: {_groups(graph)}" for vertex_id in keyed),
+        "",
+        f"back edges: {', '.join(backward) or 'none'}",
+    ]
+    return "\n".join(lines)
+
+
+def _operator(node: OperatorNode) -> str:
+    kind = kind_of(node.spec)
+    details = [] if node.uid.endswith(f"-{kind}") else [kind]
+    if isinstance(node.spec, KeyBySpec) and node.spec.keys_only:
+        details.append("keys only")
+    if isinstance(node.spec, CountSpec | SumSpec | ReduceSpec | AggregateSpec):
+        details.append(node.spec.emit)
+    return f"{node.uid} ({', '.join(details)})" if details else node.uid
+
+
+def _groups(graph: JobGraph) -> str:
+    shown = [
+        f"task {index}: {groups.start}-{groups.stop - 1}"
+        for index in range(min(graph.parallelism, _TASKS_SHOWN))
+        for groups in [groups_of_task(index, graph.max_parallelism, graph.parallelism)]
+    ]
+    return ", ".join(shown) + (", ..." if graph.parallelism > _TASKS_SHOWN else "")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,128 @@
+"""The second phase of a sink task: when a staged transaction may become visible.
+
+Completing n authorises the commit of everything staged at or below n, not only of n's own
+transaction: the word about n-1 may have been lost, and a transaction that was cut off at the barrier
+of an aborted checkpoint lies before every later barrier (docs/protocol.md, "Commit").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import assert_never
+
+from crosscut.errors import ProtocolError
+from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.interfaces import JSON, CommitPermit
+from crosscut.protocol.effects import AnnounceCommitted, CommitterEffect, CommitTransactions, FailTask
+from crosscut.protocol.events import (
+    CommitAttemptFailed,
+    CommitAuthorised,
+    CommitSucceeded,
+    CommitterEvent,
+    TransactionPrepared,
+)
+from crosscut.protocol.messages import PendingTransaction
+
+RETRY_DELAY_MS = 50
+"""Before the second attempt; doubles with each one."""
+
+
+class Committer:
+    """Pending transactions of one sink task in one epoch.
+
+    Args:
+        attempts_max: Attempts at one commit before the task fails; the restore commits again.
+    """
+
+    def __init__(self, lineage: Lineage, epoch: Epoch, attempts_max: int) -> None:
+        self._lineage = lineage
+        self._epoch = epoch
+        self._attempts_max = attempts_max
+        self._pending: dict[CheckpointId, JSON] = {}
+        self._authorised = CheckpointId(0)
+        self._announced = CheckpointId(0)
+        # What the attempt in flight covers, and which attempt it is.
+        self._in_flight: CommitPermit | None = None
+        self._attempt = 0
+        self._is_failed = False
+        self.dropped: Counter[str] = Counter()
+
+    def pending(self, checkpoint_id: CheckpointId) -> tuple[PendingTransaction, ...]:
+        """Return what the completion of `checkpoint_id` has to commit: part of the snapshot."""
+        return tuple(
+            PendingTransaction(n, handle) for n, handle in self._pending.items() if n <= checkpoint_id
+        )
+
+    def handle(self, event: CommitterEvent) -> list[CommitterEffect]:
+        """Take one event and return what has to be done, in order.
+
+        Raises:
+            ProtocolError: The event is impossible; nothing has changed.
+        """
+        match event:
+            case TransactionPrepared(checkpoint_id, handle):
+                if self._pending and checkpoint_id <= next(reversed(self._pending)):
+                    raise ProtocolError(f"transaction {checkpoint_id} prepared out of order")
+                if checkpoint_id <= self._authorised:
+                    raise ProtocolError(
+                        f"checkpoint {checkpoint_id} was completed before its transaction was prepared"
+                    )
+                self._pending[checkpoint_id] = handle
+                return []
+            case CommitAuthorised(checkpoint_id):
+                if checkpoint_id <= self._authorised:
+                    self.dropped["repeated completion"] += 1
+                    return []
+                self._authorised = checkpoint_id
+                return self._next()
+            case CommitSucceeded():
+                permit = self._permit_in_flight()
+                self._in_flight = None
+                self._attempt = 0
+                self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
+                return [*self._announce(permit.checkpoint_id), *self._next()]
+            case CommitAttemptFailed(reason):
+                permit = self._permit_in_flight()
+                if self._attempt >= self._attempts_max:
+                    self._is_failed = True
+                    return [
+                        FailTask(
+                            f"the output of checkpoint {permit.checkpoint_id} could not be committed in "
+                            f"{self._attempt} attempts, the last one: {reason}"
+                        )
+                    ]
+                return [self._try(permit)]
+            case _:
+                assert_never(event)
+
+    def _permit_in_flight(self) -> CommitPermit:
+        if self._in_flight is None:
+            raise ProtocolError("the outcome of a commit that was not asked for")
+        return self._in_flight
+
+    def _next(self) -> list[CommitterEffect]:
+        if self._in_flight is not None or self._is_failed or self._authorised <= self._announced:
+            return []
+        if not any(n <= self._authorised for n in self._pending):
+            return self._announce(self._authorised)
+        self._in_flight = CommitPermit(self._lineage, self._epoch, self._authorised)
+        return [self._try(self._in_flight)]
+
+    def _try(self, permit: CommitPermit) -> CommitTransactions:
+        delay_ms = RETRY_DELAY_MS << (self._attempt - 1) if self._attempt else 0
+        self._attempt += 1
+        handles = tuple(h for n, h in self._pending.items() if n <= permit.checkpoint_id)
+        return CommitTransactions(permit, handles, delay_ms)
+
+    def _announce(self, checkpoint_id: CheckpointId) -> list[CommitterEffect]:
+        self._announced = checkpoint_id
+        return [AnnounceCommitted(checkpoint_id)]
+
+
+def restore_permit(lineage: Lineage, epoch: Epoch, restored: CheckpointId) -> CommitPermit | None:
+    """Return the permit to replay the commits of the restored checkpoint, None if there is none.
+
+    The restored checkpoint was read from the log, so its entry is durable: restoring n first replays
+    its commits, then reads.
+    """
+    return CommitPermit(lineage, epoch, restored) if restored else None

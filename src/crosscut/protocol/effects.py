@@ -1,0 +1,194 @@
+"""Everything that a protocol machine can ask for. Imperatives, carried out by a driver in list order.
+
+The contract (docs/protocol.md): a driver performs the effects of one `handle` call in order, before
+the next event; what a later effect reveals is durable first; each effect that can fail is answered
+by an event or covered by a timer; losing one in a crash is harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, WorkerIndex
+from crosscut.interfaces import JSON, CommitPermit
+from crosscut.protocol.events import LinkId, Timer
+from crosscut.protocol.messages import CoordinatorMessage, FailureCause, LogEntry
+
+# Of the snapshot protocol of one task.
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChannel:
+    """Deliver nothing more from `channel` until it is unblocked."""
+
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class UnblockChannels:
+    channels: tuple[ChannelId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureState:
+    """Freeze the task's state as it is now, and cut the sink's open transaction off."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBarrier:
+    """Send barrier n on every output, behind everything emitted so far and before anything later."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Write the frozen state in the background; answer SnapshotStored or SnapshotFailed."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSnapshot:
+    """Stop writing the frozen state of n; what was written is of no use. The staged transaction is
+    kept: its records come before every later barrier."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeSnapshot:
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineCheckpoint:
+    checkpoint_id: CheckpointId
+    reason: str
+
+
+TaskEffect = (
+    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | StoreSnapshot | DiscardSnapshot
+    | AcknowledgeSnapshot | DeclineCheckpoint
+)  # fmt: skip
+
+# Of the committer of one sink task.
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTransactions:
+    """Make `handles` visible, after `delay_ms`; answer CommitSucceeded or CommitAttemptFailed."""
+
+    permit: CommitPermit
+    handles: tuple[JSON, ...]
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceCommitted:
+    """Tell the coordinator that everything at or below n is committed."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FailTask:
+    reason: str
+
+
+CommitterEffect = CommitTransactions | AnnounceCommitted | FailTask
+
+# Of the coordinator.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLogTail:
+    """Read the end of the log: the newest epoch claim and the newest `checkpoints` completed ones."""
+
+    checkpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverSplits:
+    """Ask the sources for their splits; answered by SplitsDiscovered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntry:
+    """Create entry `index` if it does not exist; the store's answer is an event."""
+
+    index: int
+    entry: LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    timer: Timer
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    link: LinkId
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    link: LinkId
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitWorkers:
+    """Have Spark run the workers; answered by registrations, or by WorkersEnded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWorker:
+    """Have Spark end this attempt, best effort, so that it starts another one."""
+
+    worker: WorkerIndex
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class ListParts:
+    """Answered by PartsListed, or not at all: it only serves tidiness."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteParts:
+    """Nothing refers to them any more. Failing to delete is not an error of the job."""
+
+    paths: tuple[str, ...]
+
+
+Outcome = Literal["finished", "stopped", "cancelled", "failed", "fenced"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job is over for this driver."""
+
+    outcome: Outcome
+    cause: FailureCause | None = None
+
+
+JobEffect = (
+    ReadLogTail | DiscoverSplits | AppendEntry | ReadEntry | StartTimer | CancelTimer | SendMessage
+    | CloseLink
+    | SubmitWorkers | ReplaceWorker | ListParts | DeleteParts | EndJob
+)  # fmt: skip

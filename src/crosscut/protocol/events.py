@@ -1,0 +1,221 @@
+"""Everything that can happen to a protocol machine. Past participles: it has happened already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from crosscut.ids import ChannelId, CheckpointId, Epoch
+from crosscut.interfaces import JSON
+from crosscut.protocol.messages import FailureCause, LogEntry, SplitAssignment, WorkerMessage
+
+# To the snapshot protocol of one task.
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierArrived:
+    """Barrier n came out of `channel`, after every record that was sent before it."""
+
+    channel: ChannelId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTriggered:
+    """The coordinator asks a source task for checkpoint n: barrier n on its virtual input Nil."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """The coordinator has given checkpoint n up."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStored:
+    """Everything of this task's snapshot at barrier n is durable."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """This task's snapshot at barrier n could not be stored."""
+
+    checkpoint_id: CheckpointId
+    reason: str
+
+
+TaskEvent = BarrierArrived | CheckpointTriggered | CheckpointAborted | SnapshotStored | SnapshotFailed
+
+# To the committer of one sink task.
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPrepared:
+    """The transaction cut off at barrier n is durable."""
+
+    checkpoint_id: CheckpointId
+    handle: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAuthorised:
+    """Checkpoint n is complete, says the coordinator."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSucceeded:
+    """The transactions of the attempt in flight are visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAttemptFailed:
+    """The attempt in flight failed, or its outcome is unknown."""
+
+    reason: str
+
+
+CommitterEvent = TransactionPrepared | CommitAuthorised | CommitSucceeded | CommitAttemptFailed
+
+# To the coordinator.
+
+LinkId = int
+"""One control connection; never reused by a driver."""
+
+TimerKind = Literal[
+    "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
+    "retry-append", "stop",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timer:
+    """Name of a timer; starting it again replaces it. `number` tells timers of one kind apart."""
+
+    kind: TimerKind
+    epoch: Epoch = Epoch(0)
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRead:
+    """What time it is, for durations in the log that people read. No decision depends on it."""
+
+    now_ms: int
+    wall_clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """`message` came from an authenticated worker over `link`."""
+
+    link: LinkId
+    message: WorkerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    link: LinkId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersEnded:
+    """The Spark job that ran the workers is over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogTailRead:
+    """The end of the job log: its newest entries in order, with the index of each."""
+
+    entries: tuple[tuple[int, LogEntry], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsDiscovered:
+    """What the sources found, and which task is to read what."""
+
+    assignments: tuple[SplitAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAppended:
+    """Entry `index` is durable."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTaken:
+    """Entry `index` exists already."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryUncertain:
+    """The append of entry `index` may or may not have been applied, now or later."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """The append of entry `index` has certainly not been applied."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRead:
+    """What entry `index` holds, or None if there is no such entry."""
+
+    index: int
+    entry: LogEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartsListed:
+    """Parts that exist in the store, asked for in order to sweep orphans."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Take a last checkpoint, commit it, end; the next start resumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """End now; the next start resumes from the newest completed checkpoint.
+
+    `cause`: something outside the protocol failed for good (no split found, the log can't be read),
+    so the job has failed rather than been cancelled.
+    """
+
+    cause: FailureCause | None = None
+
+
+JobEvent = (
+    ClockRead | TimerFired | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
+    | SplitsDiscovered | EntryAppended
+    | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed
+    | StopRequested | CancelRequested
+)  # fmt: skip
+

@@ -1,0 +1,655 @@
+"""The coordinator: one job, from the claim of its epoch to its end, through any number of failovers.
+
+It owns no thread, clock or socket: `crosscut.spark.driver` carries out what it asks for, and the
+simulator does so in a virtual world. docs/protocol.md has the picture of the phases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
+from crosscut.protocol import recovery, retention
+from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.protocol.checkpoints import CheckpointRules, EpochCheckpoints, GivenUp
+from crosscut.protocol.effects import (
+    CancelTimer,
+    CloseLink,
+    DeleteParts,
+    DiscoverSplits,
+    EndJob,
+    JobEffect,
+    ListParts,
+    Outcome,
+    ReadLogTail,
+    ReplaceWorker,
+    SendMessage,
+    StartTimer,
+    SubmitWorkers,
+)
+from crosscut.protocol.events import (
+    CancelRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    JobEvent,
+    LinkClosed,
+    LinkId,
+    LogTailRead,
+    MessageReceived,
+    PartsListed,
+    SplitsDiscovered,
+    StopRequested,
+    Timer,
+    TimerFired,
+    WorkersEnded,
+)
+from crosscut.protocol.job_log import Durable, LogEvent, LogWriter, Overtaken, Refused, Undecided
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CheckpointCompleted,
+    CommitCheckpoint,
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    EpochClaimed,
+    FailureCause,
+    HaltTasks,
+    JobFinished,
+    LogEntry,
+    Peer,
+    RecordsFlowing,
+    RegisterWorker,
+    ShutDown,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    SplitAssignment,
+    StandBy,
+    StartTasks,
+    TaskFailed,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+    WorkerHeartbeat,
+    WorkerReady,
+)
+
+LIVENESS_TICKS = 4
+"""Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
+
+CLAIM_ATTEMPTS_MAX = 20
+
+
+class Phase(Enum):
+    """Where the job is."""
+
+    CLAIMING = "claiming the epoch in the job log"
+    GATHERING = "waiting for Spark to start workers"
+    RESTORING = "workers restore their tasks and connect"
+    RUNNING = "records flow"
+    FINISHING = "the final checkpoint is complete and being committed"
+    STOPPING = "a last checkpoint is taken before the job stops"
+    WAITING = "a failure happened; the next epoch is claimed after a delay"
+    ENDED = "over, for this driver"
+
+
+DEPLOYED = frozenset({Phase.RESTORING, Phase.RUNNING, Phase.FINISHING, Phase.STOPPING})
+"""Phases in which the workers have tasks, so that losing one is a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """What the coordinator has to know of the job and its settings; durations in milliseconds.
+
+    Attributes:
+        slots: How many workers Spark can run at once, where known; only for the error text.
+    """
+
+    identity: recovery.JobIdentity
+    tasks: frozenset[TaskId]
+    sources: frozenset[TaskId]
+    sinks: frozenset[TaskId]
+    checkpoints: CheckpointRules
+    restart: recovery.RestartPolicy
+    retain: int
+    heartbeat_timeout_ms: int
+    start_timeout_ms: int
+    slots: int | None = None
+
+
+class Coordinator:
+    """The coordinator of one driver. `start` once, then `handle` every event, until `EndJob`."""
+
+    def __init__(self, rules: JobRules) -> None:
+        self._rules = rules
+        self.phase = Phase.CLAIMING
+        self.epoch = Epoch(0)
+        self.lineage = Lineage("")
+        self.completed: CheckpointCompleted | None = None
+        self.retained: tuple[CheckpointCompleted, ...] = ()
+        self.held: dict[WorkerIndex, Place] = {}
+        self.failures: tuple[FailureCause, ...] = ()
+        self.restart_count = 0
+        self.checkpoints_failed = 0
+        self.dropped: Counter[str] = Counter()
+        self._reserve: dict[WorkerIndex, Place] = {}
+        self._silence: dict[LinkId, int] = {}
+        self._now = ClockRead(0, "")
+        self._log: LogWriter | None = None
+        self._claim: recovery.Claim | None = None
+        self._claim_attempts = 0
+        self._splits: tuple[SplitAssignment, ...] | None = None
+        self._checkpoints: EpochCheckpoints | None = None
+        self._next_id = CheckpointId(1)
+        self._is_submitted = False
+        self._ready: set[WorkerIndex] = set()
+        self._committed: dict[TaskId, CheckpointId] = {}
+        self._stop_id: CheckpointId | None = None
+        self._failures_in_a_row = 0
+        self._failures_seen = 0
+
+    def start(self) -> list[JobEffect]:
+        """Return the first effects."""
+        tick_ms = self._rules.heartbeat_timeout_ms // LIVENESS_TICKS
+        return [ReadLogTail(self._rules.retain), StartTimer(Timer("liveness"), tick_ms)]
+
+    @property
+    def checkpoint_under_way(self) -> CheckpointId | None:
+        """The checkpoint that has been triggered and is not decided."""
+        return self._checkpoints.under_way if self._checkpoints else None
+
+    def handle(self, event: JobEvent) -> list[JobEffect]:
+        """Take one event and return what has to be done, in order.
+
+        Raises:
+            ProtocolError: The event is impossible; nothing has changed.
+        """
+        if self.phase is Phase.ENDED:
+            self.dropped["after the end"] += 1
+            return []
+        match event:
+            case ClockRead():
+                self._now = event
+                return []
+            case MessageReceived(link, message):
+                return self._received(link, message)
+            case TimerFired(timer):
+                return self._timer_fired(timer)
+            case LinkClosed(link, reason):
+                return self._link_lost(link, reason)
+            case WorkersEnded(reason):
+                self._is_submitted = False
+                return self._failed(FailureCause("SparkJobEnded", f"Spark ended the workers: {reason}"))
+            case LogTailRead():
+                return self._tail_read(event)
+            case SplitsDiscovered(assignments):
+                self._splits = assignments
+                return self._append_claim()
+            case EntryAppended() | EntryTaken() | EntryUncertain() | EntryRefused() | EntryRead():
+                return self._log_answered(event)
+            case PartsListed(paths):
+                return self._delete(retention.orphans(paths, self.retained, self.epoch))
+            case StopRequested():
+                return self._stop_requested()
+            case CancelRequested(cause):
+                return self._end("failed" if cause else "cancelled", cause)
+            case _:
+                assert_never(event)
+
+    # Claiming an epoch.
+
+    def _tail_read(self, event: LogTailRead) -> list[JobEffect]:
+        decision = recovery.claim(event.entries, self._rules.identity)
+        match decision:
+            case recovery.AlreadyFinished():
+                return self._end("finished")
+            case recovery.NotThisJob(reason):
+                return self._end("failed", FailureCause("StoreError", f"can't use this checkpoint_dir: {reason}"))
+            case recovery.Claim(index, _, restored, retained):
+                self._claim = decision
+                self._log = LogWriter(index)
+                self.completed, self.retained = restored, retained
+                return [DiscoverSplits()] if restored is None else self._append_claim()
+            case _:
+                assert_never(decision)
+
+    def _append_claim(self) -> list[JobEffect]:
+        if self._claim is None or self._log is None:
+            return []
+        return [*self._log.append(self._claim.entry)]
+
+    def _claim_next(self) -> list[JobEffect]:
+        """Claim the epoch after ours, for a failover."""
+        self.phase = Phase.CLAIMING
+        if self._claim is None or self._log is None:
+            return []
+        entry = replace(
+            self._claim.entry, epoch=Epoch(self.epoch + 1), first_checkpoint_id=self._next_id
+        )
+        self._claim = replace(self._claim, entry=entry)
+        return [*self._log.append(entry)]
+
+    def _epoch_claimed(self, entry: EpochClaimed) -> list[JobEffect]:
+        # Decision moment: from here on every older epoch is fenced.
+        self.epoch, self.lineage = entry.epoch, entry.lineage
+        self._next_id = max(self._next_id, entry.first_checkpoint_id)
+        self.phase = Phase.GATHERING
+        effects: list[JobEffect] = [
+            StartTimer(Timer("gather", self.epoch), self._rules.start_timeout_ms)
+        ]
+        if not self._is_submitted:
+            self._is_submitted = True
+            effects.append(SubmitWorkers())
+        return [*effects, *self._deploy_if_gathered()]
+
+    # The log.
+
+    def _log_answered(self, event: LogEvent) -> list[JobEffect]:
+        if self._log is None:
+            self.dropped["log answer before the claim"] += 1
+            return []
+        log_effects, verdict = self._log.handle(event)
+        effects: list[JobEffect] = [*log_effects]
+        match verdict:
+            case None:
+                return effects
+            case Durable(entry):
+                return [*effects, *self._entry_durable(entry)]
+            case Refused(CheckpointCompleted() as entry, reason):
+                return [*effects, *self._append_refused(entry, reason)]
+            case Refused(_, reason) | Undecided(_, reason):
+                cause = FailureCause("StoreError", f"the job log can't be written: {reason}")
+                return [*effects, *self._end("failed", cause)]
+            case Overtaken(_, index, winner):
+                return [*effects, *self._overtaken(index, winner)]
+            case _:
+                assert_never(verdict)
+
+    def _entry_durable(self, entry: LogEntry) -> list[JobEffect]:
+        match entry:
+            case EpochClaimed():
+                return self._epoch_claimed(entry)
+            case CheckpointCompleted():
+                return self._completed(entry)
+            case JobFinished():
+                return self._end("finished")
+            case _:
+                assert_never(entry)
+
+    def _overtaken(self, index: int, winner: object) -> list[JobEffect]:
+        if self.epoch == 0 and self._claim_attempts < CLAIM_ATTEMPTS_MAX:
+            # Another driver has just claimed or written; the newest driver wins, and that is this one.
+            self._claim_attempts += 1
+            return [ReadLogTail(self._rules.retain)]
+        return self._end(
+            "fenced",
+            FailureCause(
+                "Fenced",
+                f"another driver owns this job now (log entry {index}: {winner!r:.200}); this driver, of "
+                f"epoch {self.epoch}, has stopped and changed nothing since",
+            ),
+        )
+
+    # Workers come and go.
+
+    def _received(self, link: LinkId, message: object) -> list[JobEffect]:
+        self._silence[link] = 0
+        if isinstance(message, RegisterWorker):
+            return self._registered(link, message)
+        index = next((index for index, place in self.held.items() if place.link == link), None)
+        if index is None:
+            self.dropped["message of a worker without a place"] += 1
+            return []
+        if getattr(message, "epoch", None) != self.epoch:
+            self.dropped["stale epoch"] += 1
+            return []
+        match message:
+            case WorkerReady():
+                return self._worker_ready(index)
+            case TaskFailed(_, task, cause):
+                return self._failed(replace(cause, message=f"task {task} failed: {cause.message}"))
+            case SnapshotAcknowledged():
+                return self._acknowledged(message)
+            case SnapshotDeclined(_, checkpoint_id, task, reason):
+                return self._give_up(checkpoint_id, f"task {task} declined: {reason}")
+            case SourceDrained(_, task):
+                if self._checkpoints is not None and self._checkpoints.source_drained(task):
+                    return self._trigger()
+                return []
+            case TransactionsCommitted(_, checkpoint_id, task):
+                self._committed[task] = max(self._committed.get(task, CheckpointId(0)), checkpoint_id)
+                return self._end_if_committed()
+            case RecordsFlowing() | WorkerHeartbeat():
+                return []
+            case _:
+                self.dropped["unknown message"] += 1
+                return []
+
+    def _registered(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
+        place = Place(link, newcomer)
+        decision = admission(newcomer, self._rules.identity.parallelism, self.held, self._reserve)
+        match decision:
+            case Admit():
+                self.held[newcomer.worker] = place
+                return self._deploy_if_gathered()
+            case KeepInReserve():
+                self._reserve[newcomer.worker] = place
+                return [SendMessage(link, StandBy())]
+            case TurnAway(reason):
+                del self._silence[link]
+                return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
+            case _:
+                assert_never(decision)
+
+    def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
+        self._silence.pop(link, None)
+        for index, place in self._reserve.items():
+            if place.link == link:
+                del self._reserve[index]
+                return []
+        for index, place in self.held.items():
+            if place.link == link:
+                break
+        else:
+            return []
+        del self.held[index]
+        if index in self._reserve:
+            self.held[index] = self._reserve.pop(index)
+        if self.phase in DEPLOYED:
+            name = f"worker {index} (pid {place.registration.pid} on {place.registration.host})"
+            return self._failed(FailureCause("WorkerLost", f"{name} is lost: {reason}"))
+        return self._deploy_if_gathered()
+
+    def _deploy_if_gathered(self) -> list[JobEffect]:
+        if self.phase is not Phase.GATHERING or len(self.held) < self._rules.identity.parallelism:
+            return []
+        self.phase = Phase.RESTORING
+        self._ready = set()
+        self._committed = {}
+        self._checkpoints = EpochCheckpoints(
+            self.epoch, self._rules.tasks, self._rules.sources, self._next_id
+        )
+        peers = tuple(
+            Peer(index, place.registration.host, place.registration.data_port)
+            for index, place in sorted(self.held.items())
+        )
+        effects: list[JobEffect] = [
+            CancelTimer(Timer("gather", self.epoch)),
+            StartTimer(Timer("restore", self.epoch), self._rules.start_timeout_ms),
+        ]
+        for index, place in sorted(self.held.items()):
+            snapshots = self.completed.snapshots if self.completed else ()
+            effects.append(
+                SendMessage(
+                    place.link,
+                    DeployTasks(
+                        epoch=self.epoch,
+                        lineage=self.lineage,
+                        peers=peers,
+                        restore=self.completed.checkpoint_id if self.completed else CheckpointId(0),
+                        snapshots=tuple(one for one in snapshots if one.task.index == index),
+                        splits=tuple(one for one in self._splits or () if one.task.index == index),
+                    ),
+                )
+            )
+        return effects
+
+    def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:
+        if self.phase is not Phase.RESTORING:
+            self.dropped["repeated ready"] += 1
+            return []
+        self._ready.add(index)
+        if len(self._ready) < self._rules.identity.parallelism:
+            return []
+        # Restoring replays the commits of the restored checkpoint, so they are done by now.
+        effects: list[JobEffect] = [CancelTimer(Timer("restore", self.epoch)), ListParts()]
+        if self.completed is not None and self.completed.is_final:
+            self.phase = Phase.FINISHING
+            return [*effects, *self._append_finished(self.completed.checkpoint_id)]
+        self.phase = Phase.RUNNING
+        effects += self._to_all(StartTasks(self.epoch))
+        if self._rules.checkpoints.periodic:
+            effects.append(StartTimer(Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms))
+        return effects
+
+    def _timer_fired(self, timer: Timer) -> list[JobEffect]:
+        match timer.kind:
+            case "liveness":
+                return self._liveness_tick()
+            case "forget-failure":
+                self.failures = self.failures[1:]
+                return []
+            case "retry-append":
+                return self._log_answered(TimerFired(timer))
+            case _ if timer.epoch != self.epoch:
+                self.dropped["stale timer"] += 1
+                return []
+            case "trigger":
+                return [StartTimer(timer, self._rules.checkpoints.interval_ms), *self._trigger()]
+            case "checkpoint-timeout":
+                waiting = self._waiting_for()
+                timeout_s = self._rules.checkpoints.timeout_ms / 1000
+                return self._give_up(CheckpointId(timer.number), f"not whole after {timeout_s:g} s{waiting}")
+            case "gather" if self.phase is Phase.GATHERING:
+                return self._end("failed", FailureCause("WorkersError", self._too_few_workers()))
+            case "restore" if self.phase is Phase.RESTORING:
+                missing = sorted(set(self.held) - self._ready)
+                reason = f"workers {missing} were not ready after {self._rules.start_timeout_ms / 1000:g} s"
+                return self._failed(FailureCause("Timeout", f"restoring took too long: {reason}"))
+            case "restart" if self.phase is Phase.WAITING:
+                return self._claim_next()
+            case "stop" if self.phase is Phase.STOPPING:
+                return self._end("stopped", self._uncommitted())
+            case _:
+                self.dropped["stale timer"] += 1
+                return []
+
+    def _liveness_tick(self) -> list[JobEffect]:
+        tick_ms = self._rules.heartbeat_timeout_ms // LIVENESS_TICKS
+        effects: list[JobEffect] = [StartTimer(Timer("liveness"), tick_ms)]
+        for place in self._places():
+            effects.append(SendMessage(place.link, CoordinatorHeartbeat(self.epoch)))
+            self._silence[place.link] = self._silence.get(place.link, 0) + 1
+        for place in self._places():
+            if self._silence.get(place.link, 0) > LIVENESS_TICKS:
+                # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
+                one = place.registration
+                reason = f"silent for more than {self._rules.heartbeat_timeout_ms / 1000:g} s"
+                effects += [CloseLink(place.link), ReplaceWorker(one.worker, one.attempt)]
+                effects += self._link_lost(place.link, reason)
+                if self._has_ended():
+                    return effects
+        return effects
+
+    def _has_ended(self) -> bool:
+        return self.phase is Phase.ENDED
+
+    def _places(self) -> list[Place]:
+        return [place for _, place in sorted(self.held.items())] + [
+            place for _, place in sorted(self._reserve.items())
+        ]
+
+    def _too_few_workers(self) -> str:
+        parallelism = self._rules.identity.parallelism
+        slots = "" if self._rules.slots is None else f"; Spark has {self._rules.slots} slots in all"
+        return (
+            f"{len(self.held)} of {parallelism} workers registered within "
+            f"{self._rules.start_timeout_ms / 1000:g} s{slots}. Each worker needs a Spark task slot for as "
+            f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
+        )
+
+    # Checkpoints.
+
+    def _trigger(self) -> list[JobEffect]:
+        if self._checkpoints is None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return []
+        if self.phase is Phase.STOPPING and self._stop_id is not None:
+            return []
+        triggered = self._checkpoints.trigger(self._now.now_ms)
+        if triggered is None:
+            return []
+        n = triggered.checkpoint_id
+        self._next_id = self._checkpoints.next_id
+        if self.phase is Phase.STOPPING:
+            self._stop_id = n
+        return [
+            *self._to_all(TriggerCheckpoint(self.epoch, n)),
+            StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._rules.checkpoints.timeout_ms),
+        ]
+
+    def _acknowledged(self, message: SnapshotAcknowledged) -> list[JobEffect]:
+        if self._checkpoints is None or self._log is None:
+            self.dropped["late acknowledgement"] += 1
+            return []
+        n = message.checkpoint_id
+        if lost := retention.dangling(message.snapshot, n, self.retained):
+            return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
+        whole = self._checkpoints.acknowledge(
+            n, message.task, message.snapshot, self._now.now_ms, self._now.wall_clock
+        )
+        return [*self._log.append(whole.entry)] if whole else []
+
+    def _completed(self, entry: CheckpointCompleted) -> list[JobEffect]:
+        # Decision moment: the entry is durable, so the checkpoint is complete, and everything staged
+        # at or below it will be committed, by this epoch or by a later one.
+        n = entry.checkpoint_id
+        dropped = self.retained
+        self.completed = entry
+        self.retained = retention.retained((*self.retained, entry), self._rules.retain)
+        self._failures_in_a_row = 0
+        effects = self._delete(
+            retention.unreferenced((path for one in dropped for path in retention.parts_of(one)), self.retained)
+        )
+        if self._checkpoints is None or self._checkpoints.under_way != n:
+            # It failed over while the entry was being appended; the next epoch restores n.
+            return effects
+        self._checkpoints.completed(n)
+        effects = [
+            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
+            *self._to_all(CommitCheckpoint(self.epoch, n)),
+            *effects,
+        ]
+        if entry.is_final:
+            self.phase = Phase.FINISHING
+        elif self._checkpoints.is_drained or (self.phase is Phase.STOPPING and self._stop_id is None):
+            effects += self._trigger()
+        return [*effects, *self._end_if_committed()]
+
+    def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
+        if self._checkpoints is None or self._checkpoints.under_way != entry.checkpoint_id:
+            return []
+        return self._gave_up(self._checkpoints.append_refused(entry.checkpoint_id), reason)
+
+    def _give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
+        given_up = self._checkpoints.give_up(n) if self._checkpoints else None
+        return self._gave_up(given_up, reason) if given_up else []
+
+    def _gave_up(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
+        n = given_up.checkpoint_id
+        self.checkpoints_failed += 1
+        self._failures_in_a_row += 1
+        paths = [path for one in given_up.snapshots for path in retention.paths_of(one)]
+        effects = [
+            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
+            *self._to_all(AbortCheckpoint(self.epoch, n)),
+            *self._delete(retention.unreferenced(paths, self.retained)),
+        ]
+        if self._failures_in_a_row > self._rules.checkpoints.failures_max:
+            message = f"{self._failures_in_a_row} checkpoints in a row failed; {n}, the last one: {reason}"
+            return [*effects, *self._end("failed", FailureCause("CheckpointsFailed", message))]
+        if self.phase is Phase.STOPPING:
+            self._stop_id = None
+        if self.phase is Phase.STOPPING or not self._rules.checkpoints.periodic:
+            # There is no periodic trigger that would try again.
+            effects.append(StartTimer(Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms))
+        return effects
+
+    def _waiting_for(self) -> str:
+        if self._checkpoints is None:
+            return ""
+        missing = sorted(self._rules.tasks - self._checkpoints.acknowledged)
+        return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
+
+    def _delete(self, paths: tuple[str, ...]) -> list[JobEffect]:
+        # While an append is undecided, its manifest may be in the log: delete nothing.
+        return [DeleteParts(paths)] if paths and self._log is not None and self._log.is_idle else []
+
+    # The end.
+
+    def _stop_requested(self) -> list[JobEffect]:
+        if self.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING):
+            return self._end("stopped", self._uncommitted())
+        if self.phase is not Phase.RUNNING:
+            return []
+        self.phase = Phase.STOPPING
+        timer = StartTimer(Timer("stop", self.epoch), self._rules.checkpoints.timeout_ms)
+        return [timer, *self._trigger()]
+
+    def _end_if_committed(self) -> list[JobEffect]:
+        if self.completed is None or self._log is None or not self._log.is_idle:
+            return []
+        n = self.completed.checkpoint_id
+        if any(self._committed.get(task, 0) < n for task in self._rules.sinks):
+            return []
+        if self.phase is Phase.FINISHING:
+            return self._append_finished(n)
+        if self.phase is Phase.STOPPING and self._stop_id == n:
+            return self._end("stopped")
+        return []
+
+    def _append_finished(self, n: CheckpointId) -> list[JobEffect]:
+        return [*self._log.append(JobFinished(self.epoch, n))] if self._log else []
+
+    def _uncommitted(self) -> FailureCause | None:
+        """What a job that stops now has to say of its output."""
+        if self.completed is None or not self._committed:
+            return None
+        n = self.completed.checkpoint_id
+        if all(self._committed.get(task, 0) >= n for task in self._rules.sinks):
+            return None
+        return FailureCause(
+            "Uncommitted",
+            f"checkpoint {n} is complete, but not all of its output is known to be committed; the next "
+            f"start commits it",
+        )
+
+    def _failed(self, cause: FailureCause) -> list[JobEffect]:
+        """A failure: go to the next epoch, or give the job up."""
+        if self.phase in (Phase.WAITING, Phase.CLAIMING) and self._is_submitted:
+            self.dropped["failure during failover"] += 1
+            return []
+        if self.phase is Phase.STOPPING:
+            return self._end("stopped", self._uncommitted() or cause)
+        self.failures = (*self.failures, cause)
+        self._failures_seen += 1
+        forget = StartTimer(
+            Timer("forget-failure", number=self._failures_seen), self._rules.restart.window_ms
+        )
+        decision = recovery.restart(self.failures, self._rules.restart)
+        if isinstance(decision, recovery.GiveUp):
+            message = f"{decision.cause.message} (given up after {decision.why})"
+            return self._end("failed", replace(decision.cause, message=message))
+        self.restart_count += 1
+        halted = [forget, *self._to_all(HaltTasks(self.epoch))]
+        self._checkpoints = None
+        if self.phase in (Phase.WAITING, Phase.CLAIMING):
+            return halted
+        self.phase = Phase.WAITING
+        if decision.delay_ms == 0:
+            return [*halted, *self._claim_next()]
+        return [*halted, StartTimer(Timer("restart", self.epoch), decision.delay_ms)]
+
+    def _end(self, outcome: Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
+        self.phase = Phase.ENDED
+        reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
+        return [*self._to_all(ShutDown(reason)), EndJob(outcome, cause)]
+
+    def _to_all(self, message: CoordinatorMessage) -> list[JobEffect]:
+        places = self._places() if isinstance(message, ShutDown) else list(self.held.values())
+        return [SendMessage(place.link, message) for place in sorted(places, key=lambda one: one.link)]

@@ -1,0 +1,147 @@
+"""Appending to the job log: one writer's view of a log that another driver may be writing too.
+
+The log decides who owns the job and what is complete; whoever creates entry k first wins. An append
+has four outcomes: appended, taken, certainly not applied, and unknown. Unknown is never treated as
+failure: the entry is read back, and nothing is cleaned up meanwhile (FLINK-22494).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import assert_never
+
+from crosscut.errors import ProtocolError
+from crosscut.protocol.effects import AppendEntry, ReadEntry, StartTimer
+from crosscut.protocol.events import (
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    Timer,
+    TimerFired,
+)
+from crosscut.protocol.messages import LogEntry
+
+RETRY_APPEND_MS = 200
+UNCERTAIN_ATTEMPTS_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The entry is in the log (decision moment: it became true when the store made it durable)."""
+
+    entry: LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The entry is certainly not in the log and will not be."""
+
+    entry: LogEntry
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Another driver wrote entry `index` first."""
+
+    entry: LogEntry
+    index: int
+    winner: LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The store has not said for too long whether the entry is in the log. Nothing may be assumed."""
+
+    entry: LogEntry
+    reason: str
+
+
+Verdict = Durable | Refused | Overtaken | Undecided
+LogEvent = EntryAppended | EntryTaken | EntryUncertain | EntryRefused | EntryRead | TimerFired
+LogEffect = AppendEntry | ReadEntry | StartTimer
+
+
+class LogWriter:
+    """Appends entries one after the other; each `append` ends in exactly one verdict.
+
+    Args:
+        next_index: First index that did not exist when the log was read.
+    """
+
+    def __init__(self, next_index: int) -> None:
+        self._next_index = next_index
+        self._queue: deque[LogEntry] = deque()
+        self._uncertain_attempts = 0
+        self.dropped: Counter[str] = Counter()
+
+    @property
+    def next_index(self) -> int:
+        """The index that the next new entry will have."""
+        return self._next_index
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no append is under way: only then is it known what is in the log."""
+        return not self._queue
+
+    def append(self, entry: LogEntry) -> list[LogEffect]:
+        """Append `entry` behind those under way."""
+        self._queue.append(entry)
+        return [AppendEntry(self._next_index, entry)] if len(self._queue) == 1 else []
+
+    def handle(self, event: LogEvent) -> tuple[list[LogEffect], Verdict | None]:
+        """Take the store's answer; return what to do next, and the verdict if there is one.
+
+        Raises:
+            ProtocolError: An answer to something that was not asked; nothing has changed.
+        """
+        timer = Timer("retry-append", number=self._next_index)
+        if isinstance(event, TimerFired):
+            if event.timer != timer or not self._queue:
+                self.dropped["stale timer"] += 1
+                return [], None
+            return [ReadEntry(self._next_index)], None
+        if not self._queue or event.index != self._next_index:
+            raise ProtocolError(f"{event!r} while the writer is at entry {self._next_index}")
+        entry = self._queue[0]
+        match event:
+            case EntryAppended():
+                return self._ended(Durable(entry))
+            case EntryTaken(index):
+                # Taken by whom? Perhaps by an attempt of our own whose outcome was unknown.
+                return [ReadEntry(index)], None
+            case EntryRead(index, found):
+                if found is None:
+                    return [AppendEntry(index, entry)], None
+                return self._ended(Durable(entry) if found == entry else Overtaken(entry, index, found))
+            case EntryUncertain(_, reason):
+                self._uncertain_attempts += 1
+                if self._uncertain_attempts >= UNCERTAIN_ATTEMPTS_MAX:
+                    return self._ended(Undecided(entry, reason))
+                return [StartTimer(timer, RETRY_APPEND_MS)], None
+            case EntryRefused(_, reason):
+                if self._uncertain_attempts:
+                    # An earlier attempt at this very entry may still have been applied.
+                    self._uncertain_attempts += 1
+                    if self._uncertain_attempts >= UNCERTAIN_ATTEMPTS_MAX:
+                        return self._ended(Undecided(entry, reason))
+                    return [StartTimer(timer, RETRY_APPEND_MS)], None
+                return self._ended(Refused(entry, reason))
+            case _:
+                assert_never(event)
+
+    def _ended(self, verdict: Verdict) -> tuple[list[LogEffect], Verdict]:
+        self._queue.popleft()
+        self._uncertain_attempts = 0
+        if isinstance(verdict, Durable):
+            self._next_index += 1
+        if not isinstance(verdict, (Durable, Refused)):
+            # The log is not ours any more, or can't be known: nothing behind may be written.
+            self._queue.clear()
+        if self._queue:
+            return [AppendEntry(self._next_index, self._queue[0])], verdict
+        return [], verdict

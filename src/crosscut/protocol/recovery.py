@@ -1,0 +1,202 @@
+"""Recovery as pure decisions: over facts that were read, each returns one member of a closed set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    CheckpointCompleted,
+    EpochClaimed,
+    FailureCause,
+    JobFinished,
+    LogEntry,
+)
+
+# Who owns the next epoch, and from which state does it start?
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What a driver that starts knows of its job before it has read anything."""
+
+    driver: str
+    new_lineage: Lineage
+    fingerprint: str
+    parallelism: int
+    max_parallelism: int
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Append `entry` at `index`; if that is durable, go on from `restored`."""
+
+    index: int
+    entry: EpochClaimed
+    restored: CheckpointCompleted | None
+    retained: tuple[CheckpointCompleted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyFinished:
+    """The job has run to its end; there is nothing to do."""
+
+    entry: JobFinished
+
+
+@dataclass(frozen=True, slots=True)
+class NotThisJob:
+    """The directory holds the state of something else; nothing may be touched."""
+
+    reason: str
+
+
+def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | AlreadyFinished | NotThisJob:
+    """Decide what a starting driver does with the log it found.
+
+    Args:
+        tail: End of the log in order, with the newest epoch claim and the retained checkpoints.
+    """
+    index = tail[-1][0] + 1 if tail else 1
+    claims = [entry for _, entry in tail if isinstance(entry, EpochClaimed)]
+    completed = tuple(entry for _, entry in tail if isinstance(entry, CheckpointCompleted))
+    finished = [entry for _, entry in tail if isinstance(entry, JobFinished)]
+    if not claims:
+        if tail:
+            return NotThisJob(
+                "the job log has entries but no epoch claim: it is damaged; restore the directory from "
+                "a backup, or choose another checkpoint_dir"
+            )
+        return Claim(index, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1)), None, ())
+    newest = claims[-1]
+    if newest.fingerprint != job.fingerprint:
+        return NotThisJob(
+            f"it holds the state of a different graph: expected fingerprint {job.fingerprint[:12]}, "
+            f"found {newest.fingerprint[:12]} (claimed by {newest.description}); choose another "
+            f"checkpoint_dir, or run the flow that it belongs to"
+        )
+    if newest.max_parallelism != job.max_parallelism:
+        return NotThisJob(
+            f"its state is in {newest.max_parallelism} key groups, but max_parallelism="
+            f"{job.max_parallelism}; max_parallelism can't change once there is state"
+        )
+    if newest.parallelism != job.parallelism and completed:
+        return NotThisJob(
+            f"its checkpoints are of parallelism {newest.parallelism}, but parallelism="
+            f"{job.parallelism}; resume with parallelism={newest.parallelism}"
+        )
+    if finished:
+        return AlreadyFinished(finished[-1])
+    used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
+    # An earlier driver may have used ids that never completed. It was bound to stay within the
+    # lead, so ids are never reused, although nothing was written for each.
+    first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
+    entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first)
+    return Claim(index, entry, completed[-1] if completed else None, completed)
+
+
+def _entry(job: JobIdentity, lineage: Lineage, epoch: Epoch, first: CheckpointId) -> EpochClaimed:
+    return EpochClaimed(
+        epoch=epoch,
+        lineage=lineage,
+        driver=job.driver,
+        fingerprint=job.fingerprint,
+        parallelism=job.parallelism,
+        max_parallelism=job.max_parallelism,
+        first_checkpoint_id=first,
+        description=job.description,
+    )
+
+
+# Where does a task find the state of the checkpoint that it has to go back to?
+
+
+@dataclass(frozen=True, slots=True)
+class FromMemory:
+    """The worker has kept the state of this checkpoint: nothing is read from the store."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FromStore:
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FromNothing:
+    """Start with empty state."""
+
+
+def restore_from(
+    restore: CheckpointId, at_hand: Iterable[CheckpointId]
+) -> FromMemory | FromStore | FromNothing:
+    """Decide where one task's keyed state comes from.
+
+    Args:
+        restore: The checkpoint to go back to, 0 for the very beginning.
+        at_hand: Checkpoints of this lineage whose state the surviving worker still holds.
+    """
+    if restore == 0:
+        return FromNothing()
+    return FromMemory(restore) if restore in set(at_hand) else FromStore(restore)
+
+
+# Is another restart worth it?
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """The restart strategy in milliseconds; see `crosscut.settings.Restart`."""
+
+    failures_max: int
+    window_ms: int
+    delay_ms: int
+    delay_step_ms: int
+    delay_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAfter:
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The job fails, with the first cause of the series."""
+
+    cause: FailureCause
+    why: str
+
+
+SAME_FAILURE_MAX = 3
+"""The same record failing in the same operator this often in a row will fail for ever."""
+
+
+def restart(failures: Sequence[FailureCause], policy: RestartPolicy) -> RestartAfter | GiveUp:
+    """Decide after a failure.
+
+    Args:
+        failures: Those within the window, the newest last; at least one.
+    """
+    first, newest = failures[0], failures[-1]
+    if len(failures) > policy.failures_max:
+        return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
+    same = 0
+    for cause in reversed(failures):
+        if not cause.record or _blame(cause) != _blame(newest):
+            break
+        same += 1
+    if same >= SAME_FAILURE_MAX:
+        return GiveUp(newest, f"the same record failed {same} times in a row")
+    if len(failures) == 1:
+        return RestartAfter(policy.delay_ms)
+    grown_ms = policy.delay_step_ms << min(len(failures) - 2, 30)
+    return RestartAfter(min(grown_ms, policy.delay_max_ms))
+
+
+def _blame(cause: FailureCause) -> tuple[str, str, str]:
+    return (cause.kind, cause.operator, cause.record)

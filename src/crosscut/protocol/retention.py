@@ -1,0 +1,60 @@
+"""Which parts may be deleted: pure decisions over manifests.
+
+A part is deleted only after the newer log entry is durable, and only if no retained manifest refers
+to it. When in doubt it stays: a leak is tidied later, a deletion is for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+
+PART_PATH = re.compile(r"parts/\d+/.+-(\d+)-[0-9a-f]+")
+
+
+def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
+    """Return the paths of all files that the manifest refers to."""
+    return frozenset(path for one in checkpoint.snapshots for path in paths_of(one.snapshot))
+
+
+def paths_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the paths of the files of one snapshot; inline parts have none."""
+    return tuple(part.path for part in snapshot.parts if part.path)
+
+
+def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[CheckpointCompleted, ...]:
+    """Return the newest `keep` checkpoints, in order."""
+    return tuple(completed[-keep:])
+
+
+def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> tuple[str, ...]:
+    """Return those of `paths` that none of the `kept` manifests refers to, sorted."""
+    referenced = frozenset[str]().union(*map(parts_of, kept))
+    return tuple(sorted(set(paths) - referenced))
+
+
+def orphans(
+    listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: Epoch
+) -> tuple[str, ...]:
+    """Return the listed parts that older epochs left behind.
+
+    Parts of the running epoch are never orphans here: they may belong to a checkpoint under way. A
+    path that does not look like one of ours is not ours to delete.
+    """
+    ours = (path for path in listed if (match := PART_PATH.fullmatch(path)) and int(match[1]) < epoch)
+    return unreferenced(ours, kept)
+
+
+def dangling(
+    snapshot: Snapshot, checkpoint_id: CheckpointId, kept: Iterable[CheckpointCompleted]
+) -> tuple[str, ...]:
+    """Return the parts that a new snapshot refers to but that nothing protects from deletion.
+
+    A task that has not heard of the newest completions yet may build on parts that retention has
+    deleted since. Its own new parts are protected by being newer than every sweep.
+    """
+    own = f"parts/{checkpoint_id}/"
+    return unreferenced((path for path in paths_of(snapshot) if not path.startswith(own)), kept)

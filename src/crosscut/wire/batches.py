@@ -1,0 +1,115 @@
+"""Batches: what travels together on a channel, and its bytes (pickle protocol 5).
+
+Pickle runs code of whoever made the bytes. It is used here and nowhere else on the wire, between
+workers of one job, which run the same user's code anyway, and only on frames of a channel whose
+handshake both sides have passed (rule S7).
+"""
+
+from __future__ import annotations
+
+import pickle
+import reprlib
+from typing import Any
+
+from crosscut.errors import WireError
+from crosscut.wire.frames import DEFAULT_LIMITS, FrameType
+
+_SHOWN = 120
+
+
+class Batch:
+    """Records that travel together, in order.
+
+    Attributes:
+        records: The records.
+        keys: After `key_by`: `keys[i]` is the key of `records[i]`. The same list as `records` if the
+            consumer needs only keys; that identity survives the wire and halves the work.
+    """
+
+    __slots__ = ("keys", "records")
+
+    def __init__(self, records: list[Any], keys: list[Any] | None = None) -> None:
+        self.records = records
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def encode_batch(batch: Batch, bytes_max: int = DEFAULT_LIMITS[FrameType.BATCH]) -> bytes:
+    """Return the payload of a BATCH frame.
+
+    Raises:
+        WireError: A record can't be pickled, or the batch is longer than `bytes_max`. The message names
+            the record to blame, its type, and what to do; both are attributes, `record` and `record_type`.
+    """
+    try:
+        data = pickle.dumps((batch.records, batch.keys), protocol=5)
+    except Exception as error:  # A record's own __reduce__ may raise anything.
+        raise _unpicklable(batch, error) from error
+    if len(data) > bytes_max:
+        sizes = [len(pickle.dumps(record, protocol=5)) for record in batch.records]
+        largest_bytes = max(sizes)
+        record, kind = _named(batch.records[sizes.index(largest_bytes)])
+        raise WireError(
+            f"a batch of {len(batch)} records is {len(data)} bytes, its limit is {bytes_max}; the largest "
+            f"record, {largest_bytes} bytes, is {record} of type {kind}: make records smaller, send a "
+            f"reference to large values instead of the values, or lower batch_rows",
+            record=record,
+            record_type=kind,
+        )
+    return data
+
+
+def decode_batch(data: bytes | memoryview) -> Batch:
+    """Return the batch that `encode_batch` made `data` from; `data` is not kept.
+
+    Only for bytes from a peer that has proven the job's secret: see the module.
+
+    Raises:
+        WireError: `data` is not a batch, or a record's class is missing here or refuses its own bytes.
+    """
+    try:
+        content = pickle.loads(data)  # noqa: S301 - mutually authenticated workers of one job (rule S7)
+    except Exception as error:  # A record's own __setstate__ may raise anything.
+        raise WireError(
+            f"a batch of {len(data)} bytes can't be decoded: {type(error).__name__}: {error}; every worker "
+            f"must be able to import the classes of the records, in the same version"
+        ) from error
+    match content:
+        case (list() as records, None):
+            return Batch(records)
+        case (list() as records, list() as keys) if len(records) == len(keys):
+            return Batch(records, keys)
+    raise WireError(f"a BATCH frame of {len(data)} bytes holds something else than records and their keys")
+
+
+def _unpicklable(batch: Batch, error: Exception) -> WireError:
+    for record in batch.records:
+        try:
+            pickle.dumps(record, protocol=5)
+        except Exception as cause:  # As in encode_batch: the same record raises again.
+            shown, kind = _named(record)
+            return WireError(
+                f"record {shown} of type {kind} can't be sent to another worker: {type(cause).__name__}: "
+                f"{cause}; let records hold plain values (numbers, text, tuples, instances of classes of a "
+                f"module), not open files, locks, generators, lambdas or classes made inside a function",
+                record=shown,
+                record_type=kind,
+            )
+    return WireError(
+        f"a batch of {len(batch)} records can't be sent to another worker, though each record alone can: "
+        f"{type(error).__name__}: {error}",
+        record="",
+        record_type="",
+    )
+
+
+def _named(record: Any) -> tuple[str, str]:
+    # reprlib shortens text and containers before it makes their repr, but not bytes.
+    shown = f"{bytes(record[:40])!r}..." if isinstance(record, (bytes, bytearray)) else _REPR.repr(record)
+    return shown, f"{type(record).__module__}.{type(record).__qualname__}"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _SHOWN

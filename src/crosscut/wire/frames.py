@@ -1,0 +1,219 @@
+"""Frames: how payloads are cut out of a byte stream, once the handshake has proven the peer.
+
+A frame is a header of 16 bytes (magic, version, type, payload length, sequence number) and the
+payload. The header is judged alone: nothing of the payload is gathered before its type and length are
+known to be allowed (rule S5), so a lying length costs its sender the connection and us no memory.
+
+Sans-I/O: `FrameDecoder` gets bytes from whoever owns the socket, `encode_frame` returns bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NoReturn, Self
+
+from crosscut.errors import WireError
+from crosscut.ids import CheckpointId
+
+MAGIC = b"XC"
+VERSION = 1
+HEADER = struct.Struct(">2sBBIQ")
+"""Magic, version, type, payload length, sequence number."""
+
+_BARRIER = struct.Struct(">Q")
+_MEBIBYTE = 1 << 20
+
+Payload = bytes | memoryview
+
+
+class FrameType(IntEnum):
+    """What a frame carries."""
+
+    BATCH = 1
+    """Records on a data channel, see `crosscut.wire.batches`."""
+    BARRIER = 2
+    """Everything before it in the channel belongs to the checkpoint it names."""
+    END_OF_INPUT = 3
+    """The channel will never carry another record; it has no payload."""
+    CONTROL = 4
+    """A message between worker and coordinator, see `crosscut.wire.control`."""
+
+
+DATA_LIMITS: Mapping[FrameType, int] = {
+    FrameType.BATCH: 256 * _MEBIBYTE,
+    FrameType.BARRIER: _BARRIER.size,
+    FrameType.END_OF_INPUT: 0,
+}
+"""Longest payload in bytes of each type that a data channel may carry."""
+
+CONTROL_LIMITS: Mapping[FrameType, int] = {FrameType.CONTROL: 64 * _MEBIBYTE}
+"""The same for a control link: no type in common, so neither can pose as the other."""
+
+DEFAULT_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CONTROL_LIMITS}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One complete frame.
+
+    Attributes:
+        kind: What it carries.
+        sequence: Number of the frame in its channel, from 1; 0 on control links.
+        payload: Usually a view into the bytes that were fed, which stay alive as long as it does.
+    """
+
+    kind: FrameType
+    sequence: int
+    payload: Payload
+
+
+def encode_frame(kind: FrameType, sequence: int, payload: bytes = b"") -> tuple[bytes, bytes]:
+    """Return (header, payload) of a frame, apart, so that a transport need not join them.
+
+    Args:
+        kind: What it carries.
+        sequence: Number of the frame in its channel, from 1; 0 on control links.
+        payload: At most `DEFAULT_LIMITS[kind]` bytes.
+
+    Raises:
+        WireError: The payload is longer than the receiver would accept.
+    """
+    limit = DEFAULT_LIMITS[kind]
+    if len(payload) > limit:
+        raise WireError(
+            f"{kind.name} frame of {len(payload)} bytes can't be sent: its limit is {limit} bytes; send "
+            f"less in one piece (smaller records, or a lower batch_rows)",
+            size_bytes=len(payload),
+            limit_bytes=limit,
+        )
+    return HEADER.pack(MAGIC, VERSION, kind, len(payload), sequence), payload
+
+
+def encode_barrier(checkpoint_id: CheckpointId) -> bytes:
+    """Return the payload of a BARRIER frame."""
+    return _BARRIER.pack(checkpoint_id)
+
+
+def decode_barrier(payload: Payload) -> CheckpointId:
+    """Return the checkpoint that a BARRIER frame belongs to.
+
+    Raises:
+        WireError: The payload is not a checkpoint id.
+    """
+    if len(payload) != _BARRIER.size:
+        raise WireError(f"BARRIER frame of {len(payload)} bytes: expected {_BARRIER.size}")
+    (checkpoint_id,) = _BARRIER.unpack(payload)
+    if checkpoint_id == 0:
+        raise WireError("BARRIER frame names checkpoint 0: ids start at 1")
+    return CheckpointId(checkpoint_id)
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames: `feed` what was read, then iterate.
+
+    Iteration stops when no complete frame is left, and goes on after the next `feed`. It may be left in
+    the middle (a barrier blocked the channel): the frames behind stay here, undecoded. `held_bytes`
+    grows by what is fed and shrinks by what is iterated: whoever reads the socket bounds it by not
+    reading on while it is too large.
+
+    A payload that lies within one fed piece is handed out as a view of it, a longer one is joined once:
+    at most one copy of each byte. After a WireError every further iteration raises it again, since
+    nothing tells where the next frame starts; close the connection.
+
+    Args:
+        limits: Longest payload of each type; a type that is not in it is refused.
+        sequenced: Whether frames carry 1, 2, 3, ... (data channels) or always 0 (control links).
+    """
+
+    def __init__(self, limits: Mapping[FrameType, int], *, sequenced: bool) -> None:
+        self._limits = limits
+        self._sequence_step = 1 if sequenced else 0
+        self._sequence = 0
+        self._chunks: deque[bytes] = deque()
+        self._offset = 0
+        self._held_bytes = 0
+        self._header: tuple[FrameType, int] | None = None
+        self._error: WireError | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that were fed and not iterated yet."""
+        return self._held_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Add what was read. Only kept, never copied here: it must not change, hence `bytes`."""
+        if self._error is not None:
+            return
+        self._chunks.append(data)
+        self._held_bytes += len(data)
+        if len(self._chunks) > 1024 + self._held_bytes // 1024:
+            # A peer that sends a byte at a time would otherwise cost an object for each of them.
+            self._chunks = deque([b"".join(self._chunks)])
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Frame:
+        """Return the next complete frame.
+
+        Raises:
+            StopIteration: There is none yet.
+            WireError: The bytes are not a frame that is allowed here.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._header is None:
+            if self._held_bytes < HEADER.size:
+                raise StopIteration
+            self._header = self._checked_header(self._take(HEADER.size))
+        kind, length = self._header
+        if self._held_bytes < length:
+            raise StopIteration
+        self._header = None
+        return Frame(kind, self._sequence, self._take(length))
+
+    def _checked_header(self, header: Payload) -> tuple[FrameType, int]:
+        magic, version, kind, length, sequence = HEADER.unpack(header)
+        if magic != MAGIC or version != VERSION:
+            self._refuse(
+                f"frame starts with {bytes(magic)!r}, version {version}: expected {MAGIC!r}, {VERSION}"
+            )
+        limit = self._limits.get(kind)
+        if limit is None:
+            allowed = ", ".join(f"{known.name}={known}" for known in self._limits)
+            self._refuse(f"frame of type {kind}: expected one of {allowed}")
+        if length > limit:
+            self._refuse(f"{FrameType(kind).name} frame of {length} bytes: its limit is {limit}")
+        expected = self._sequence + self._sequence_step
+        if sequence != expected:
+            self._refuse(
+                f"{FrameType(kind).name} frame has sequence number {sequence}: expected {expected}; frames "
+                f"were lost, repeated or reordered"
+            )
+        self._sequence = sequence
+        return FrameType(kind), length
+
+    def _refuse(self, message: str) -> NoReturn:
+        self._chunks.clear()
+        self._held_bytes = 0
+        self._error = WireError(f"{message}; the connection can't be used any more")
+        raise self._error
+
+    def _take(self, size: int) -> Payload:
+        """Remove the first `size` bytes; there are that many."""
+        self._held_bytes -= size
+        pieces = []
+        while size:
+            chunk = self._chunks[0]
+            piece = memoryview(chunk)[self._offset : self._offset + size]
+            pieces.append(piece)
+            size -= len(piece)
+            self._offset += len(piece)
+            if self._offset == len(chunk):
+                self._chunks.popleft()
+                self._offset = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

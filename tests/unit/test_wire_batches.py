@@ -1,0 +1,90 @@
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from crosscut.errors import WireError
+from crosscut.wire.batches import Batch, decode_batch, encode_batch
+
+
+class Refusing:
+    def __setstate__(self, state: Any) -> None:
+        raise RuntimeError("made by another version")
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"value": 1}
+
+
+def test_records_and_keys_come_back() -> None:
+    batch = decode_batch(encode_batch(Batch([("a", 1), ("b", 2)], ["a", "b"])))
+    assert batch.records == [("a", 1), ("b", 2)]
+    assert batch.keys == ["a", "b"]
+    assert len(batch) == 2
+
+
+def test_a_batch_without_keys_comes_back_without() -> None:
+    batch = decode_batch(memoryview(encode_batch(Batch([None, {}, 1.5]))))
+    assert batch.records == [None, {}, 1.5]
+    assert batch.keys is None
+
+
+def test_keys_that_are_the_records_come_back_as_one_list() -> None:
+    words = ["to", "be", "or"]
+    batch = decode_batch(encode_batch(Batch(words, words)))
+    assert batch.records is batch.keys
+    assert batch.records == words
+
+
+def test_a_record_that_cannot_be_pickled_is_named() -> None:
+    with pytest.raises(
+        WireError, match=r"record \(7, <unlocked .* of type builtins.tuple can't be sent"
+    ) as caught:
+        encode_batch(Batch([1, (7, threading.Lock()), 3]))
+    assert caught.value.ids["record_type"] == "builtins.tuple"
+    assert "lock" in caught.value.ids["record"]
+    assert pickle.loads(pickle.dumps(caught.value)).ids == caught.value.ids
+
+
+def test_a_local_class_is_named_with_what_to_do() -> None:
+    class Local:
+        pass
+
+    with pytest.raises(WireError, match=r"<locals>\.Local.*classes made inside a function"):
+        encode_batch(Batch([Local()]))
+
+
+def test_a_record_whose_own_code_fails_is_named() -> None:
+    class Failing:
+        def __reduce__(self) -> Any:
+            raise KeyError("own code")
+
+    with pytest.raises(WireError, match="KeyError: 'own code'"):
+        encode_batch(Batch([Failing()]))
+
+
+def test_the_largest_record_of_an_oversized_batch_is_named_and_shortened() -> None:
+    with pytest.raises(WireError, match=r"its limit is 1000; the largest record, 50\d\d bytes") as caught:
+        encode_batch(Batch(["short", b"x" * 5000, ""]), bytes_max=1000)
+    assert caught.value.ids["record_type"] == "builtins.bytes"
+    assert len(caught.value.ids["record"]) < 100
+
+
+def test_a_record_that_refuses_its_bytes_is_a_wire_error() -> None:
+    data = encode_batch(Batch([Refusing()]))
+    with pytest.raises(WireError, match="RuntimeError: made by another version"):
+        decode_batch(data)
+
+
+def test_a_class_that_is_missing_here_is_a_wire_error() -> None:
+    data = encode_batch(Batch([Refusing()])).replace(b"Refusing", b"Vanished")
+    with pytest.raises(WireError, match="import the classes"):
+        decode_batch(data)
+
+
+@pytest.mark.parametrize(
+    "content", [None, 7, [], ([1], [1], [1]), ("text", None), ([1], "k"), ([1, 2], ["one"]), ((1,), None)]
+)
+def test_something_else_than_a_batch_is_a_wire_error(content: object) -> None:
+    with pytest.raises(WireError, match="something else"):
+        decode_batch(pickle.dumps(content))

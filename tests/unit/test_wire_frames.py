@@ -1,0 +1,184 @@
+import struct
+
+import pytest
+
+from crosscut.errors import WireError
+from crosscut.ids import CheckpointId
+from crosscut.wire.frames import (
+    CONTROL_LIMITS,
+    DATA_LIMITS,
+    DEFAULT_LIMITS,
+    HEADER,
+    FrameDecoder,
+    FrameType,
+    decode_barrier,
+    encode_barrier,
+    encode_frame,
+)
+
+
+def data_decoder() -> FrameDecoder:
+    return FrameDecoder(DATA_LIMITS, sequenced=True)
+
+
+def wire(kind: FrameType, sequence: int, payload: bytes = b"") -> bytes:
+    return b"".join(encode_frame(kind, sequence, payload))
+
+
+def header(
+    magic: bytes = b"XC", version: int = 1, kind: int = FrameType.BATCH, length: int = 0, sequence: int = 1
+) -> bytes:
+    return struct.pack(">2sBBIQ", magic, version, kind, length, sequence)
+
+
+def decoded(decoder: FrameDecoder, data: bytes) -> list[tuple[FrameType, int, bytes]]:
+    decoder.feed(data)
+    return [(frame.kind, frame.sequence, bytes(frame.payload)) for frame in decoder]
+
+
+def test_a_header_is_sixteen_bytes() -> None:
+    assert HEADER.size == 16
+    assert encode_frame(FrameType.BATCH, 7, b"abc") == (
+        b"XC\x01\x01" + b"\x00\x00\x00\x03" + b"\x00" * 7 + b"\x07",
+        b"abc",
+    )
+
+
+def test_frames_come_out_in_order_with_their_numbers() -> None:
+    data = (
+        wire(FrameType.BATCH, 1, b"first")
+        + wire(FrameType.BARRIER, 2, encode_barrier(CheckpointId(9)))
+        + wire(FrameType.END_OF_INPUT, 3)
+    )
+    assert decoded(data_decoder(), data) == [
+        (FrameType.BATCH, 1, b"first"),
+        (FrameType.BARRIER, 2, (9).to_bytes(8, "big")),
+        (FrameType.END_OF_INPUT, 3, b""),
+    ]
+
+
+def test_a_payload_inside_one_piece_is_a_view_of_it_and_not_a_copy() -> None:
+    decoder = data_decoder()
+    data = wire(FrameType.BATCH, 1, b"payload")
+    decoder.feed(data)
+    (frame,) = decoder
+    assert isinstance(frame.payload, memoryview)
+    assert frame.payload.obj is data
+
+
+def test_iteration_left_at_a_barrier_goes_on_later_with_the_frames_behind_it() -> None:
+    decoder = data_decoder()
+    decoder.feed(
+        wire(FrameType.BATCH, 1, b"before") + wire(FrameType.BARRIER, 2, encode_barrier(CheckpointId(1)))
+    )
+    decoder.feed(wire(FrameType.BATCH, 3, b"behind"))
+    for frame in decoder:
+        if frame.kind is FrameType.BARRIER:
+            break
+    assert decoder.held_bytes == HEADER.size + len(b"behind")
+    assert [bytes(frame.payload) for frame in decoder] == [b"behind"]
+    assert decoder.held_bytes == 0
+
+
+def test_frames_before_a_bad_one_are_delivered_first() -> None:
+    decoder = data_decoder()
+    decoder.feed(wire(FrameType.BATCH, 1, b"good") + b"?" * 16)
+    assert bytes(next(decoder).payload) == b"good"
+    with pytest.raises(WireError):
+        next(decoder)
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (header(magic=b"GE"), "starts with b'GE'"),
+        (header(version=2), "version 2"),
+        (header(kind=0), "type 0"),
+        (header(kind=255), "type 255"),
+        (header(kind=FrameType.CONTROL), "type 4"),
+        (header(length=DATA_LIMITS[FrameType.BATCH] + 1), "its limit is"),
+        (header(length=0x7FFFFFFF), "2147483647 bytes"),
+        (header(length=-1 & 0xFFFFFFFF), "4294967295 bytes"),
+        (header(kind=FrameType.BARRIER, length=9), "BARRIER frame of 9 bytes"),
+        (header(kind=FrameType.END_OF_INPUT, length=1), "END_OF_INPUT frame of 1 bytes"),
+        (header(sequence=0), "sequence number 0: expected 1"),
+        (header(sequence=2), "sequence number 2: expected 1"),
+        (header(sequence=(1 << 64) - 1), "expected 1"),
+    ],
+)
+def test_a_bad_header_is_refused_before_any_of_its_payload_is_awaited(bad: bytes, expected: str) -> None:
+    decoder = data_decoder()
+    decoder.feed(bad)
+    with pytest.raises(WireError, match=expected):
+        next(decoder)
+    assert decoder.held_bytes == 0
+
+
+def test_a_broken_stream_stays_broken_and_holds_nothing() -> None:
+    decoder = data_decoder()
+    decoder.feed(header(kind=9))
+    with pytest.raises(WireError):
+        next(decoder)
+    decoder.feed(wire(FrameType.BATCH, 1, b"late"))
+    assert decoder.held_bytes == 0
+    with pytest.raises(WireError, match="type 9"):
+        next(decoder)
+
+
+def test_a_repeated_frame_is_refused() -> None:
+    decoder = data_decoder()
+    frame = wire(FrameType.BATCH, 1, b"once")
+    assert len(decoded(decoder, frame)) == 1
+    decoder.feed(frame)
+    with pytest.raises(WireError, match="number 1: expected 2"):
+        next(decoder)
+
+
+def test_a_control_link_takes_control_frames_without_numbers_only() -> None:
+    decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)
+    frame = wire(FrameType.CONTROL, 0, b"{}")
+    assert decoded(decoder, frame + frame) == [(FrameType.CONTROL, 0, b"{}")] * 2
+    for refused in (wire(FrameType.CONTROL, 1), wire(FrameType.BATCH, 0)):
+        decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)
+        decoder.feed(refused)
+        with pytest.raises(WireError):
+            next(decoder)
+
+
+def test_an_announced_payload_takes_no_memory_before_it_arrives() -> None:
+    decoder = data_decoder()
+    decoder.feed(header(length=DATA_LIMITS[FrameType.BATCH]))
+    assert list(decoder) == []
+    assert decoder.held_bytes == 0
+
+
+def test_a_payload_that_comes_a_byte_at_a_time_is_not_held_as_a_million_objects() -> None:
+    decoder = data_decoder()
+    decoder.feed(header(length=100_000))
+    for _ in range(99_999):
+        decoder.feed(b"x")
+        assert len(decoder._chunks) <= 1024 + decoder.held_bytes // 1024
+    assert list(decoder) == []
+    decoder.feed(b"x")
+    (frame,) = decoder
+    assert frame.payload == b"x" * 100_000
+
+
+@pytest.mark.parametrize("kind", list(FrameType))
+def test_a_payload_above_the_limit_is_refused_by_its_sender(kind: FrameType) -> None:
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return DEFAULT_LIMITS[kind] + 1
+
+    with pytest.raises(WireError, match="can't be sent"):
+        encode_frame(kind, 1, Huge())
+
+
+def test_a_barrier_carries_its_checkpoint() -> None:
+    assert decode_barrier(memoryview(encode_barrier(CheckpointId((1 << 64) - 1)))) == (1 << 64) - 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0" * 7, b"\0" * 9, b"\0" * 8])
+def test_a_barrier_without_a_checkpoint_is_refused(payload: bytes) -> None:
+    with pytest.raises(WireError, match="BARRIER"):
+        decode_barrier(payload)
