@@ -29,14 +29,14 @@ def encoded_key(key: Any) -> bytes:
     """
     kind = type(key)
     if kind is str:
-        data = key.encode("utf-8", "surrogatepass")
+        data: bytes = key.encode("utf-8", "surrogatepass")
         return b"s" + struct.pack(">I", len(data)) + data
     if kind is int or kind is bool:
         number = int(key)
         data = number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
         return b"i" + struct.pack(">I", len(data)) + data
     if kind is bytes:
-        return b"b" + struct.pack(">I", len(key)) + key
+        return b"b" + struct.pack(">I", len(key)) + bytes(key)
     if key is None:
         return b"n"
     if kind is tuple:

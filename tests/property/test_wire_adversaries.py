@@ -1,9 +1,8 @@
 """The handshake against whoever sits between: altered, cut, replayed and invented bytes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import pytest
 
 from crosscut.errors import WireError
 from crosscut.ids import Epoch

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from crosscut.errors import WireError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.messages import PendingTransaction, Snapshot, SnapshotAcknowledged
-from crosscut.wire.batches import Batch, decode_batch, encode_batch
+from crosscut.batch import Batch
+from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

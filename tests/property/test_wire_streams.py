@@ -31,7 +31,8 @@ def stream(frames: Frames) -> bytes:
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     """Cut `data` into pieces of the lengths `cuts`, over and over; a cut of 0 is an empty piece."""
     lengths = cuts if any(cuts) else [1]
-    found, start = [], 0
+    found: list[bytes] = []
+    start = 0
     while start < len(data):
         length = lengths[len(found) % len(lengths)]
         found.append(data[start : start + length])

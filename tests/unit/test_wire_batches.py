@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from crosscut.errors import WireError
-from crosscut.wire.batches import Batch, decode_batch, encode_batch
+from crosscut.batch import Batch
+from crosscut.wire.batches import decode_batch, encode_batch
 
 
 class Refusing:
@@ -43,7 +44,6 @@ def test_a_record_that_cannot_be_pickled_is_named() -> None:
         encode_batch(Batch([1, (7, threading.Lock()), 3]))
     assert caught.value.ids["record_type"] == "builtins.tuple"
     assert "lock" in caught.value.ids["record"]
-    assert pickle.loads(pickle.dumps(caught.value)).ids == caught.value.ids
 
 
 def test_a_local_class_is_named_with_what_to_do() -> None:

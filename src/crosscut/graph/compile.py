@@ -116,7 +116,7 @@ def _check(name: str, nodes: Sequence[OperatorNode], consumers: Mapping[str, Seq
 def _chained(
     nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]
 ) -> tuple[Vertex, ...]:
-    """Put each operator into its predecessor's chain if nothing else reads from or feeds either.
+    """Put each operator into its predecessor's chain if nothing else feeds it or reads from that.
 
     A vertex is called by its first operator: keyed state and source positions are found by the
     uid of the operator they belong to. Heads in the order of writing are a topological order.
@@ -125,7 +125,7 @@ def _chained(
     chain_of: dict[str, list[OperatorNode]] = {}
     for node in nodes:
         chain: list[OperatorNode] | None = None
-        if len(node.inputs) == 1 and not isinstance(node.spec, UnionSpec):
+        if len(node.inputs) == 1:
             (source, how) = node.inputs[0]
             if how == "forward" and len(consumers[source]) == 1:
                 chain = chain_of[source]

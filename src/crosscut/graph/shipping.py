@@ -8,7 +8,7 @@ and state finds it there.
 
 from __future__ import annotations
 
-import pickle
+import pickle  # noqa: S403 - see unpack_graph
 import site
 import sys
 import sysconfig
@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
@@ -66,15 +67,29 @@ def unpack_graph(packed: bytes) -> JobGraph:
     """Return the graph that `pack_graph` packed, in a worker.
 
     Binds the record classes that came by value in their modules; a module that this process has not
-    imported comes into being with just those classes in it.
+    imported comes into being with just those classes in it: its own code is not run.
     """
     graph, classes = pickle.loads(packed)  # noqa: S301 - S6: driver to worker, inside Spark's task closure
     for kind in classes:
         if kind.__qualname__ == kind.__name__:
-            module = sys.modules.setdefault(kind.__module__, ModuleType(kind.__module__))
-            setattr(module, kind.__name__, kind)
+            setattr(_module(kind.__module__), kind.__name__, kind)
     unpacked: JobGraph = graph
     return unpacked
+
+
+def _module(name: str) -> ModuleType:
+    """Return the imported module of this name, or an empty one that stands in for it."""
+    if name not in sys.modules:
+        parent = name.rpartition(".")[0]
+        if parent:
+            # Pickle imports the packages around a module, too.
+            _module(parent)
+        found = find_spec(name)
+        module = ModuleType(name)
+        # Where the package exists after all, its other modules can still be imported.
+        module.__path__ = list(found.submodule_search_locations or ()) if found else []
+        sys.modules[name] = module
+    return sys.modules[name]
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
@@ -98,7 +113,7 @@ def _pickled(value: Any) -> bytes | Exception:
     try:
         # The list is pickled after the value, and so holds by then all that was noted on the way.
         packer.dump((value, packer.classes))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - returned, and raised by pack_graph with its cause
         return error
     return file.getvalue()
 

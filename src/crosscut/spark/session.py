@@ -1,0 +1,165 @@
+"""The Spark to run on: the one that is there, else a local one that starts fast and keeps quiet."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from crosscut.errors import SettingsError
+from crosscut.spark.java import find_java
+
+LOOPBACK = "127.0.0.1"
+
+_TASK_FAILURES = 1_000_000
+"""Spark replaces a lost worker this often; how often is too often, our restart strategy decides.
+Spark's own default in local mode is one attempt."""
+
+_LOCAL_MASTER = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
+_LOCAL_CLUSTER_MASTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]")
+
+_starting = threading.Lock()
+
+
+def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
+    """Return the SparkContext to run on, and whether it was made here and is the caller's to stop.
+
+    A SparkContext that is active is used as it is. Under `spark-submit` one is made as the command
+    line says. Otherwise a local one is made, on loopback, that replaces lost workers without end.
+
+    Crosscut needs no more of Spark than this: a SparkSession would add about 2 s to
+    the start (docs/decisions/0001-dependencies.md).
+
+    Args:
+        parallelism: Spark tasks that the job will hold as long as it runs.
+        name: Shown in Spark's UI, if the SparkContext is made here.
+
+    Raises:
+        SettingsError: There is no Java, or the program uses Spark Connect, which can't run RDD jobs.
+    """
+    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        raise SettingsError(
+            "this program uses Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set), which "
+            "can't run workers; start it without, or submit it to the cluster with spark-submit"
+        )
+    with _starting:
+        active = SparkContext._active_spark_context
+        if active is not None:
+            return active, False
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return SparkContext(), True
+        return _local_context(parallelism, name), True
+
+
+def spark_session(parallelism: int, name: str) -> tuple[SparkSession, bool]:
+    """As `spark_context`, for a caller that needs DataFrames: with the SparkSession on top."""
+    _, made = spark_context(parallelism, name)
+    return SparkSession.builder.getOrCreate(), made
+
+
+def is_local(context: SparkContext) -> bool:
+    """Tell whether all of Spark's processes are on this machine."""
+    return context.getConf().get("spark.master", "").startswith("local")
+
+
+def slots(context: SparkContext) -> int | None:
+    """Return how many Spark tasks can run at once, or None if that can't be known.
+
+    On a cluster this is what the configuration allows at most, not what has registered so far:
+    executors come and go, and a job must not be refused for being early.
+    """
+    conf = context.getConf()
+
+    def processors() -> int:
+        # What `*` means: Java's view, which knows the limits of a container where os.cpu_count doesn't.
+        jvm = context._jvm
+        return int(jvm.java.lang.Runtime.getRuntime().availableProcessors()) if jvm else 1
+
+    return configured_slots(conf.get("spark.master", ""), conf.get, processors)
+
+
+def configured_slots(
+    master: str, conf: Callable[[str], str | None], processors: Callable[[], int]
+) -> int | None:
+    """Decide `slots` from Spark's master URL and configuration.
+
+    Args:
+        master: `spark.master`.
+        conf: Gives a configuration value, or None if it is not set.
+        processors: Gives the number of this machine's processors, as Java counts them.
+    """
+    cores = _configured_cores(master, conf, processors)
+    return None if cores is None else cores // int(conf("spark.task.cpus") or 1)
+
+
+def _configured_cores(
+    master: str, conf: Callable[[str], str | None], processors: Callable[[], int]
+) -> int | None:
+    local = _LOCAL_MASTER.fullmatch(master)
+    if local:
+        return processors() if local[1] == "*" else int(local[1] or 1)
+    local_cluster = _LOCAL_CLUSTER_MASTER.fullmatch(master)
+    if local_cluster:
+        return int(local_cluster[1]) * int(local_cluster[2])
+    limit = conf("spark.cores.max")
+    if limit:
+        return int(limit)
+    executors, cores = conf("spark.executor.instances"), conf("spark.executor.cores")
+    if executors and cores and (conf("spark.dynamicAllocation.enabled") or "false") == "false":
+        return int(executors) * int(cores)
+    return None
+
+
+def _local_context(parallelism: int, name: str) -> SparkContext:
+    # Slots are threads, not processors. The job holds `parallelism` of them for its whole life, so
+    # there must be at least one more for whatever else the program does with this Spark.
+    slot_count = max(parallelism + 1, os.cpu_count() or 1)
+    conf = SparkConf()
+    conf.setMaster(f"local[{slot_count},{_TASK_FAILURES}]").setAppName(name)
+    conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
+    conf.set("spark.port.maxRetries", "100")
+    conf.set("spark.ui.showConsoleProgress", "false")
+    with as_file(files("crosscut.spark") / "log4j2.properties") as log_settings:
+        # The weaker of Spark's two ways to give Java options: a user's own still come on top. The
+        # JVM only schedules and never sees a record, so its best compiler costs more than it gains.
+        conf.set(
+            "spark.driver.defaultJavaOptions",
+            f'-XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile={log_settings.as_uri()}"',
+        )
+        if SparkContext._gateway is not None:
+            # The JVM of an earlier, stopped SparkContext is still there and is used again.
+            with _environment(PYSPARK_PYTHON=sys.executable):
+                return SparkContext(conf=conf)
+        with (
+            find_java().launch_home() as java_home,
+            _environment(
+                JAVA_HOME=str(java_home),
+                PYSPARK_PYTHON=sys.executable,
+                PYSPARK_DRIVER_PYTHON=sys.executable,
+                # Without it Spark's UI listens on every address of the machine.
+                SPARK_LOCAL_IP=LOOPBACK,
+            ),
+        ):
+            return SparkContext(conf=conf)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set environment variables for the block only: Spark reads these once, when it starts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

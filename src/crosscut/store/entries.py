@@ -54,7 +54,9 @@ def decode_entry(data: bytes, index: int) -> LogEntry:
     if form != FORMAT:
         raise StoreError(f"expected format {FORMAT}, found {form}: it was written by another release")
     if found_index != index:
-        raise StoreError(f"it holds entry {found_index}: a file was moved or copied into the place of another")
+        raise StoreError(
+            f"it holds entry {found_index}: a file was moved or copied into the place of another"
+        )
     try:
         data_json = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum
-from typing import BinaryIO
 
-from crosscut.errors import SettingsError, StoreError
+from crosscut.errors import StoreError
 
 
 class Put(Enum):
@@ -35,6 +35,10 @@ class Files(ABC):
 
     root: str
     """Directory or URL, as messages call it."""
+
+    @abstractmethod
+    def make_directory(self, path: str) -> None:
+        """Make directory `path` durably, if there is none. It need not be made before `write_new`."""
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -79,8 +83,22 @@ class Files(ABC):
 # Errors of link(2) that say it was not done. After any other one (EIO, ESTALE, ETIMEDOUT, ...) a file
 # system, above all a remote one, may have done it or still do it.
 _NOT_LINKED = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
-) | frozenset((errno.EMLINK, errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV))
+    (
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.ELOOP,
+        errno.EMLINK,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOSYS,
+        errno.ENOTDIR,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EXDEV,
+    )
+)
 
 
 class LocalFiles(Files):
@@ -95,50 +113,39 @@ class LocalFiles(Files):
         StoreError: No permission, or `root` is not a directory.
     """
 
-    def __init__(
-        self, root: str, *, create: bool = True, fsync: Callable[[int], None] = os.fsync
-    ) -> None:
+    def __init__(self, root: str, *, create: bool = True, fsync: Callable[[int], None] = os.fsync) -> None:
         self.root = os.path.abspath(root)
+        self._real_root = os.path.realpath(root)
         self._fsync = fsync
         try:
-            if create:
-                self._make_directory(self.root)
+            if create and not os.path.isdir(self._real_root):
+                self._make(self._real_root)
         except (FileExistsError, NotADirectoryError) as error:
-            raise StoreError(
-                f"checkpoint store {self.root}: {error.filename} is not a directory; choose another "
-                f"checkpoint_dir, or move that file away",
-                path=self.root,
+            raise self._refused(
+                f"{error.filename} is not a directory; move that file away, or choose another directory"
             ) from error
         except OSError as error:
-            raise StoreError(
-                f"checkpoint store {self.root}: can't make {error.filename}: {error.strerror}; choose a "
-                f"checkpoint_dir that this user may write to",
-                path=self.root,
+            raise self._refused(
+                f"can't make it: {error.strerror}; choose a directory that this user may write to"
             ) from error
-        if not os.path.isdir(self.root):
-            raise StoreError(
-                f"checkpoint store {self.root}: expected a directory, found "
-                f"{'a file' if os.path.exists(self.root) else 'nothing'}",
-                path=self.root,
+        if not os.path.isdir(self._real_root):
+            raise self._refused("there is no such directory")
+        if not os.access(self._real_root, os.R_OK | os.X_OK | (os.W_OK if create else 0)):
+            raise self._refused(
+                f"no permission to {'write' if create else 'read'} there, or it is mounted read-only; "
+                f"change that, or choose another directory"
             )
-        wanted = os.R_OK | os.X_OK | (os.W_OK if create else 0)
-        if not os.access(self.root, wanted):
-            raise StoreError(
-                f"checkpoint store {self.root}: this user may not {'write' if create else 'read'} there; "
-                f"grant it, or choose another checkpoint_dir",
-                path=self.root,
-            )
-        self._real_root = os.path.realpath(self.root)
+
+    def make_directory(self, path: str) -> None:
+        self._make(self._resolved(path))
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         final = self._resolved(path)
-        directory = os.path.dirname(final)
-        self._make_directory(directory)
-        temporary = os.path.join(directory, f"temporary-{secrets.token_hex(8)}")
-        with self._new_file(temporary) as file:
-            file.write(data)
+        temporary = _temporary_name(final)
+        self._write(temporary, (data,))
         try:
-            # The content is durable before the name exists: a name never leads to a torn file.
+            # The content is durable before the name exists: a name never leads to a torn file. link,
+            # not rename, since rename would replace what another driver wrote.
             os.link(temporary, final)
         except FileExistsError:
             return Put.EXISTS
@@ -147,24 +154,137 @@ class LocalFiles(Files):
                 raise
             raise UncertainError(error.errno, error.strerror, final) from error
         finally:
-            # A leftover is an orphan that nobody reads; the outcome does not depend on it.
-            with suppress(OSError):
-                os.unlink(temporary)
+            _unlink_if_possible(temporary)
         try:
-            self._sync_directory(directory)
+            self._sync_directory(os.path.dirname(final))
         except OSError as error:
-            raise UncertainError(error.errno, error.strerror, directory) from error
+            raise UncertainError(error.errno, error.strerror, final) from error
         return Put.CREATED
 
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
         final = self._resolved(path)
         directory = os.path.dirname(final)
-        for _ in range(3):
-            self._make_directory(directory)
-            try:
-                file_context = self._new_file(final)
-                file = file_context.__enter__()
-                break
-            except FileNotFoundError:
-                # A sweep deleted the directory in between, because it was empty.
-                continue
+        self._make(directory)
+        self._write(final, chunks)
+        try:
+            self._sync_directory(directory)
+        except OSError:
+            _unlink_if_possible(final)
+            raise
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        final = self._resolved(path)
+        temporary = _temporary_name(final)
+        try:
+            with open(temporary, "xb", opener=_private) as file:
+                file.write(data)
+            os.replace(temporary, final)
+        except OSError:
+            _unlink_if_possible(temporary)
+            raise
+
+    def read(self, path: str) -> bytes:
+        with open(self._resolved(path), "rb") as file:
+            return file.read()
+
+    def delete(self, path: str) -> None:
+        os.unlink(self._resolved(path))
+
+    def delete_directory(self, path: str) -> None:
+        try:
+            os.rmdir(self._resolved(path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # POSIX allows both for "not empty".
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def walk(self, path: str) -> Iterator[str]:
+        for directory, _, names in os.walk(self._resolved(path)):
+            for name in names:
+                yield os.path.relpath(os.path.join(directory, name), self._real_root)
+
+    def settle(self, path: str) -> None:
+        self._sync_directory(self._resolved(path))
+
+    def _refused(self, reason: str) -> StoreError:
+        return StoreError(f"checkpoint store {self.root}: {reason}", path=self.root, damaged=False)
+
+    def _resolved(self, path: str) -> str:
+        """Return the absolute path, or raise StoreError if it would lead out of the root (rule S10)."""
+        full = os.path.join(self._real_root, checked_path(path))
+        if os.path.commonpath((os.path.realpath(full), self._real_root)) != self._real_root:
+            raise StoreError(
+                f"{full} leads out of the checkpoint store {self.root} through a symbolic link; replace "
+                f"the link by the directory itself",
+                path=path,
+                damaged=False,
+            )
+        return full
+
+    def _make(self, directory: str) -> None:
+        try:
+            os.mkdir(directory, 0o700)
+        except FileNotFoundError:
+            self._make(os.path.dirname(directory))
+            self._make(directory)
+            return
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise
+        # Also if it existed: whoever has just made it may not have come to this line yet.
+        self._sync_directory(os.path.dirname(directory))
+
+    def _write(self, path: str, chunks: Iterable[bytes]) -> None:
+        try:
+            with open(path, "xb", opener=_private) as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                self._fsync(file.fileno())
+        except FileExistsError:
+            raise
+        except BaseException:
+            _unlink_if_possible(path)
+            raise
+
+    def _sync_directory(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+_COMPONENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+
+
+def checked_path(path: str) -> str:
+    """Return `path` if it is a relative path of plain names, else raise.
+
+    Raises:
+        StoreError: It is absolute, climbs ("..") or has characters that some store reads differently.
+    """
+    if not all(map(_COMPONENT.fullmatch, path.split("/"))):
+        raise StoreError(
+            f"{path!r} is not a path of the checkpoint store: expected names of letters, digits, '_', '-' "
+            f"and '.' (not first), separated by '/'",
+            path=path,
+            damaged=False,
+        )
+    return path
+
+
+def _temporary_name(final: str) -> str:
+    return os.path.join(os.path.dirname(final), f"temporary-{secrets.token_hex(8)}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _unlink_if_possible(path: str) -> None:
+    # What can't be removed is an orphan under a name that nothing refers to: no outcome depends on it.
+    with suppress(OSError):
+        os.unlink(path)

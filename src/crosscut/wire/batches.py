@@ -7,33 +7,15 @@ handshake both sides have passed (rule S7).
 
 from __future__ import annotations
 
-import pickle
+import pickle  # noqa: S403 - see above and rule S7
 import reprlib
 from typing import Any
 
+from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.wire.frames import DEFAULT_LIMITS, FrameType
 
 _SHOWN = 120
-
-
-class Batch:
-    """Records that travel together, in order.
-
-    Attributes:
-        records: The records.
-        keys: After `key_by`: `keys[i]` is the key of `records[i]`. The same list as `records` if the
-            consumer needs only keys; that identity survives the wire and halves the work.
-    """
-
-    __slots__ = ("keys", "records")
-
-    def __init__(self, records: list[Any], keys: list[Any] | None = None) -> None:
-        self.records = records
-        self.keys = keys
-
-    def __len__(self) -> int:
-        return len(self.records)
 
 
 def encode_batch(batch: Batch, bytes_max: int = DEFAULT_LIMITS[FrameType.BATCH]) -> bytes:
@@ -88,7 +70,7 @@ def _unpicklable(batch: Batch, error: Exception) -> WireError:
     for record in batch.records:
         try:
             pickle.dumps(record, protocol=5)
-        except Exception as cause:  # As in encode_batch: the same record raises again.
+        except Exception as cause:  # noqa: BLE001 - the record that raised in encode_batch raises again
             shown, kind = _named(record)
             return WireError(
                 f"record {shown} of type {kind} can't be sent to another worker: {type(cause).__name__}: "

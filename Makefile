@@ -1,0 +1,51 @@
+# Everything runs in .venv, made here with $(PYTHON): `make PYTHON=python3.12 test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench clean environment
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: $(VENV)/.demo ## Run the demo
+	@$(BIN)/crosscut demo
+
+test: environment ## Run all tests
+	@$(BIN)/python -m pytest
+
+check: environment ## Run linters, type checker and import rules
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: environment ## Run the benchmarks
+	@$(BIN)/python -m bench
+
+clean: ## Remove the environment, caches and build products
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+environment: $(VENV)/.test
+
+$(VENV)/.demo: $(VENV)/.made $(REQUIREMENTS)
+	@echo "Installing into $(VENV)"
+	@$(PIP) -e '.[fast]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.made $(REQUIREMENTS)
+	@echo "Installing into $(VENV), for development"
+	@$(PIP) -e '.[fast,dev]'
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Crosscut needs Python 3.11 or newer, and $(PYTHON) is not: try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@

@@ -1,0 +1,126 @@
+"""JSON lines as a sink with a two-phase commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import orjson
+
+from crosscut.connectors.staged_files import StagedFiles, check_directory, local_path
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import Sink, SinkContext, SinkWriter
+
+_RAW_NEWLINE = orjson.Fragment(b"\n")
+
+
+def jsonl(directory: str | os.PathLike[str]) -> Sink:
+    """Return a sink that writes one JSON value a line into files of `directory`, exactly once.
+
+    Each task adds one `part-*.jsonl` file a checkpoint, if it has records; by name they sort by task,
+    then checkpoint. What is not committed yet is in the hidden directory `.crosscut`, and what is
+    visible is final. Tuples become arrays; str, int (of any size), float, bool, None, list, dict,
+    dataclasses, enums, dates and UUIDs can be written.
+
+    Args:
+        directory: A path, or file:///path, on a POSIX file system with hard links that the driver and
+            all workers share. Relative to the working directory of this process. Made if missing.
+
+    Raises:
+        ConnectorError: `directory` is not a path or is on a remote file system. Later, in the job: a
+            record can't be JSON (NaN and infinity can't: they would come back as null).
+
+    Examples:
+        >>> import crosscut as cc
+        >>> sink = cc.files.jsonl("out")
+    """
+    return JsonLines(os.path.abspath(local_path(directory, "directory of the JSON lines sink")))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines(Sink):
+    """See `jsonl`. `directory` is absolute: workers have working directories of their own."""
+
+    directory: str
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        return StagedFiles(self.directory, "jsonl", partial(encoded_lines, directory=self.directory), context)
+
+    def check(self) -> None:
+        """Raise ConnectorError if `directory` can't be made, written or linked in."""
+        check_directory(self.directory)
+
+
+def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
+    """Return `records`, at least one, as JSON lines; `directory` is what errors call the sink by.
+
+    Raises:
+        ConnectorError: A record can't be JSON; the message shows it.
+    """
+    # One call for all records is ten times as fast as one for each. They are told apart by the raw
+    # newlines put between them: within a record orjson escapes newlines.
+    spaced: list[Any] = [_RAW_NEWLINE] * (2 * len(records) - 1)
+    spaced[::2] = records
+    try:
+        encoded = orjson.dumps(spaced)[1:-1].replace(b",\n,", b"\n") + b"\n"
+        is_complete = encoded.count(b"\n") == len(records)
+    except orjson.JSONEncodeError:
+        is_complete = False
+    if not is_complete:
+        encoded = b"".join(_line(record, directory) for record in records)
+    # orjson writes NaN and infinity as null, which would lose data silently. Where there is no null
+    # there is nothing to check, so records without None cost one search of the whole batch.
+    if b"null" in encoded:
+        for record, line in zip(records, encoded[:-1].split(b"\n"), strict=True):
+            if b"null" in line and not _is_finite(record):
+                raise _refused(record, directory, "it holds NaN or infinity, which JSON has no value for")
+    return encoded
+
+
+def _line(record: Any, directory: str) -> bytes:
+    try:
+        line = orjson.dumps(record)
+    except orjson.JSONEncodeError as refusal:
+        # The standard module also takes integers above 64 bits, named tuples and deeper nesting.
+        try:
+            line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _refused(record, directory, f"{refusal}; {error}") from error
+    if b"\n" in line:
+        raise _refused(record, directory, "it holds a JSON fragment of several lines")
+    return line + b"\n"
+
+
+def _is_finite(record: Any) -> bool:
+    try:
+        _FINITE_ONLY.encode(record)
+    except ValueError:
+        return False
+    return True
+
+
+def _contents(value: Any) -> Any:
+    """Return what `value`, which only orjson knows, consists of; None for one that holds no number."""
+    if is_dataclass(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    return value.value if isinstance(value, Enum) else None
+
+
+_FINITE_ONLY = json.JSONEncoder(allow_nan=False, default=_contents)
+
+
+def _refused(record: Any, directory: str, reason: str) -> ConnectorError:
+    shown = reprlib.repr(record)
+    return ConnectorError(
+        f"record {shown} can't be written as JSON to {directory}: {reason}; map it to str, number, bool, "
+        f"None, list or dict before the sink",
+        record=shown,
+        directory=directory,
+    )

@@ -1,0 +1,307 @@
+"""Lines of text files as a source."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crosscut.connectors.staged_files import local_path
+from crosscut.errors import ConnectorError, SettingsError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+
+_CHUNK_BYTES = 256 * 1024
+_SPLIT_BYTES = 64 * 1024 * 1024
+_LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+def lines(
+    pattern: str | os.PathLike[str],
+    errors: str = "strict",
+    encoding: str = "utf-8",
+    *,
+    line_bytes_max: int = _LINE_BYTES_MAX,
+) -> Source:
+    r"""Return a source of the lines of all files that match `pattern`, without their line endings.
+
+    A line ends with "\n" or "\r\n" and with nothing else; a last line needs no ending. Files are found
+    when the job starts with no checkpoint; hidden ones are not looked at. They must not change while
+    they are read: what is appended later is not read. Each file is a split; one above 64 MiB is
+    several, so order is kept within a file only below that size.
+
+    Args:
+        pattern: A path, or file:///path, with `*`, `?`, `[...]`, and `**` for any number of
+            directories; relative to the working directory of this process. All workers must see the
+            files under the same path.
+        errors: What to do with bytes that `encoding` does not allow: "strict" (the job fails),
+            "replace", "ignore", or any other error handler of Python's codecs.
+        encoding: One in which a newline is the byte 10: UTF-8 ("utf-8-sig" drops a byte order mark),
+            ASCII, Latin-1, Shift JIS, GB 18030 and most others, but not UTF-16 or UTF-32.
+        line_bytes_max: A longer line fails the job; it bounds the memory of a reader.
+
+    Raises:
+        SettingsError: `errors`, `encoding` or `line_bytes_max` can't be used.
+        ConnectorError: `pattern` is not a path or is on a remote file system.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> source = cc.files.lines("corpus/**/*.txt", errors="replace")
+    """
+    if isinstance(line_bytes_max, bool) or not isinstance(line_bytes_max, int) or line_bytes_max < 1:
+        raise SettingsError(
+            f"lines(line_bytes_max={line_bytes_max!r}): expected a number of bytes, at least 1"
+        )
+    try:
+        codecs.lookup_error(errors)
+    except (LookupError, TypeError) as error:
+        raise SettingsError(
+            f"lines(errors={errors!r}): expected 'strict', 'replace', 'ignore' or another error handler of "
+            f"Python's codecs"
+        ) from error
+    try:
+        newline = b"\n".decode(encoding)
+    except (LookupError, UnicodeError, TypeError) as error:
+        raise SettingsError(
+            f"lines(encoding={encoding!r}): expected an encoding that Python knows and in which a newline is "
+            f"one byte, such as 'utf-8'"
+        ) from error
+    if newline != "\n":
+        raise SettingsError(
+            f"lines(encoding={encoding!r}): its newline is not the byte 10; convert the files"
+        )
+    return Lines(
+        local_path(pattern, "pattern of the lines source"), os.getcwd(), errors, encoding, line_bytes_max
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lines(Source):
+    """See `lines`. A position is a byte offset in the file; the source starts looking in `directory`."""
+
+    pattern: str
+    directory: str
+    errors: str = "strict"
+    encoding: str = "utf-8"
+    line_bytes_max: int = _LINE_BYTES_MAX
+    split_bytes: int = _SPLIT_BYTES
+    chunk_bytes: int = _CHUNK_BYTES
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Find the files; big ones become byte ranges of about `split_bytes`.
+
+        A line belongs to the range that its first byte is in, and is read whole.
+        """
+        found = list(self._files())
+        if not found:
+            raise ConnectorError(
+                f"no file matches {self.pattern!r}, looked for in {self._root()}: expected at least one "
+                f"regular file; use ** for files in subdirectories",
+                pattern=self.pattern,
+            )
+        return [split for name, path, size in found for split in self._ranges(name, path, size)]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        """Open the file at byte `position`.
+
+        Raises:
+            ConnectorError: It can't be opened, or is shorter than `position`.
+        """
+        match split.detail, position:
+            case {"path": str(path), "end": int(end)}, int(offset) if offset >= 0:
+                return _LinesReader(self, path, offset, end)
+        raise ConnectorError(
+            f"split {split} at position {position!r} is not of a lines source; is the checkpoint of another "
+            f"source?",
+            split_id=split.split_id,
+        )
+
+    def _files(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (name as matched, absolute path, size) of each file, sorted by name."""
+        # A file may really be called "a[1].txt".
+        literal = os.path.isfile(os.path.join(self.directory, self.pattern))
+        names = (
+            [self.pattern] if literal else glob.glob(self.pattern, root_dir=self.directory, recursive=True)
+        )
+        for name in sorted(names):
+            path = os.path.join(self.directory, name)
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            if stat.S_ISREG(status.st_mode):
+                yield name, path, status.st_size
+
+    def _ranges(self, name: str, path: str, size: int) -> Iterator[Split]:
+        count = max(1, -(-size // self.split_bytes))
+        for index in range(count):
+            start, end = index * size // count, (index + 1) * size // count
+            split_id = name if count == 1 else f"{name}@{start}"
+            yield Split(split_id, start, {"path": path, "end": end}, weight=max(1, end - start))
+
+    def _root(self) -> str:
+        """Return the directory that the first wildcard, or the file, is looked for in."""
+        root = os.path.dirname(os.path.join(self.directory, self.pattern))
+        while glob.has_magic(root):
+            root = os.path.dirname(root)
+        return root if os.path.isdir(root) else f"{root}, which is not a directory"
+
+
+class _LinesReader(SplitReader):
+    """Reads blocks, hands out the whole lines of one block (a chunk) at a time.
+
+    The decoded lines and the bytes they come from are both kept, so that a position in the middle of a
+    chunk costs nothing until somebody asks for it.
+    """
+
+    def __init__(self, source: Lines, path: str, position: int, end: int) -> None:
+        self._source = source
+        self._path = path
+        self._end = end
+        self._block_bytes = min(source.chunk_bytes, source.line_bytes_max)
+        self._is_sig = codecs.lookup(source.encoding).name == "utf-8-sig"
+        self._chunk = b""
+        self._chunk_start = position
+        self._lines: list[str] = []
+        self._next = 0
+        self._rest = b""
+        self._rest_next = 0
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+        # The first line starts after the first newline at or after the byte before `position`. After
+        # every position that was reported this is `position` itself, so ranges need no rule of their own.
+        self._aligned = position == 0
+        self._offset = max(0, position - 1)
+        try:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+            if size < position:
+                raise self._shrank(size, position)
+            self._file.seek(self._offset)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def position(self) -> JSON:
+        """Where the next line starts, found by splitting off what was read since somebody last asked."""
+        if self._next == len(self._lines):
+            return self._chunk_start + len(self._chunk)
+        rest = self._rest.split(b"\n", self._next - self._rest_next)[-1]
+        self._rest, self._rest_next = rest, self._next
+        return self._chunk_start + len(self._chunk) - len(rest)
+
+    def read(self, limit: int) -> list[str] | Wait | EndOfSplit:
+        if self._next == len(self._lines):
+            outcome = self._fill()
+            if outcome is not None:
+                return outcome
+        batch = self._lines[self._next : self._next + limit]
+        self._next += len(batch)
+        return batch
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _fill(self) -> Wait | EndOfSplit | None:
+        """Read one block and make its whole lines the chunk; None if there are any.
+
+        Nothing changes for `position` if it raises.
+        """
+        line_start = self._chunk_start + len(self._chunk)
+        if self._aligned and line_start >= self._end:
+            return EndOfSplit()
+        try:
+            block = self._file.read(self._block_bytes)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        block_start = self._offset
+        self._offset += len(block)
+        if not block:
+            if self._offset < self._end:
+                raise self._shrank(self._offset, self._end)
+            if not self._aligned:
+                return EndOfSplit()
+            self._hand_out(b"".join(self._tail), line_start)
+            return None
+        if not self._aligned:
+            newline = block.find(b"\n")
+            if newline < 0:
+                return Wait(0)
+            block = block[newline + 1 :]
+            block_start += newline + 1
+            line_start = self._chunk_start = block_start
+            self._aligned = True
+            if line_start >= self._end:
+                return EndOfSplit()
+        cut = block.rfind(b"\n") + 1
+        if self._offset >= self._end:
+            # The last line of this range is the one that is open at its last byte.
+            cut = block.find(b"\n", max(0, self._end - 1 - block_start)) + 1 or cut
+        head_bytes = block.find(b"\n") if cut else len(block)
+        if self._tail_bytes + head_bytes > self._source.line_bytes_max:
+            raise ConnectorError(
+                f"{self._path}: the line at byte {line_start} is longer than "
+                f"{self._source.line_bytes_max} bytes; if it is a text file, raise line_bytes_max of lines()",
+                path=self._path,
+                offset=line_start,
+            )
+        if not cut:
+            self._tail.append(block)
+            self._tail_bytes += len(block)
+            return Wait(0)
+        self._hand_out(b"".join((*self._tail, block[:cut])), line_start, block[cut:])
+        return None
+
+    def _hand_out(self, chunk: bytes, start: int, tail: bytes = b"") -> None:
+        self._lines = self._decoded(chunk, start)
+        self._next = self._rest_next = 0
+        self._chunk = self._rest = chunk
+        self._chunk_start = start
+        self._tail = [tail] if tail else []
+        self._tail_bytes = len(tail)
+
+    def _decoded(self, chunk: bytes, start: int) -> list[str]:
+        """Return the lines of `chunk`, which are whole. Not str.splitlines: it knows more line ends."""
+        # A byte order mark is one at the start of the file only; elsewhere it is text.
+        encoding = "utf-8" if self._is_sig and start > 0 else self._source.encoding
+        errors = self._source.errors
+        try:
+            text = chunk.decode(encoding, errors)
+            if "\r" in text:
+                text = text.replace("\r\n", "\n")
+            found = text.split("\n")
+            if len(found) != chunk.count(b"\n") + 1:
+                # An error handler, or a code for a newline, changed the number of lines.
+                found = [line.removesuffix(b"\r").decode(encoding, errors) for line in chunk.split(b"\n")]
+        except UnicodeDecodeError as error:
+            offset = start + len(chunk) - len(error.object) + error.start
+            raise ConnectorError(
+                f"{self._path}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}: "
+                f"{error.reason}; give lines() the right encoding=, or errors='replace' or 'ignore'",
+                path=self._path,
+                offset=offset,
+            ) from error
+        if chunk.endswith(b"\n"):
+            found.pop()
+        return found
+
+    def _shrank(self, size: int, expected: int) -> ConnectorError:
+        return ConnectorError(
+            f"{self._path} has {size} bytes, expected at least {expected}: it was cut or replaced while the "
+            f"job was reading it; restore the file",
+            path=self._path,
+            offset=expected,
+        )
+
+
+def _unreadable(path: str, error: OSError) -> ConnectorError:
+    return ConnectorError(
+        f"can't read {path}: {error.strerror or error}; every worker must be able to read it under this path",
+        path=path,
+    )

@@ -1,0 +1,81 @@
+"""From specs to running operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, assert_never
+
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    FilterSpec,
+    FlatMapSpec,
+    KeyBySpec,
+    MapSpec,
+    OperatorNode,
+    ReduceSpec,
+    SinkSpec,
+    SourceSpec,
+    SumSpec,
+    UnionSpec,
+)
+from crosscut.interfaces import SinkWriter
+from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
+from crosscut.operators.operator import Operator
+from crosscut.operators.sink import SinkOperator
+from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map
+from crosscut.state.keyed import KeyedState
+
+T = TypeVar("T")
+
+
+def initial_value(node: OperatorNode) -> Callable[[], Any] | None:
+    """Return what makes the value of a new key, or None if the operator keeps no keyed state."""
+    match node.spec:
+        case CountSpec() | SumSpec():
+            return int
+        case ReduceSpec():
+            return nothing_yet
+        case AggregateSpec(initial):
+            return initial
+        case _:
+            return None
+
+
+def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | None) -> Operator | None:
+    """Return the running operator of `node`; None for those that do nothing to a batch.
+
+    Args:
+        state: For keyed operators.
+        writer: For sinks.
+    """
+    spec = node.spec
+    match spec:
+        case SourceSpec() | UnionSpec():
+            return None
+        case MapSpec(function):
+            return Map(node.uid, function)
+        case FilterSpec(function):
+            return Filter(node.uid, function)
+        case FlatMapSpec(function):
+            return FlatMap(node.uid, function)
+        case KeyBySpec(function, keys_only):
+            return KeyBy(node.uid, function, keys_only=keys_only)
+        case SinkSpec():
+            return SinkOperator(node.uid, _present(writer, node))
+        case CountSpec(emit):
+            return Count(node.uid, _present(state, node), emit)
+        case SumSpec(function, emit):
+            return Aggregate(node.uid, _present(state, node), emit, summing(function))
+        case ReduceSpec(function, emit):
+            return Aggregate(node.uid, _present(state, node), emit, reducing(function))
+        case AggregateSpec(_, add, result, emit):
+            return Aggregate(node.uid, _present(state, node), emit, add, result)
+        case _:
+            assert_never(spec)
+
+
+def _present(part: T | None, node: OperatorNode) -> T:
+    if part is None:
+        raise TypeError(f"operator {node.uid!r} was built without what it needs")
+    return part

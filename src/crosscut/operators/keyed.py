@@ -1,0 +1,150 @@
+"""count, sum, reduce, aggregate: one accumulator per key.
+
+With `emit="updates"` each record gives one `(key, result)`; with `emit="final"` each key gives one,
+when the input has ended. What is emitted never changes afterwards, even if the accumulator is a
+mutable object that goes on being changed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import InternalError
+from crosscut.graph.specs import Emit
+from crosscut.operators.operator import Operator, user_code_error
+from crosscut.state.encoding import owned_copy
+from crosscut.state.keyed import KeyedState
+
+_EMPTY = Batch([])
+_ROWS_PER_FINAL_BATCH = 1_000
+
+
+class KeyedOperator(Operator):
+    """An operator with one value per key."""
+
+    def __init__(self, uid: str, state: KeyedState, emit: Emit) -> None:
+        super().__init__(uid)
+        self._state = state
+        self._is_final_only = emit == "final"
+
+    def process(self, batch: Batch) -> Batch:
+        if batch.keys is None:
+            raise InternalError(f"operator {self.uid!r} got records without keys")
+        return self._add(batch.records, batch.keys)
+
+    @abstractmethod
+    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
+        """Add the records to their keys' values and return the updates to emit."""
+
+    def _result(self, value: Any) -> Any:
+        return value
+
+    def end(self) -> Iterator[Batch]:
+        if not self._is_final_only:
+            return
+        items = self._state.items()
+        while rows := list(islice(items, _ROWS_PER_FINAL_BATCH)):
+            results = []
+            for key, value in rows:
+                try:
+                    results.append((key, owned_copy(self._result(value))))
+                except BaseException as error:
+                    raise user_code_error(self.uid, error, (key, value)) from error
+            yield Batch(results)
+
+
+class Count(KeyedOperator):
+    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
+        counts = self._state.values
+        if self._is_final_only:
+            for key in keys:
+                counts[key] += 1
+            return _EMPTY
+        updates: list[Any] = []
+        append = updates.append
+        for key in keys:
+            counts[key] = count = counts[key] + 1
+            append((key, count))
+        return Batch(updates)
+
+
+class Aggregate(KeyedOperator):
+    """The general form; sum and reduce are instances of it.
+
+    Args:
+        add: Takes (accumulator, record), returns the next accumulator.
+        result: Takes an accumulator, returns what is emitted; None: the accumulator itself.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        state: KeyedState,
+        emit: Emit,
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(uid, state, emit)
+        self._add_one = add
+        self._result_of = result
+
+    def _result(self, value: Any) -> Any:
+        return value if self._result_of is None else self._result_of(value)
+
+    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
+        values, add, result = self._state.values, self._add_one, self._result_of
+        updates: list[Any] = []
+        append = updates.append
+        remaining = iter(records)
+        try:
+            if self._is_final_only:
+                for key, record in zip(keys, remaining, strict=True):
+                    values[key] = add(values[key], record)
+            elif result is None:
+                for key, record in zip(keys, remaining, strict=True):
+                    values[key] = value = add(values[key], record)
+                    append((key, owned_copy(value)))
+            else:
+                for key, record in zip(keys, remaining, strict=True):
+                    values[key] = value = add(values[key], record)
+                    append((key, owned_copy(result(value))))
+        except BaseException as error:
+            raise self.blamed(error, records, remaining) from error
+        return Batch(updates)
+
+
+class _NothingYet:
+    """The value of a key before its first record, for `reduce`: there is no neutral element."""
+
+    def __reduce__(self) -> str:
+        return "NOTHING_YET"
+
+
+NOTHING_YET = _NothingYet()
+
+
+def nothing_yet() -> Any:
+    """Return the value of a key before its first record."""
+    return NOTHING_YET
+
+
+def reducing(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return `function` as an `add` whose first record is the first accumulator."""
+
+    def add(value: Any, record: Any) -> Any:
+        return owned_copy(record) if value is NOTHING_YET else function(value, record)
+
+    return add
+
+
+def summing(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return an `add` that sums up what `function` says of each record."""
+
+    def add(value: Any, record: Any) -> Any:
+        return value + function(record)
+
+    return add

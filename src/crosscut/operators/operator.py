@@ -1,0 +1,70 @@
+"""What runs inside a task: operators take a batch and return a batch.
+
+An operator knows nothing of workers, channels or clocks. Where user code fails, the operator says
+which record was to blame; the fast path pays nothing for that, since the iterator over the records
+knows how many are left.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import UserCodeError
+
+_RECORD_REPR = reprlib.Repr()
+_RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
+_RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
+
+
+class Operator(ABC):
+    """One operator of a chain, in one task and one epoch."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+
+    @abstractmethod
+    def process(self, batch: Batch) -> Batch:
+        """Return what the records of `batch` become, in order. May keep neither list.
+
+        Raises:
+            UserCodeError: A function of the user raised, whatever it raised.
+        """
+
+    def end(self) -> Iterator[Batch]:
+        """Yield what is still to come, when all inputs have ended; called once in the job's life."""
+        return iter(())
+
+    def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:
+        """Return `error` as one that names this operator and the record.
+
+        Args:
+            records: The records that were being processed.
+            remaining: The iterator over them; the last one it gave is to blame.
+        """
+        index = len(records) - remaining.__length_hint__() - 1  # type: ignore[attr-defined]
+        return user_code_error(self.uid, error, records[index])
+
+
+def user_code_error(uid: str, error: BaseException, record: Any) -> UserCodeError:
+    """Return `error`, raised by user code in operator `uid` for `record`, as text that can travel."""
+    own_frame = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, own_frame or error.__traceback__))
+    return UserCodeError(
+        f"operator {uid!r} raised {type(error).__name__}: {error}",
+        operator=uid,
+        record=shortened(record),
+        traceback=text,
+    )
+
+
+def shortened(record: Any) -> str:
+    """Return the repr of `record`, of bounded length; its own `__repr__` may raise."""
+    try:
+        return _RECORD_REPR.repr(record)[:1_000]
+    except BaseException as error:
+        return f"<{type(record).__qualname__} whose repr raises {type(error).__name__}>"

@@ -1,0 +1,20 @@
+"""The end of a chain: records go into the sink's open transaction."""
+
+from __future__ import annotations
+
+from crosscut.batch import Batch
+from crosscut.interfaces import SinkWriter
+from crosscut.operators.operator import Operator
+
+_NOTHING = Batch([])
+
+
+class SinkOperator(Operator):
+    def __init__(self, uid: str, writer: SinkWriter) -> None:
+        super().__init__(uid)
+        self.writer = writer
+
+    def process(self, batch: Batch) -> Batch:
+        if batch.records:
+            self.writer.write(batch.records)
+        return _NOTHING

@@ -1,0 +1,301 @@
+"""Authenticated connections: the handshake of `crosscut.wire.handshake` over asyncio, then frames.
+
+No byte of a peer reaches a decoder before both sides have proven the job's secret, within a deadline
+and with a bounded number of connections that have not proven it yet (rules S1 to S5, S13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crosscut.errors import WireError
+from crosscut.ids import Epoch
+from crosscut.wire.frames import Frame, FrameDecoder, FrameType, encode_frame
+from crosscut.wire.handshake import (
+    NONCE_BYTES,
+    ClientHandshake,
+    Proven,
+    Role,
+    SendBytes,
+    ServerHandshake,
+    Verdict,
+    VerdictReceived,
+)
+
+HANDSHAKE_DEADLINE_S = 5.0
+UNPROVEN_MAX = 64
+"""Connections of a listener that have not proven the secret; beyond, the oldest one is closed."""
+
+_JOINED_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What every process of one job knows and nobody else does."""
+
+    secret: bytes
+    job: bytes
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+class Connection(asyncio.Protocol, ABC):
+    """One end of a proven connection. Subclasses say what happens on frames and at the end.
+
+    All methods are called on the event loop's thread.
+    """
+
+    def __init__(self, decoder: FrameDecoder) -> None:
+        self._decoder = decoder
+        self._transport: asyncio.Transport | None = None
+        self._is_open = False
+        self._sequence = 0
+        self._reason = "closed by the peer"
+        self.is_clogged = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames may be sent."""
+        return self._is_open
+
+    @property
+    def local_address(self) -> str:
+        """This end's address, without the port."""
+        if self._transport is None:
+            raise WireError("the connection is closed")
+        address: str = self._transport.get_extra_info("sockname")[0]
+        return address
+
+    @abstractmethod
+    def opened(self) -> None:
+        """Both sides have proven the secret; frames may follow."""
+
+    @abstractmethod
+    def received(self, frame: Frame) -> None:
+        """A complete frame has arrived.
+
+        Raises:
+            WireError: It is not what it should be; the connection is closed.
+        """
+
+    @abstractmethod
+    def lost(self, reason: str) -> None:
+        """The connection is over; called once, also if it was never opened."""
+
+    def clogged(self, is_clogged: bool) -> None:
+        """The peer has stopped reading, or reads again."""
+
+    def send(self, kind: FrameType, payload: bytes = b"", *, sequenced: bool) -> None:
+        """Send a frame; what does not fit into the socket is buffered (see `clogged`)."""
+        if self._transport is None or not self._is_open:
+            return
+        if sequenced:
+            self._sequence += 1
+        header, body = encode_frame(kind, self._sequence, payload)
+        if len(body) <= _JOINED_BYTES_MAX:
+            self._transport.write(header + body)
+        else:
+            self._transport.writelines((header, body))
+
+    def pause_reading(self) -> None:
+        """Read no more from the socket: TCP makes the sender wait."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        """Close without waiting for the peer; what was sent may get lost."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_gently(self, reason: str) -> None:
+        """Close once everything that was sent is out."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"unexpected transport {transport!r}")
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._is_open:
+                self._decoder.feed(bytes(data))
+                self._take_frames()
+            else:
+                self._shake(data)
+        except WireError as error:
+            self.close(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_open = False
+        self._transport = None
+        self.lost(f"{self._reason}: {exc}" if exc else self._reason)
+
+    def pause_writing(self) -> None:
+        self.is_clogged = True
+        self.clogged(True)
+
+    def resume_writing(self) -> None:
+        self.is_clogged = False
+        self.clogged(False)
+
+    # The handshake.
+
+    @abstractmethod
+    def _shake(self, data: bytes) -> None: ...
+
+    def _open(self, trailing: bytes) -> None:
+        self._is_open = True
+        self.opened()
+        if trailing:
+            self._decoder.feed(trailing)
+            self._take_frames()
+
+    def _take_frames(self) -> None:
+        for frame in self._decoder:
+            self.received(frame)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+class ConnectingSide(Connection):
+    """The side that connects."""
+
+    def __init__(
+        self, credentials: Credentials, role: Role, epoch: Epoch, detail: bytes, decoder: FrameDecoder
+    ) -> None:
+        super().__init__(decoder)
+        self._handshake = ClientHandshake(
+            secret=credentials.secret,
+            job=credentials.job,
+            role=role,
+            epoch=epoch,
+            detail=detail,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._write(self._handshake.hello)
+
+    def _shake(self, data: bytes) -> None:
+        for step in self._handshake.receive(data):
+            match step:
+                case SendBytes(answer):
+                    self._write(answer)
+                case VerdictReceived(Verdict.ACCEPTED):
+                    self._open(self._handshake.trailing_data)
+                case VerdictReceived(verdict):
+                    self.close(f"the peer refused: {verdict.name.lower().replace('_', ' ')}")
+
+
+class AcceptingSide(Connection):
+    """The side that is connected to. `decide` is asked once the peer is proven."""
+
+    def __init__(
+        self, listener: Listener, credentials: Credentials, role: Role, decoder: FrameDecoder
+    ) -> None:
+        super().__init__(decoder)
+        self._listener = listener
+        self._handshake = ServerHandshake(
+            secret=credentials.secret,
+            job=credentials.job,
+            role=role,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def decide(self, proven: Proven) -> Verdict | None:
+        """Return the verdict, or None to give it later by `give_verdict`."""
+
+    def give_verdict(self, verdict: Verdict) -> None:
+        """Tell the peer, and open or close the connection."""
+        if self._transport is None:
+            return
+        self._write(self._handshake.verdict(verdict))
+        if verdict is Verdict.ACCEPTED:
+            self._open(self._handshake.trailing_data)
+        else:
+            self.close_gently(f"refused: {verdict.name.lower().replace('_', ' ')}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._listener.unproven_add(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(
+            HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline"
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settled()
+        super().connection_lost(exc)
+
+    def _shake(self, data: bytes) -> None:
+        for step in self._handshake.receive(data):
+            match step:
+                case SendBytes(answer):
+                    self._write(answer)
+                case Proven():
+                    self._settled()
+                    verdict = self.decide(step)
+                    if verdict is not None:
+                        self.give_verdict(verdict)
+
+    def _settled(self) -> None:
+        self._listener.unproven_remove(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class Listener:
+    """A listening socket on one named address, port chosen by the system (rule S4)."""
+
+    def __init__(self) -> None:
+        self._server: asyncio.Server | None = None
+        self._unproven: dict[AcceptingSide, None] = {}
+
+    async def listen(self, host: str, accept: Callable[[], AcceptingSide]) -> int:
+        """Listen on `host`; return the port.
+
+        Raises:
+            OSError: The address is not one of this machine.
+        """
+        self._server = await asyncio.get_running_loop().create_server(accept, host, 0, backlog=512)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Accept nothing more and close what has not proven itself."""
+        if self._server is not None:
+            self._server.close()
+        for one in list(self._unproven):
+            one.close("the listener is closed")
+
+    def unproven_add(self, one: AcceptingSide) -> None:
+        """Note a peer that has not proven the secret; close the oldest such if there are too many."""
+        self._unproven[one] = None
+        if len(self._unproven) > UNPROVEN_MAX:
+            next(iter(self._unproven)).close("too many connections without a handshake")
+
+    def unproven_remove(self, one: AcceptingSide) -> None:
+        """Forget a peer that has proven the secret or is gone."""
+        self._unproven.pop(one, None)

@@ -1,0 +1,92 @@
+"""The control link between a worker and the coordinator: data-only messages, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from crosscut.errors import WireError
+from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, Listener
+from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
+from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
+from crosscut.wire.handshake import Proven, Role, Verdict, worker_detail
+
+
+class WorkerLink(ConnectingSide):
+    """The worker's end."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        worker: WorkerIndex,
+        attempt: AttemptId,
+        on_open: Callable[[], None],
+        on_message: Callable[[CoordinatorMessage], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            credentials,
+            Role.WORKER_TO_COORDINATOR,
+            Epoch(0),
+            worker_detail(worker, attempt),
+            FrameDecoder(CONTROL_LIMITS, sequenced=False),
+        )
+        self._on_open = on_open
+        self._on_message = on_message
+        self._on_lost = on_lost
+
+    def say(self, message: WorkerMessage) -> None:
+        """Send a message, behind those said before."""
+        self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
+
+    def opened(self) -> None:
+        self._on_open()
+
+    def received(self, frame: Frame) -> None:
+        self._on_message(decode_control(frame.payload, COORDINATOR_MESSAGES))
+
+    def lost(self, reason: str) -> None:
+        self._on_lost(reason)
+
+
+class LinkHost(Protocol):
+    """What owns the coordinator's ends."""
+
+    def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
+        """A worker said something."""
+
+    def link_lost(self, link: CoordinatorLink, reason: str) -> None:
+        """A link is over."""
+
+
+class CoordinatorLink(AcceptingSide):
+    """The coordinator's end."""
+
+    def __init__(self, host: LinkHost, listener: Listener, credentials: Credentials, number: int) -> None:
+        decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)
+        super().__init__(listener, credentials, Role.WORKER_TO_COORDINATOR, decoder)
+        self.number = number
+        self._host = host
+
+    def say(self, message: CoordinatorMessage) -> None:
+        """Send a message, behind those said before."""
+        self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
+
+    def decide(self, proven: Proven) -> Verdict | None:
+        # Whether there is a place for this worker, the coordinator decides when it registers.
+        return Verdict.ACCEPTED
+
+    def opened(self) -> None:
+        """Wait for the worker to register."""
+
+    def received(self, frame: Frame) -> None:
+        try:
+            message = decode_control(frame.payload, WORKER_MESSAGES)
+        except WireError as error:
+            raise WireError(f"control link {self.number}: {error}") from error
+        self._host.link_message(self, message)
+
+    def lost(self, reason: str) -> None:
+        self._host.link_lost(self, reason)

@@ -1,0 +1,177 @@
+"""From a DeployTasks message to running tasks: restore state, replay commits, build, connect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from crosscut.errors import StateError
+from crosscut.graph.channels import inputs_of, outputs_of
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.interfaces import JSON, SinkContext, SinkWriter
+from crosscut.keys import KeyRouter
+from crosscut.operators.building import build, initial_value
+from crosscut.protocol.commit import Committer, restore_permit
+from crosscut.protocol.messages import DeployTasks, Part, Snapshot
+from crosscut.protocol.recovery import FromMemory, FromNothing, FromStore, restore_from
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.partitioning import Output, build_output
+from crosscut.runtime.runner import TaskPool
+from crosscut.runtime.splits import SplitQueue, splits_from_json
+from crosscut.runtime.task import Task
+from crosscut.state.keyed import KeyedState
+from crosscut.state.snapshots import PartChain
+
+ReadPart = Callable[[Part], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRules:
+    """What the settings say that concerns tasks."""
+
+    batch_rows: int
+    commit_attempts: int
+
+
+class StateAtHand:
+    """Keyed state that a surviving worker keeps between epochs, by task."""
+
+    def __init__(self) -> None:
+        self._states: dict[TaskId, KeyedState] = {}
+
+    async def restored(
+        self,
+        task: TaskId,
+        initial: Callable[[], object],
+        restore: CheckpointId,
+        parts: Sequence[Part],
+        read_parts: Callable[[Sequence[Part]], asyncio.Future[list[bytes]]],
+        owns: Callable[[object], bool],
+    ) -> KeyedState:
+        """Return the state of `task` at checkpoint `restore`.
+
+        Raises:
+            StoreError: A part is missing or damaged.
+            StateError: A part can't be decoded.
+        """
+        state = self._states.get(task)
+        source = restore_from(restore, state.at_hand if state is not None else ())
+        match source:
+            case FromMemory(checkpoint_id) if state is not None:
+                state.roll_back(checkpoint_id)
+                return state
+            case FromNothing():
+                state = KeyedState(initial)
+            case FromMemory() | FromStore():
+                state = KeyedState(initial)
+                state.load(iter(await read_parts(parts)), restore, owns)
+        self._states[task] = state
+        return state
+
+
+async def build_tasks(
+    pool: TaskPool,
+    graph: JobGraph,
+    worker: WorkerIndex,
+    deploy: DeployTasks,
+    at_hand: StateAtHand,
+    read_part: ReadPart,
+    router: KeyRouter,
+    rules: TaskRules,
+    failpoints: Failpoints,
+) -> None:
+    """Build this worker's tasks into `pool`, restored, their replayed commits done.
+
+    Raises:
+        CrosscutError: A task can't be restored; the message says which and why.
+    """
+    snapshots = {one.task: one.snapshot for one in deploy.snapshots}
+    splits = {one.task: one.splits for one in deploy.splits}
+
+    def read_parts(parts: Sequence[Part]) -> asyncio.Future[list[bytes]]:
+        return asyncio.ensure_future(pool.in_thread(lambda: [read_part(part) for part in parts]))
+
+    for vertex in graph.vertices:
+        task_id = TaskId(VertexId(vertex.vertex_id), worker)
+        snapshot = snapshots.get(task_id)
+        if deploy.restore and snapshot is None:
+            raise StateError(
+                f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
+            )
+        snapshot = snapshot or Snapshot()
+        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router)
+        failpoints("restore.state")
+        writer = _writer_of(vertex, task_id, deploy.lineage, deploy.epoch)
+        committer = None
+        if writer is not None:
+            permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
+            await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+            committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
+        operators = [build(node, state, writer) for node in vertex.chain]
+        source = vertex.source
+        unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
+        inputs = inputs_of(graph, task_id)
+        task = Task(
+            task_id=task_id,
+            epoch=deploy.epoch,
+            inputs=inputs,
+            chain=[operator for operator in operators if operator is not None],
+            outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
+            batch_rows=rules.batch_rows,
+            splits=SplitQueue(source.source, splits_from_json(unread)) if source else None,
+            source_uid=vertex.chain[0].uid,
+            state=state,
+            committer=committer,
+            parts=PartChain(deploy.restore, snapshot.parts),
+            ended=snapshot.ended,
+        )
+        pool.add(task, inputs, state, writer)
+        failpoints("restore.task")
+
+
+async def _state_of(
+    vertex: Vertex,
+    task: TaskId,
+    restore: CheckpointId,
+    snapshot: Snapshot,
+    at_hand: StateAtHand,
+    read_parts: Callable[[Sequence[Part]], asyncio.Future[list[bytes]]],
+    router: KeyRouter,
+) -> KeyedState | None:
+    initials = [one for one in map(initial_value, vertex.chain) if one is not None]
+    if not initials:
+        return None
+
+    def owns(key: object) -> bool:
+        return router[key] == task.index
+
+    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns)
+
+
+def _writer_of(vertex: Vertex, task: TaskId, lineage: Lineage, epoch: Epoch) -> SinkWriter | None:
+    spec = vertex.sink
+    if spec is None:
+        return None
+    return spec.sink.writer(SinkContext(lineage, epoch, task, vertex.chain[-1].uid))
+
+
+def _outputs_of(
+    graph: JobGraph, vertex: Vertex, task: TaskId, router: KeyRouter, batch_rows: int
+) -> list[Output]:
+    channels = outputs_of(graph, task)
+    return [
+        build_output(
+            edge.partitioning,
+            tuple(channel for channel in channels if channel.edge == edge.index),
+            batch_rows=batch_rows,
+            router=router,
+            key_by_uid=vertex.chain[-1].uid,
+            task_index=task.index,
+        )
+        for edge in graph.edges
+        if edge.source == vertex.vertex_id
+    ]
+
+

@@ -1,0 +1,93 @@
+"""Named places where a test can make a process die, stop or fail: how crashes are put where they hurt.
+
+Nothing is armed unless the driver's environment says so. `CROSSCUT_FAILPOINTS` is
+`DIRECTORY;NAME:ACTION:NTH[:WORKER];...`: the NTH time that a process passes NAME (in worker WORKER
+only, if given), it does ACTION: `kill` (SIGKILL itself), `stop` (SIGSTOP itself), `raise`. Each rule
+fires once over all processes: the one that creates its file in DIRECTORY carries it out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from crosscut.errors import InternalError, SettingsError
+
+VARIABLE = "CROSSCUT_FAILPOINTS"
+
+Action = Literal["kill", "stop", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    action: Action
+    nth: int
+    worker: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is armed; travels from the driver to the workers."""
+
+    directory: str
+    rules: tuple[Rule, ...]
+
+
+class Failpoints:
+    """The plan, in one process.
+
+    Args:
+        worker: This worker's index, None on the driver.
+    """
+
+    def __init__(self, plan: Plan | None, worker: int | None) -> None:
+        self._plan = plan
+        self._worker = worker
+        self._passed: Counter[str] = Counter()
+
+    def __call__(self, name: str) -> None:
+        """Pass the place called `name`."""
+        if self._plan is None:
+            return
+        self._passed[name] += 1
+        for position, rule in enumerate(self._plan.rules):
+            if rule.name != name or rule.nth > self._passed[name]:
+                continue
+            if rule.worker is not None and rule.worker != self._worker:
+                continue
+            try:
+                (Path(self._plan.directory) / f"{position}-{name}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            self._act(rule)
+
+    def _act(self, rule: Rule) -> None:
+        match rule.action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raise":
+                raise InternalError(f"failpoint {rule.name}")
+
+
+def armed() -> Plan | None:
+    """Return the plan that this process's environment asks for, if any."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    directory, *rules = text.split(";")
+    return Plan(directory, tuple(_rule(one) for one in rules if one))
+
+
+def _rule(text: str) -> Rule:
+    fields = text.split(":")
+    if len(fields) not in (3, 4) or fields[1] not in get_args(Action):
+        raise SettingsError(f"{VARIABLE}: {text!r} is not NAME:ACTION:NTH[:WORKER]")
+    worker = int(fields[3]) if len(fields) == 4 else None
+    return Rule(fields[0], cast(Action, fields[1]), int(fields[2]), worker)

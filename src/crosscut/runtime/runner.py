@@ -1,0 +1,456 @@
+"""Runs the tasks of one worker in one epoch: the scheduler, and the background work of each task.
+
+One thread, one event loop. A round runs each task that can run once, in topological order, so a
+record goes through all local tasks of its way in one round; then the loop serves the sockets. What a
+task wants done it leaves in its outlets; nothing is decided here but when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, Protocol, TypeVar, assert_never
+
+from crosscut.errors import CrosscutError, StateError, StoreError, UserCodeError
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.interfaces import SinkWriter
+from crosscut.protocol.effects import CommitTransactions
+from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskFailed, WorkerMessage
+from crosscut.runtime.channels import OutgoingChannel
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.task import (
+    CancelStore,
+    CompleteState,
+    FrozenTask,
+    Item,
+    Job,
+    StoreFrozen,
+    Task,
+)
+from crosscut.state.keyed import KeyedState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SLICE_NS = 2_000_000
+"""How long one `run` of a task should take at most: barriers and sockets wait meanwhile."""
+
+LOCAL_ITEMS_MAX = 4
+"""Items that may wait in a channel inside a worker before its sender has to pause."""
+
+
+class PartWriter(Protocol):
+    """Where snapshots are stored; called in threads."""
+
+    def write_part(
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+    ) -> Part: ...
+
+
+def failure_cause(error: BaseException) -> FailureCause:
+    """Return `error` as text that can be sent to the driver."""
+    if isinstance(error, UserCodeError):
+        return FailureCause(
+            kind=type(error.__cause__).__name__ if error.__cause__ else "UserCodeError",
+            message=error.message,
+            operator=error.operator,
+            record=error.record or "",
+            traceback=error.traceback,
+        )
+    text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
+    return FailureCause(type(error).__name__, str(error) or type(error).__name__, traceback=text)
+
+
+class TaskRunner:
+    """One task with what it needs around it: where its output goes, and its background work."""
+
+    def __init__(self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
+        self.task = task
+        self.clogged: set[ChannelId] = set()
+        self.due_ns = 0
+        self._pool = pool
+        self._state = state
+        self._writer = writer
+        self._writer_lock = asyncio.Lock()
+        self._jobs: deque[StoreFrozen | CompleteState] = deque()
+        self._job_arrived = asyncio.Event()
+        self._cancelled: set[CheckpointId] = set()
+        self._freeze_us: dict[CheckpointId, int] = {}
+        self._buffered_since_ns = 0
+
+    # The scheduler's side.
+
+    def can_run(self, now_ns: int) -> bool:
+        """Whether a call of `run` is worthwhile."""
+        return not self.clogged and self.due_ns <= now_ns and self.task.has_work
+
+    def run(self, now_ns: int) -> None:
+        """Let the task do one piece of work and carry out what it asks for."""
+        task = self.task
+        rows_before = task.records_in
+        channel = task.run()
+        rows = task.records_in - rows_before
+        ended_ns = time.monotonic_ns()
+        self._adapt(rows, ended_ns - now_ns)
+        if task.is_source:
+            self.due_ns = ended_ns + int(task.wait_ms * 1e6) if task.wait_ms else 0
+        if channel is not None:
+            self._pool.consumed(task, channel)
+        if task.has_buffered:
+            self._flush_if_due(ended_ns)
+        self.drain((ended_ns - now_ns) // 1_000)
+        if rows:
+            self._pool.records_flowed()
+
+    def _flush_if_due(self, now_ns: int) -> None:
+        """Send partial batches: when nothing else is to be done, or when they have lingered."""
+        if not self._buffered_since_ns:
+            self._buffered_since_ns = now_ns
+        if now_ns - self._buffered_since_ns >= self._pool.linger_ns or not self.can_run(now_ns):
+            self.task.flush()
+        if not self.task.has_buffered:
+            self._buffered_since_ns = 0
+
+    def _adapt(self, rows: int, elapsed_ns: int) -> None:
+        """Give slow operators fewer records at a time, so that a barrier never waits for long."""
+        task = self.task
+        if elapsed_ns > 2 * SLICE_NS and rows > 1:
+            task.rows_max = max(1, rows * SLICE_NS // elapsed_ns)
+        elif elapsed_ns < SLICE_NS // 2 and rows >= task.rows_max < self._pool.batch_rows:
+            task.rows_max = min(self._pool.batch_rows, task.rows_max * 2)
+
+    def drain(self, elapsed_us: int = 0) -> None:
+        """Carry out what stands in the task's outlets: background work, then output, then words."""
+        task = self.task
+        if task.jobs:
+            jobs, task.jobs = task.jobs, []
+            for job in jobs:
+                self._start(job, elapsed_us)
+        if task.outbox:
+            outbox, task.outbox = task.outbox, []
+            for channel, item in outbox:
+                self._pool.send(self, channel, item)
+        if task.messages:
+            messages, task.messages = task.messages, []
+            for message in messages:
+                self._pool.report(message)
+
+    # Background work.
+
+    def _start(self, job: Job, elapsed_us: int) -> None:
+        match job:
+            case StoreFrozen(frozen):
+                self._freeze_us[frozen.checkpoint_id] = elapsed_us
+                self._jobs.append(job)
+                self._job_arrived.set()
+            case CompleteState():
+                self._jobs.append(job)
+                self._job_arrived.set()
+            case CancelStore(checkpoint_id):
+                self._cancelled.add(checkpoint_id)
+            case CommitTransactions():
+                self._pool.spawn(self, self._commit(job))
+            case _:
+                assert_never(job)
+
+    async def work(self) -> None:
+        """Store snapshots and fold completed ones in, one after the other, for the whole epoch."""
+        while True:
+            await self._job_arrived.wait()
+            self._job_arrived.clear()
+            while self._jobs:
+                job = self._jobs.popleft()
+                if isinstance(job, StoreFrozen):
+                    await self._store(job.frozen)
+                elif self._state is not None:
+                    for _ in self._state.complete(job.checkpoint_id):
+                        await asyncio.sleep(0)
+
+    async def _store(self, frozen: FrozenTask) -> None:
+        n = frozen.checkpoint_id
+        self._pool.failpoints("snapshot.frozen")
+        # The transaction first: it has to be prepared even if the checkpoint is aborted, because its
+        # records come before every later barrier.
+        if frozen.transaction is not None and self._writer is not None:
+            async with self._writer_lock:
+                handle = await self._pool.in_thread(self._writer.prepare, frozen.transaction)
+            self.task.transaction_prepared(n, handle)
+        reason = ""
+        part = None
+        if self._state is not None and n not in self._cancelled:
+            try:
+                part = await self._store_state(self._state, frozen)
+            except (StoreError, StateError) as error:
+                reason = str(error)
+        self._cancelled = {one for one in self._cancelled if one > n}
+        freeze_us = self._freeze_us.pop(n, 0)
+        if reason:
+            self.task.snapshot_failed(n, reason)
+        else:
+            self._pool.failpoints("snapshot.stored")
+            self.task.snapshot_stored(n, part, freeze_us)
+        self.drain()
+
+    async def _store_state(self, state: KeyedState, frozen: FrozenTask) -> Part | None:
+        n = frozen.checkpoint_id
+        chunks: list[bytes] = []
+        for chunk in state.encoded(n, frozen.since):
+            chunks.append(chunk)
+            # One slice, then the records: a thread would hold the interpreter for as long.
+            await asyncio.sleep(0)
+            if n in self._cancelled:
+                return None
+        self._pool.failpoints("snapshot.encoded")
+        task = self.task.task_id
+        return await self._pool.in_thread(self._pool.store.write_part, n, task, self._pool.epoch, chunks)
+
+    async def _commit(self, commit: CommitTransactions) -> None:
+        if self._writer is None:
+            return
+        if commit.delay_ms:
+            await asyncio.sleep(commit.delay_ms / 1_000)
+        self._pool.failpoints("commit.before")
+        try:
+            async with self._writer_lock:
+                await self._pool.in_thread(self._writer.commit, commit.permit, list(commit.handles))
+        except Exception as error:  # A user's sink may raise anything; the committer decides.
+            self.task.commit_failed(f"{type(error).__name__}: {error}")
+        else:
+            self._pool.failpoints("commit.after")
+            self.task.commit_succeeded()
+        self.drain()
+
+
+class TaskPool:
+    """The tasks of one worker in one epoch.
+
+    Args:
+        report: Sends a message to the coordinator.
+        fresh_bytes: Called with an input channel that the task has emptied.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: Epoch,
+        store: PartWriter,
+        batch_rows: int,
+        linger_ms: float,
+        failpoints: Failpoints,
+        report: Callable[[WorkerMessage], None],
+        emptied: Callable[[ChannelId], None],
+    ) -> None:
+        self.epoch = epoch
+        self.store = store
+        self.batch_rows = batch_rows
+        self.linger_ns = int(linger_ms * 1e6)
+        self.failpoints = failpoints
+        self.report = report
+        self._emptied = emptied
+        self._loop = asyncio.get_running_loop()
+        self._runners: list[TaskRunner] = []
+        self._by_input: dict[ChannelId, TaskRunner] = {}
+        self._local_sender: dict[ChannelId, TaskRunner] = {}
+        self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(thread_name_prefix=f"crosscut-{epoch}")
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ns = 0
+        self._is_running = False
+        self._is_over = False
+        self._has_flowed = False
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks, in topological order."""
+        return [runner.task for runner in self._runners]
+
+    def add(
+        self,
+        task: Task,
+        inputs: tuple[ChannelId, ...],
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+    ) -> None:
+        """Add a task; in topological order."""
+        runner = TaskRunner(self, task, state, writer)
+        self._runners.append(runner)
+        for channel in inputs:
+            self._by_input[channel] = runner
+
+    def connect(self, outgoing: Mapping[ChannelId, OutgoingChannel]) -> None:
+        """Say which outputs leave this worker; start the background work."""
+        self._outgoing = outgoing
+        for runner in self._runners:
+            self.spawn(runner, runner.work())
+
+    def start(self) -> None:
+        """Let the sources read."""
+        self._is_running = True
+        self._schedule()
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function`, which may block, in a thread of this pool."""
+        return await self._loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    def spawn(self, runner: TaskRunner, work: Coroutine[None, None, None]) -> None:
+        """Run background work of a task; if it raises, the task has failed."""
+        task = self._loop.create_task(self._guarded(runner, work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _guarded(self, runner: TaskRunner, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # User code in connectors may raise anything.
+            self.failed(runner.task.task_id, error)
+
+    async def close(self) -> None:
+        """End everything of this epoch. Threads that hang in user code are left behind, fenced."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for runner in self._runners:
+            try:
+                runner.task.close()
+            except Exception as error:  # What a user's close raises must not keep the rest open.
+                print(f"crosscut: closing {runner.task.task_id} failed: {error!r}", flush=True)
+
+    def failed(self, task: TaskId, error: BaseException) -> None:
+        """A task of this epoch has failed: nothing runs any more, the coordinator decides."""
+        if not self._is_over:
+            self._is_over = True
+            self.report(TaskFailed(self.epoch, task, failure_cause(error)))
+
+    # Items on their way.
+
+    def send(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
+        """Send an item: by reference inside the worker, else over the channel's connection."""
+        target = self._by_input.get(channel)
+        if target is None:
+            connection = self._outgoing[channel]
+            connection.send_item(item)
+            if connection.is_clogged:
+                sender.clogged.add(channel)
+            return
+        target.task.offer(channel, item)
+        self._local_sender[channel] = sender
+        if target.task.queued(channel) > LOCAL_ITEMS_MAX:
+            sender.clogged.add(channel)
+        self._schedule()
+
+    def received(self, channel: ChannelId, item: Item) -> int:
+        """An item came in from another worker; return how many now wait in that channel."""
+        task = self._by_input[channel].task
+        task.offer(channel, item)
+        self._schedule()
+        return task.queued(channel)
+
+    def clogged(self, channel: ChannelId, is_clogged: bool) -> None:
+        """The connection of an output takes no more, or takes more again."""
+        for runner in self._runners:
+            if is_clogged and any(channel in output.channels for output in runner.task.outputs):
+                runner.clogged.add(channel)
+            elif channel in runner.clogged:
+                runner.clogged.remove(channel)
+                self._schedule()
+
+    def consumed(self, task: Task, channel: ChannelId) -> None:
+        """A task has read from an input channel."""
+        queued = task.queued(channel)
+        sender = self._local_sender.get(channel)
+        if sender is not None:
+            if queued <= LOCAL_ITEMS_MAX // 2:
+                sender.clogged.discard(channel)
+        elif queued == 0:
+            self._emptied(channel)
+
+    def records_flowed(self) -> None:
+        """Tell the coordinator once that records go through this worker again."""
+        if not self._has_flowed:
+            self._has_flowed = True
+            self.report(RecordsFlowing(self.epoch))
+
+    # The coordinator's words.
+
+    def trigger(self, checkpoint_id: CheckpointId) -> None:
+        """Start a checkpoint at the sources of this worker."""
+        self._tell(lambda task: task.trigger(checkpoint_id))
+
+    def abort(self, checkpoint_id: CheckpointId) -> None:
+        """Give a checkpoint up."""
+        self._tell(lambda task: task.abort(checkpoint_id))
+
+    def completed(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint is complete."""
+        self._tell(lambda task: task.checkpoint_completed(checkpoint_id))
+
+    def _tell(self, word: Callable[[Task], None]) -> None:
+        for runner in self._runners:
+            if self._is_over:
+                return
+            started_ns = time.monotonic_ns()
+            try:
+                word(runner.task)
+                runner.drain((time.monotonic_ns() - started_ns) // 1_000)
+            except BaseException as error:  # User code in connectors may raise anything.
+                self.failed(runner.task.task_id, error)
+        self._schedule()
+
+    # The scheduler.
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self._is_running and not self._is_over:
+            self._is_scheduled = True
+            self._loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        self._is_scheduled = False
+        if self._is_over:
+            return
+        has_run = False
+        for runner in self._runners:
+            now_ns = time.monotonic_ns()
+            if not runner.can_run(now_ns):
+                continue
+            has_run = True
+            try:
+                runner.run(now_ns)
+            except (KeyboardInterrupt, SystemExit, Exception) as error:
+                # Whatever user code raised, it is this task's failure and nobody else's.
+                self.failed(runner.task.task_id, error)
+                return
+        if has_run:
+            self._schedule()
+        else:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
+        waiting = [runner.due_ns for runner in self._runners if runner.due_ns and runner.task.has_work]
+        if not waiting:
+            return
+        due_ns = min(waiting)
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer_due_ns == due_ns:
+                return
+            self._timer.cancel()
+        self._timer_due_ns = due_ns
+        delay_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+        self._timer = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._schedule()
+

@@ -1,0 +1,99 @@
+"""The input of a source task: its splits, and how far each has been read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+
+OPEN_READERS_MAX = 4
+"""Splits read in turn by one task; the others wait, so that a million files need four handles."""
+
+
+@dataclass(slots=True)
+class _OpenSplit:
+    split: Split
+    reader: SplitReader
+
+
+class SplitQueue:
+    """Reads the splits of one source task, some at a time, in turn.
+
+    Args:
+        unread: Splits with the position to read from, in order.
+    """
+
+    def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]]) -> None:
+        self._source = source
+        self._unread = deque(unread)
+        self._open: deque[_OpenSplit] = deque()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every split has ended."""
+        return not self._unread and not self._open
+
+    def read(self, limit: int) -> list[Any] | Wait:
+        """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0)."""
+        shortest = Wait(float("inf"))
+        for _ in range(len(self._open) + len(self._unread)):
+            while self._unread and len(self._open) < OPEN_READERS_MAX:
+                split, position = self._unread.popleft()
+                self._open.append(_OpenSplit(split, self._source.reader(split, position)))
+            if not self._open:
+                break
+            current = self._open[0]
+            found = current.reader.read(limit)
+            match found:
+                case EndOfSplit():
+                    self._open.popleft()
+                    current.reader.close()
+                case Wait(delay_ms):
+                    self._open.rotate(-1)
+                    shortest = min(shortest, Wait(delay_ms), key=lambda wait: wait.delay_ms)
+                case list():
+                    self._open.rotate(-1)
+                    if found:
+                        return found
+                    shortest = Wait(0)
+                case _:
+                    raise ConnectorError(
+                        f"the reader of split {current.split.split_id!r} returned a "
+                        f"{type(found).__name__}: expected a list of records, Wait or EndOfSplit"
+                    )
+        return Wait(0) if self.is_drained else shortest
+
+    def positions(self) -> JSON:
+        """Return the unfinished splits with their positions: what the snapshot holds."""
+        unfinished = [(one.split, one.reader.position) for one in self._open] + list(self._unread)
+        return [
+            [split.split_id, split.start, split.detail, split.weight, position]
+            for split, position in unfinished
+        ]
+
+    def close(self) -> None:
+        """Close every reader."""
+        while self._open:
+            self._open.popleft().reader.close()
+
+
+def split_as_json(split: Split) -> JSON:
+    """Return `split`, unread, in the form that `splits_from_json` takes."""
+    return [split.split_id, split.start, split.detail, split.weight, split.start]
+
+
+def splits_from_json(data: JSON) -> list[tuple[Split, JSON]]:
+    """Return what `SplitQueue.positions` or `split_as_json` made, as splits with positions.
+
+    Raises:
+        ConnectorError: It is something else.
+    """
+    try:
+        rows: Any = data
+        return [(Split(uid, start, detail, weight), at) for uid, start, detail, weight, at in rows or []]
+    except (TypeError, ValueError) as error:
+        raise ConnectorError(f"source positions are not readable: {data!r:.200}") from error

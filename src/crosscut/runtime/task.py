@@ -1,0 +1,466 @@
+"""One task: its snapshot protocol, its operators, its state. No I/O, no clock, no thread.
+
+A driver (the asyncio worker, or the simulator's virtual world) offers what arrives on the inputs,
+calls `run` when the task has something to do, and empties three outlets after each call, in this
+order: `jobs` (work for the background), `outbox` (what goes to other tasks), `messages` (what goes to
+the coordinator). The task decides what happens; the driver decides nothing but when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from crosscut.batch import Batch
+from crosscut.errors import CrosscutError, ProtocolError
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.interfaces import JSON, Wait
+from crosscut.operators.operator import Operator, user_code_error
+from crosscut.operators.sink import SinkOperator
+from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.commit import Committer
+from crosscut.protocol.effects import (
+    AcknowledgeSnapshot,
+    AnnounceCommitted,
+    BlockChannel,
+    CaptureState,
+    CommitterEffect,
+    CommitTransactions,
+    DeclineCheckpoint,
+    DiscardSnapshot,
+    FailTask,
+    ForwardBarrier,
+    StoreSnapshot,
+    TaskEffect,
+    UnblockChannels,
+)
+from crosscut.protocol.events import (
+    BarrierArrived,
+    CheckpointAborted,
+    CheckpointTriggered,
+    CommitAttemptFailed,
+    CommitAuthorised,
+    CommitSucceeded,
+    SnapshotFailed,
+    SnapshotStored,
+    TransactionPrepared,
+)
+from crosscut.protocol.messages import (
+    FailureCause,
+    Part,
+    Snapshot,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    TaskFailed,
+    TaskStatistics,
+    TransactionsCommitted,
+    WorkerMessage,
+)
+from crosscut.runtime.partitioning import Output
+from crosscut.runtime.splits import SplitQueue
+from crosscut.state.keyed import KeyedState
+from crosscut.state.snapshots import PartChain
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Barrier n, in a channel."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """No record will follow in this channel; barriers may."""
+
+
+Item = Batch | Barrier | EndOfInput
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTask:
+    """What a task was at barrier n, not yet durable.
+
+    Attributes:
+        since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
+        transaction: What the sink's writer rotated off, or None.
+    """
+
+    checkpoint_id: CheckpointId
+    since: CheckpointId
+    transaction: Any
+    positions: JSON
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFrozen:
+    """Encode and store, prepare the transaction; answer `snapshot_stored` or `snapshot_failed`."""
+
+    frozen: FrozenTask
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStore:
+    """Stop encoding and storing the keyed state of n. Its transaction must be prepared all the same."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteState:
+    """Fold the state of n into the base, a step at a time, after what is being stored."""
+
+    checkpoint_id: CheckpointId
+
+
+Job = StoreFrozen | CancelStore | CompleteState | CommitTransactions
+
+
+class Task:
+    """One parallel instance of a vertex, in one epoch.
+
+    Args:
+        chain: The operators, in order; a sink's is the last.
+        splits: For a source task.
+        state: For a task with keyed state.
+        committer: For a sink task.
+        ended: The restored snapshot says that the operators have been told of the end of input.
+        chain_of_parts: Parts of the restored checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_id: TaskId,
+        epoch: Epoch,
+        inputs: tuple[ChannelId, ...],
+        chain: Sequence[Operator],
+        outputs: Sequence[Output],
+        batch_rows: int,
+        splits: SplitQueue | None = None,
+        source_uid: str = "",
+        state: KeyedState | None = None,
+        committer: Committer | None = None,
+        parts: PartChain | None = None,
+        ended: bool = False,
+    ) -> None:
+        self.task_id = task_id
+        self.jobs: list[Job] = []
+        self.outbox: list[tuple[ChannelId, Item]] = []
+        self.messages: list[WorkerMessage] = []
+        self.rows_max = batch_rows
+        self.records_in = 0
+        self.records_out = 0
+        self._epoch = epoch
+        self._protocol = AlignedBarriers(inputs)
+        self._chain = chain
+        self.outputs = outputs
+        self._batch_rows = batch_rows
+        self._splits = splits
+        self._source_uid = source_uid
+        self._state = state
+        self._committer = committer
+        sink = chain[-1] if chain else None
+        self._writer = sink.writer if isinstance(sink, SinkOperator) else None
+        self._parts = parts or PartChain()
+        self._queues: dict[ChannelId, deque[Item]] = {channel: deque() for channel in inputs}
+        # Channels with something to deliver, in the turn they are served.
+        self._turn: deque[ChannelId] = deque()
+        self._ended_inputs: set[ChannelId] = set()
+        self._ending: Iterator[Batch] | None = None
+        self._ended = ended
+        self._is_end_forwarded = False
+        self._frozen: dict[CheckpointId, FrozenTask] = {}
+        self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
+        self._known_parts: dict[CheckpointId, PartChain] = {}
+        self._freeze_us = 0
+        self.wait_ms = 0.0
+
+    # What the driver asks.
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the task reads splits rather than channels."""
+        return self._splits is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
+        if self._ending is not None:
+            return True
+        if self._splits is not None:
+            return not self._is_end_forwarded
+        return any(not self._protocol.is_blocked(channel) for channel in self._turn)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether records wait in the output buffers."""
+        return any(output.buffered_rows for output in self.outputs)
+
+    def queued(self, channel: ChannelId) -> int:
+        """Return how many items wait in an input channel."""
+        return len(self._queues[channel])
+
+    def statistics(self) -> TaskStatistics:
+        """Return the counters of this epoch."""
+        return TaskStatistics(
+            task=self.task_id,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            state_keys=len(self._state) if self._state is not None else 0,
+            queued_records=sum(
+                len(item) for queue in self._queues.values() for item in queue if isinstance(item, Batch)
+            ),
+        )
+
+    # What the driver tells.
+
+    def offer(self, channel: ChannelId, item: Item) -> None:
+        """Add what arrived on an input, behind everything that arrived there before."""
+        queue = self._queues[channel]
+        if not queue:
+            self._turn.append(channel)
+        queue.append(item)
+
+    def run(self) -> ChannelId | None:
+        """Do one piece of work: at most `rows_max` records, or one barrier.
+
+        Returns:
+            The channel that was read from, if any: there may be room again.
+
+        Raises:
+            UserCodeError: User code raised; the task is of no use any more.
+            ConnectorError: A source or sink failed; likewise.
+        """
+        if self._ending is not None:
+            self._run_ending()
+            return None
+        if self._splits is not None:
+            self._run_source(self._splits)
+            return None
+        for _ in range(len(self._turn)):
+            channel = self._turn.popleft()
+            if not self._protocol.is_blocked(channel):
+                self._deliver(channel)
+                return channel
+            self._turn.append(channel)
+        return None
+
+    def flush(self) -> None:
+        """Send what waits in the output buffers: nothing else is to be done, or it has lingered."""
+        for output in self.outputs:
+            if output.buffered_rows:
+                self.outbox += output.take()
+
+    def trigger(self, checkpoint_id: CheckpointId) -> None:
+        """The coordinator asks a source for a checkpoint."""
+        if self._splits is None:
+            return
+        while self._ending is not None:
+            # As in `run`: what the operators say at the end is whole before any barrier.
+            self._run_ending()
+        self._perform(self._protocol.handle(CheckpointTriggered(checkpoint_id)))
+
+    def abort(self, checkpoint_id: CheckpointId) -> None:
+        """The coordinator has given a checkpoint up."""
+        self._perform(self._protocol.handle(CheckpointAborted(checkpoint_id)))
+
+    def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
+        """The sink transaction of `checkpoint_id` is durable; told before `snapshot_stored`."""
+        if self._committer is not None:
+            self._commit(self._committer.handle(TransactionPrepared(checkpoint_id, handle)))
+
+    def snapshot_stored(self, checkpoint_id: CheckpointId, part: Part | None, freeze_us: int) -> None:
+        """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
+
+        Args:
+            freeze_us: How long the driver saw the task stopped while it froze.
+        """
+        frozen = self._frozen.get(checkpoint_id)
+        if frozen is None:
+            return
+        self._freeze_us = freeze_us
+        if part is not None:
+            self._stored_parts[checkpoint_id] = self._parts.with_part(part, frozen.since)
+        self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
+
+    def snapshot_failed(self, checkpoint_id: CheckpointId, reason: str) -> None:
+        """The frozen snapshot could not be stored."""
+        self._perform(self._protocol.handle(SnapshotFailed(checkpoint_id, reason)))
+
+    def checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Checkpoint n is complete: commit, and build the next part on this one."""
+        chain = self._known_parts.pop(checkpoint_id, None)
+        if chain is not None:
+            self._parts = chain
+        self._known_parts = {n: one for n, one in self._known_parts.items() if n > checkpoint_id}
+        if self._state is not None:
+            self.jobs.append(CompleteState(checkpoint_id))
+        if self._committer is not None:
+            self._commit(self._committer.handle(CommitAuthorised(checkpoint_id)))
+
+    def commit_succeeded(self) -> None:
+        """The commit asked for last is visible."""
+        if self._committer is not None:
+            self._commit(self._committer.handle(CommitSucceeded()))
+
+    def commit_failed(self, reason: str) -> None:
+        """The commit asked for last failed or its outcome is unknown."""
+        if self._committer is not None:
+            self._commit(self._committer.handle(CommitAttemptFailed(reason)))
+
+    def close(self) -> None:
+        """Close readers and writer; the first error is raised after all were tried."""
+        try:
+            if self._splits is not None:
+                self._splits.close()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    # Records.
+
+    def _run_source(self, splits: SplitQueue) -> None:
+        try:
+            found = splits.read(self.rows_max)
+        except CrosscutError:
+            raise
+        except BaseException as error:  # A source may call the user's functions, as `generate` does.
+            raise user_code_error(self._source_uid, error, splits.positions()) from error
+        if isinstance(found, Wait):
+            self.wait_ms = found.delay_ms
+            if splits.is_drained:
+                self._start_ending()
+            return
+        self.wait_ms = 0.0
+        self.records_in += len(found)
+        self._process(Batch(found))
+
+    def _deliver(self, channel: ChannelId) -> None:
+        """Take the first item of a channel that is not blocked and not empty."""
+        queue = self._queues[channel]
+        item = queue.popleft()
+        match item:
+            case Batch():
+                if len(item) > self.rows_max:
+                    item, rest = item.split(self.rows_max)
+                    queue.appendleft(rest)
+                self.records_in += len(item)
+                self._process(item)
+            case Barrier(checkpoint_id):
+                self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
+            case EndOfInput():
+                self._ended_inputs.add(channel)
+                if len(self._ended_inputs) == len(self._queues):
+                    self._start_ending()
+            case _:
+                assert_never(item)
+        if queue:
+            self._turn.append(channel)
+
+    def _process(self, batch: Batch, first: int = 0) -> None:
+        for operator in self._chain[first:] if first else self._chain:
+            batch = operator.process(batch)
+        if batch.records and self.outputs:
+            self.records_out += len(batch)
+            for output in self.outputs:
+                if output.add(batch):
+                    self.outbox += output.take()
+
+    def _start_ending(self) -> None:
+        # Operators are told of the end once in the job's life, even if a restored source reports it
+        # again; until they have said all, no barrier is delivered, so no snapshot sees half of it.
+        self._ending = iter(()) if self._ended else self._end_of_operators()
+
+    def _end_of_operators(self) -> Iterator[Batch]:
+        for position, operator in enumerate(self._chain):
+            for batch in operator.end():
+                self._process(batch, position + 1)
+                yield batch
+
+    def _run_ending(self) -> None:
+        if self._ending is None or next(self._ending, None) is not None:
+            return
+        self._ending = None
+        self._ended = True
+        self._is_end_forwarded = True
+        self._send_to_all(EndOfInput())
+        if self._splits is not None:
+            self.messages.append(SourceDrained(self._epoch, self.task_id))
+
+    def _send_to_all(self, item: Barrier | EndOfInput) -> None:
+        self.flush()
+        self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+
+    # Effects.
+
+    def _perform(self, effects: list[TaskEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case BlockChannel() | UnblockChannels():
+                    # Carried out by asking `is_blocked` before each delivery.
+                    pass
+                case CaptureState(checkpoint_id):
+                    self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
+                case ForwardBarrier(checkpoint_id):
+                    self._send_to_all(Barrier(checkpoint_id))
+                case StoreSnapshot(checkpoint_id):
+                    self.jobs.append(StoreFrozen(self._frozen[checkpoint_id]))
+                case DiscardSnapshot(checkpoint_id):
+                    self._frozen.pop(checkpoint_id, None)
+                    self.jobs.append(CancelStore(checkpoint_id))
+                case AcknowledgeSnapshot(checkpoint_id):
+                    self.messages.append(self._acknowledgement(self._frozen.pop(checkpoint_id)))
+                case DeclineCheckpoint(checkpoint_id, reason):
+                    self.messages.append(
+                        SnapshotDeclined(self._epoch, checkpoint_id, self.task_id, reason)
+                    )
+                case _:
+                    assert_never(effect)
+
+    def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
+        if self._ending is not None:
+            raise ProtocolError(f"task {self.task_id}: a barrier while the operators are ending")
+        if self._state is not None:
+            self._state.freeze(checkpoint_id)
+        return FrozenTask(
+            checkpoint_id=checkpoint_id,
+            since=self._parts.increment_base,
+            transaction=self._writer.rotate(checkpoint_id) if self._writer is not None else None,
+            positions=self._splits.positions() if self._splits is not None else None,
+            ended=self._ended,
+        )
+
+    def _acknowledgement(self, frozen: FrozenTask) -> SnapshotAcknowledged:
+        n = frozen.checkpoint_id
+        parts = self._stored_parts.pop(n, ())
+        if self._state is not None:
+            self._known_parts[n] = PartChain(n, parts)
+        snapshot = Snapshot(
+            parts=parts,
+            positions=frozen.positions,
+            pending=self._committer.pending(n) if self._committer is not None else (),
+            drained=frozen.ended,
+            ended=frozen.ended,
+            freeze_us=self._freeze_us,
+        )
+        return SnapshotAcknowledged(self._epoch, n, self.task_id, snapshot)
+
+    def _commit(self, effects: list[CommitterEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case CommitTransactions():
+                    self.jobs.append(effect)
+                case AnnounceCommitted(checkpoint_id):
+                    self.messages.append(
+                        TransactionsCommitted(self._epoch, checkpoint_id, self.task_id)
+                    )
+                case FailTask(reason):
+                    cause = FailureCause("CommitFailed", reason)
+                    self.messages.append(TaskFailed(self._epoch, self.task_id, cause))
+                case _:
+                    assert_never(effect)

@@ -1,0 +1,151 @@
+"""The checkpoint store's files as objects of a file system that fsspec knows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+from crosscut.errors import SettingsError
+from crosscut.store.files import Files, Put, UncertainError, checked_path
+
+_ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
+"""Protocols whose `pipe_file(mode="create")` is one conditional request (`If-None-Match: *`,
+`ifGenerationMatch=0`). fsspec's own fallback, which the others inherit, is "exists, then write": two
+drivers could both win."""
+
+# fsspec's in-memory file system has that fallback too, but it lives in one process: a lock will do.
+_memory_lock = threading.Lock()
+
+
+class ObjectFiles(Files):
+    """Objects below a URL. An object is durable, and visible as a whole, when its upload returns.
+
+    Raises:
+        SettingsError: The URL can't be opened, or its file system has no atomic put-if-absent.
+    """
+
+    def __init__(self, url: str) -> None:
+        # Here and not at the top: a local store needs no fsspec.
+        from fsspec.core import url_to_fs
+
+        self.root = url
+        try:
+            self._system, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise SettingsError(
+                f"checkpoint_dir={url!r} can't be opened: {error}; install the fsspec package for it, or "
+                f"use a local directory"
+            ) from error
+        self._prefix: str = root.rstrip("/")
+        found = self._system.protocol
+        protocols = frozenset((found,) if isinstance(found, str) else found)
+        if not protocols & _ATOMIC_CREATE:
+            raise SettingsError(
+                f"checkpoint_dir={url!r}: file system {'/'.join(sorted(protocols))} can't create a file "
+                f"only if it is absent in one step, so two drivers could both own the job; expected a local "
+                f"directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
+            )
+        self._in_memory = "memory" in protocols
+        self._proven = False
+
+    def make_directory(self, path: str) -> None:
+        """Nothing to do: a prefix exists as soon as an object has it."""
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if not self._proven:
+            self._prove_put_if_absent(os.path.dirname(path))
+        try:
+            return self._create(path, data)
+        except OSError as error:
+            # Even "permission denied" proves nothing: the file system may have repeated, on its own, a
+            # request that was applied but whose answer was lost.
+            raise UncertainError(error.errno, str(error), path) from error
+
+    def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
+        key = self._key(path)
+        with _as_os_errors():
+            file = self._system.open(key, "wb")
+        try:
+            # The chunks are made outside: what user code in them raises is no error of the store.
+            for chunk in chunks:
+                with _as_os_errors():
+                    file.write(chunk)
+            with _as_os_errors():
+                file.close()
+        except BaseException:
+            # Closed first, or the garbage collector would, and upload the rest after the removal.
+            with suppress(OSError), _as_os_errors():
+                file.close()
+            with suppress(OSError), _as_os_errors():
+                self._system.rm_file(key)
+            raise
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        with _as_os_errors():
+            self._system.pipe_file(self._key(path), data)
+
+    def read(self, path: str) -> bytes:
+        with _as_os_errors():
+            data: bytes = self._system.cat_file(self._key(path))
+        return data
+
+    def delete(self, path: str) -> None:
+        with _as_os_errors():
+            self._system.rm_file(self._key(path))
+
+    def delete_directory(self, path: str) -> None:
+        """Nothing to do: a prefix is gone with its last object."""
+
+    def walk(self, path: str) -> Iterator[str]:
+        prefix = self._key(path)
+        with _as_os_errors():
+            self._system.invalidate_cache()
+            found = self._system.find(prefix)
+        for name in found:
+            yield str(name)[len(self._prefix) + 1 :]
+
+    def settle(self, path: str) -> None:
+        """Nothing to do: what is visible is durable."""
+
+    def _key(self, path: str) -> str:
+        return f"{self._prefix}/{checked_path(path)}"
+
+    def _create(self, path: str, data: bytes) -> Put:
+        lock: Any = _memory_lock if self._in_memory else nullcontext()
+        try:
+            with lock, _as_os_errors():
+                self._system.pipe_file(self._key(path), data, mode="create")
+        except FileExistsError:
+            return Put.EXISTS
+        return Put.CREATED
+
+    def _prove_put_if_absent(self, directory: str) -> None:
+        """Refuse a service that takes the condition and ignores it, as some S3 look-alikes do."""
+        path = f"{directory}/probe-{secrets.token_hex(8)}"
+        self._create(path, b"probe")
+        second = self._create(path, b"probe")
+        with suppress(OSError):
+            self.delete(path)
+        if second is not Put.EXISTS:
+            raise SettingsError(
+                f"checkpoint_dir={self.root!r}: the service wrote a file although it existed, when asked to "
+                f"create it only if absent, so two drivers could both own the job; update the service or "
+                f"the fsspec package for it, or choose another checkpoint_dir"
+            )
+        self._proven = True
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise whatever an fsspec file system raises as OSError; theirs have no other common base."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error

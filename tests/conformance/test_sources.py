@@ -1,0 +1,155 @@
+"""Every source of ours conforms, and the suite finds sources that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crosscut.connectors.generate import generate
+from crosscut.connectors.lines import Lines
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
+from crosscut.testing.sources import (
+    SOURCE_CHECKS,
+    ReadStep,
+    check_positions,
+    check_restarts,
+    check_source,
+    read_source,
+)
+
+Check = Callable[[Source], None]
+plans = st.lists(st.builds(ReadStep, st.integers(1, 40), st.booleans()), min_size=1, max_size=8)
+in_tmp_path = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def lines_source(directory: Path) -> Source:
+    (directory / "deep").mkdir()
+    text = "".join(f"line {i} ü\u2028\x0b €\r\n" if i % 7 == 0 else f"{'x' * (i % 50)}\n" for i in range(400))
+    (directory / "a.txt").write_bytes(text.encode())
+    (directory / "deep" / "b.txt").write_bytes(b"\n\n\nno end of line")
+    (directory / "empty.txt").write_bytes(b"")
+    return Lines(str(directory / "**" / "*.txt"), "/", split_bytes=5_000, chunk_bytes=300)
+
+
+def generate_source(_: Path) -> Source:
+    return generate(lambda i: i * i, count=500)
+
+
+def paced_source(_: Path) -> Source:
+    return generate(lambda i: (i, str(i)), count=400, rate=200_000)
+
+
+@pytest.mark.parametrize("make", [lines_source, generate_source, paced_source])
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
+def test_our_sources_conform(check: Check, make: Callable[[Path], Source], tmp_path: Path) -> None:
+    check(make(tmp_path))
+
+
+@in_tmp_path
+@given(
+    text=st.text(st.sampled_from("ab\n\r\u2028\x0b\x85ü€😀"), max_size=300),
+    plan=plans,
+    chunk_bytes=st.integers(1, 64),
+    split_bytes=st.integers(1, 200),
+)
+def test_lines_are_the_same_for_any_read_limits_restarts_chunks_and_ranges(
+    tmp_path: Path, text: str, plan: list[ReadStep], chunk_bytes: int, split_bytes: int
+) -> None:
+    """Against an oracle: split at newlines, one carriage return before each dropped, nothing else."""
+    (tmp_path / "input").write_bytes(text.encode())
+    source = Lines("input", str(tmp_path), chunk_bytes=chunk_bytes, split_bytes=split_bytes)
+    *ended, last = text.split("\n")
+    expected = [line.removesuffix("\r") for line in ended] + ([last] if last else [])
+    assert read_source(source) == expected
+    check_positions(source)
+    check_restarts(source, plan)
+
+
+@in_tmp_path
+@given(
+    data=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\xff", b"\xe2\x82", "€".encode()]), max_size=80),
+    errors=st.sampled_from(["replace", "ignore", "surrogateescape", "backslashreplace"]),
+    plan=plans,
+    chunk_bytes=st.integers(1, 16),
+)
+def test_positions_are_bytes_whatever_is_done_about_bytes_that_are_not_utf8(
+    tmp_path: Path, data: list[bytes], errors: str, plan: list[ReadStep], chunk_bytes: int
+) -> None:
+    content = b"".join(data)
+    (tmp_path / "input").write_bytes(content)
+    source = Lines("input", str(tmp_path), errors, chunk_bytes=chunk_bytes, split_bytes=50)
+    *ended, last = content.split(b"\n")
+    raw_lines = [line.removesuffix(b"\r") for line in ended] + ([last] if last else [])
+    assert read_source(source) == [line.decode("utf-8", errors) for line in raw_lines]
+    check_restarts(source, plan)
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(0, 200), parallelism=st.integers(1, 7), plan=plans)
+def test_generated_records_are_each_made_once_whatever_the_restarts(
+    count: int, parallelism: int, plan: list[ReadStep]
+) -> None:
+    source = generate(lambda i: i, count=count)
+    assert sorted(read_source(source, parallelism)) == list(range(count))
+    check_restarts(source, plan)
+
+
+@dataclass(frozen=True)
+class PlantedBug(Source):
+    """A source of the numbers 0 to 99, with one bug."""
+
+    bug: str
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        split = Split("only", 0)
+        return [split, replace(split, start=50)] if self.bug == "same split id twice" else [split]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        assert isinstance(position, int)
+        return PlantedBugReader(self.bug, position)
+
+
+class PlantedBugReader(SplitReader):
+    def __init__(self, bug: str, position: int) -> None:
+        self.bug = bug
+        self.next = position
+
+    @property
+    def position(self) -> JSON:
+        if self.bug == "position of the last record":
+            return max(0, self.next - 1)
+        if self.bug == "position of the block":
+            return self.next // 10 * 10
+        return self.next
+
+    def read(self, limit: int) -> list[Any] | EndOfSplit:
+        stop = min(100, self.next + limit + (self.bug == "too many records"))
+        if self.next >= stop and self.bug != "empty list at the end":
+            return EndOfSplit()
+        records = list(range(self.next, stop))
+        self.next = stop
+        return records
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "same split id twice",
+        "position of the last record",
+        "position of the block",
+        "too many records",
+        "empty list at the end",
+    ],
+)
+def test_the_suite_finds_planted_bugs(bug: str) -> None:
+    check_source(PlantedBug("none"))
+    with pytest.raises(AssertionError):
+        check_source(PlantedBug(bug))

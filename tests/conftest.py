@@ -1,0 +1,20 @@
+"""What all tests share: hypothesis behaves the same everywhere, and tests/process carries its mark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A deadline measures the machine, not the code; a failure must come again at the next run.
+hypothesis.settings.register_profile("crosscut", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("crosscut")
+
+_PROCESS_TESTS = Path(__file__).parent / "process"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _PROCESS_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.process)

@@ -1,0 +1,57 @@
+"""The local Spark that Crosscut starts: lost workers are replaced, quietly; errors still show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from crosscut.spark.session import is_local, slots, spark_context
+
+marks = sys.argv[1]
+
+def work(index, records):
+    attempts = len(os.listdir(marks))
+    Path(marks, str(attempts)).touch()
+    if attempts < 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if attempts < 8:
+        raise LookupError("a module is missing")
+    yield sum(records)
+
+context, made = spark_context(2, "kills")
+print(json.dumps({
+    "made": made,
+    "made_again": spark_context(2, "kills")[1],
+    "slots": slots(context),
+    "local": is_local(context),
+    "ui": context.uiWebUrl,
+    "result": context.parallelize([1, 2], 1).mapPartitionsWithIndex(work).collect(),
+}))
+context.stop()
+again, made = spark_context(64, "again")
+print(json.dumps({"made": made, "slots": slots(again)}))
+again.stop()
+"""
+
+
+def test_lost_workers_are_replaced_quietly_and_errors_are_shown_once(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=100
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    first, second = (json.loads(line) for line in ran.stdout.splitlines())
+    expected: dict[str, Any] = {"made": True, "made_again": False, "local": True, "result": [3]}
+    assert first.items() >= expected.items()
+    assert first["slots"] >= 3
+    assert first["ui"].startswith("http://127.0.0.1:")
+    assert second == {"made": True, "slots": 65}
+    assert ran.stderr.count("LookupError: a module is missing") == 1
+    assert "Python worker exited" not in ran.stderr
+    assert "\tat " not in ran.stderr, "no Java stack traces"

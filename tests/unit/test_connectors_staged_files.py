@@ -1,0 +1,463 @@
+"""Staged files: every place where a process can die, and everything that can be in the way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crosscut.connectors.staged_files import StagedFiles
+from crosscut.errors import ConnectorError, FlowError, InternalError
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import JSON, SinkContext
+from crosscut.testing.sinks import permit, prepare, stage
+
+LINEAGE = "lineage-of-this-job"
+
+
+def text_of(records: list[str]) -> bytes:
+    return "".join(f"{record}\n" for record in records).encode()
+
+
+def writer_of(
+    directory: Path,
+    epoch: int = 1,
+    index: int = 0,
+    vertex: str = "v",
+    lineage: str = LINEAGE,
+    uid: str = "out",
+) -> StagedFiles:
+    context = SinkContext(Lineage(lineage), Epoch(epoch), TaskId(VertexId(vertex), index), uid)
+    return StagedFiles(str(directory), "txt", text_of, context)
+
+
+def visible(directory: Path) -> list[str]:
+    """What somebody sees who lists the directory as everybody does."""
+    return [line for path in sorted(directory.glob("**/*.txt")) for line in path.read_text().split()]
+
+
+def staged_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob(".crosscut/**/*.staged"))
+
+
+def paths(directory: Path, handle: JSON) -> tuple[Path, Path]:
+    assert isinstance(handle, dict)
+    return directory / str(handle["staged"]), directory / str(handle["final"])
+
+
+def test_a_handle_names_the_file_its_size_and_its_records(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, epoch=2, index=3)
+    handle = stage(writer, ["one", "two"], 17)
+    staged, final = paths(tmp_path, handle)
+    assert staged.parent == tmp_path / ".crosscut" / LINEAGE / "out"
+    assert staged.name.startswith("v-3-2-")
+    assert final.name.startswith("part-00003-000000000017-00000002-out-")
+    assert isinstance(handle, dict)
+    assert (handle["bytes"], handle["records"]) == (8, 2)
+    writer.close()
+
+
+def test_final_names_sort_by_task_then_checkpoint_and_differ_for_everybody(tmp_path: Path) -> None:
+    names = []
+    for index, checkpoint_id in ((2, 9), (2, 10), (10, 1)):
+        writer = writer_of(tmp_path, index=index)
+        names.append(paths(tmp_path, stage(writer, ["x"], checkpoint_id))[1].name)
+        writer.close()
+    assert names == sorted(names)
+    for other in ({"epoch": 2}, {"vertex": "w"}, {"lineage": "another"}, {"uid": "out2"}):
+        writer = writer_of(tmp_path, **({"index": 2} | other))  # type: ignore[arg-type]
+        names.append(paths(tmp_path, stage(writer, ["x"], 9))[1].name)
+        writer.close()
+    assert len(set(names)) == len(names)
+
+
+def test_nothing_but_committed_files_is_left_when_all_is_committed(tmp_path: Path) -> None:
+    """I11: the stage goes with the last writer that needs it."""
+    first, second = writer_of(tmp_path), writer_of(tmp_path, index=1)
+    first.commit(permit(1), [stage(first, ["a"], 1)])
+    handle = stage(second, ["b"], 1)
+    first.close()
+    assert (tmp_path / ".crosscut").exists()
+    second.commit(permit(1), [handle])
+    second.close()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".txt", ".txt"]
+
+
+def test_a_stage_directory_that_another_task_removed_is_made_again(tmp_path: Path) -> None:
+    writer, other = writer_of(tmp_path), writer_of(tmp_path, index=1)
+    writer.commit(permit(1), [stage(writer, ["a"], 1)])
+    other.close()
+    assert not (tmp_path / ".crosscut").exists()
+    writer.commit(permit(2), [stage(writer, ["b"], 2)])
+    writer.close()
+    assert visible(tmp_path) == ["a", "b"]
+
+
+def test_a_crash_between_link_and_unlink_is_completed_by_the_next_commit(tmp_path: Path) -> None:
+    """F1: both names exist, and are one file."""
+    handle = stage(writer_of(tmp_path), ["a", "b"], 1)
+    staged, final = paths(tmp_path, handle)
+    os.link(staged, final)
+    successor = writer_of(tmp_path, epoch=2)
+    successor.recover(permit(1, 2), [handle])
+    assert visible(tmp_path) == ["a", "b"]
+    assert staged_names(tmp_path) == []
+    successor.commit(permit(1, 2), [handle])
+    successor.close()
+    assert visible(tmp_path) == ["a", "b"]
+
+
+def test_a_zombie_that_commits_again_is_not_even_an_error(tmp_path: Path) -> None:
+    """C1."""
+    zombie = writer_of(tmp_path)
+    handle = stage(zombie, ["a"], 1)
+    successor = writer_of(tmp_path, epoch=2)
+    successor.recover(permit(1, 2), [handle])
+    zombie.commit(permit(1), [handle])
+    # What it stages from now on nobody will ever commit; the next start removes it.
+    stage(zombie, ["never"], 2)
+    assert visible(tmp_path) == ["a"]
+    writer_of(tmp_path, epoch=3).recover(permit(1, 3), [handle])
+    assert visible(tmp_path) == ["a"]
+    assert staged_names(tmp_path) == []
+
+
+def test_two_commits_at_the_same_time_both_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C1, F1: the other one links and unlinks between our look and our link."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 1)
+    real_link = os.link
+
+    def link(staged: Path, final: Path) -> None:
+        real_link(staged, final)
+        os.unlink(staged)
+        real_link(staged, final)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        writer.commit(permit(1), [handle])
+    assert visible(tmp_path) == ["a"]
+    writer.close()
+
+
+def test_recovery_sweeps_older_epochs_of_this_task_only(tmp_path: Path) -> None:
+    """F6: the owner rule, on the disk."""
+    for identity in (
+        {"epoch": 1},
+        {"epoch": 4},
+        {"epoch": 5},
+        {"epoch": 6},
+        {"index": 1},
+        {"index": 10},
+        {"vertex": "v-0"},
+        {"vertex": "w"},
+        {"uid": "other"},
+        {"lineage": "another"},
+    ):
+        stage(writer_of(tmp_path, **identity), ["x"], 1)  # type: ignore[arg-type]
+    strange = tmp_path / ".crosscut" / LINEAGE / "out" / "v-0-1-not-ours.txt"
+    strange.touch()
+    before = staged_names(tmp_path)
+    writer_of(tmp_path, epoch=5).recover(None, [])
+    gone = [name for name in before if name not in staged_names(tmp_path)]
+    assert [name.rsplit("-", 1)[0] for name in gone] == ["v-0-1", "v-0-4"]
+    assert strange.exists()
+
+
+def test_recovery_without_a_stage_does_nothing(tmp_path: Path) -> None:
+    writer_of(tmp_path / "out").recover(None, [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 1)
+    staged, final = paths(tmp_path, handle)
+    final.write_text("b\n")
+    with pytest.raises(ConnectorError, match="exists and is another file; move it away"):
+        writer.commit(permit(1), [handle])
+    assert final.read_text() == "b\n"
+    assert staged.exists()
+    final.unlink()
+    writer.commit(permit(1), [handle])
+    assert visible(tmp_path) == ["a"]
+    writer.close()
+
+
+def test_lost_output_is_an_error_that_says_how_much_and_the_rest_is_committed(tmp_path: Path) -> None:
+    """F3: never warn and go on. Try all, then raise."""
+    writer = writer_of(tmp_path)
+    handles = [stage(writer, [word] * 3, n) for n, word in ((7, "a"), (8, "b"), (9, "c"))]
+    paths(tmp_path, handles[1])[0].unlink()
+    with pytest.raises(ConnectorError, match=r"lost: 3 records \(6 bytes\) of checkpoint 8") as caught:
+        writer.commit(permit(9), handles)
+    assert caught.value.ids["checkpoint_id"] == 8
+    assert visible(tmp_path) == ["a", "a", "a", "c", "c", "c"]
+    writer.close()
+
+
+@pytest.mark.parametrize("size", range(6))
+def test_a_staged_file_that_was_cut_is_not_committed(size: int, tmp_path: Path) -> None:
+    """D1."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["abcde"], 1)
+    os.truncate(paths(tmp_path, handle)[0], size)
+    with pytest.raises(ConnectorError, match=f"has {size} bytes, expected 6"):
+        writer.commit(permit(1), [handle])
+    assert visible(tmp_path) == []
+    writer.close()
+
+
+def test_a_committed_file_that_was_changed_is_not_taken_for_ours(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["abcde"], 1)
+    writer.commit(permit(1), [handle])
+    paths(tmp_path, handle)[1].write_text("abcdefg\n")
+    with pytest.raises(ConnectorError, match="has 8 bytes, expected 6"):
+        writer.commit(permit(1), [handle])
+    writer.close()
+
+
+GOOD_STAGED = f".crosscut/{LINEAGE}/out/v-0-1-0123456789abcdef.txt.staged"
+GOOD_FINAL = "part-00000-000000000001-00000001-out-0123456789ab.txt"
+
+
+@pytest.mark.parametrize(
+    ("staged", "final"),
+    [
+        ("../secret", GOOD_FINAL),
+        ("/etc/passwd", GOOD_FINAL),
+        (GOOD_STAGED.replace("out", ".."), GOOD_FINAL),
+        (GOOD_STAGED.replace(LINEAGE, "."), GOOD_FINAL),
+        (GOOD_STAGED.replace(".crosscut", ".."), GOOD_FINAL),
+        (f"{GOOD_STAGED}/x", GOOD_FINAL),
+        (f"{GOOD_STAGED}\0", GOOD_FINAL),
+        (f"{GOOD_STAGED}\n", GOOD_FINAL),
+        (GOOD_STAGED.replace("out/", "out%2f"), GOOD_FINAL),
+        (GOOD_STAGED, f"../{GOOD_FINAL}"),
+        (GOOD_STAGED, f"/tmp/{GOOD_FINAL}"),
+        (GOOD_STAGED, f"{GOOD_FINAL}/../x"),
+        (GOOD_STAGED, f"{GOOD_FINAL}\0"),
+        (GOOD_STAGED, ".bashrc"),
+        (GOOD_STAGED, None),
+        (7, GOOD_FINAL),
+    ],
+)
+def test_a_handle_that_leaves_the_directory_is_refused(staged: JSON, final: JSON, tmp_path: Path) -> None:
+    """M5."""
+    (tmp_path / "secret").write_text("secret\n")
+    writer = writer_of(tmp_path / "out")
+    handle: JSON = {"staged": staged, "final": final, "bytes": 7, "records": 1}
+    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
+        writer.commit(permit(1), [handle])
+    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
+        writer.recover(permit(1), [handle])
+
+
+@pytest.mark.parametrize("handle", [None, "x", [], {}, {"staged": GOOD_STAGED, "final": GOOD_FINAL}])
+def test_what_is_no_handle_is_refused(handle: JSON, tmp_path: Path) -> None:
+    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
+        writer_of(tmp_path).commit(permit(1), [handle])
+
+
+def test_a_symbolic_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """M5."""
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    handle = stage(writer_of(outside), ["secret"], 1)
+    inside.mkdir()
+    (inside / ".crosscut").symlink_to(outside / ".crosscut")
+    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
+        writer_of(inside).commit(permit(1), [handle])
+    assert visible(inside) == []
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden", "a\0"])
+def test_names_that_could_leave_the_directory_are_refused_when_the_writer_is_made(
+    name: str, tmp_path: Path
+) -> None:
+    """M5."""
+    for identity in ({"lineage": name}, {"uid": name}, {"vertex": name}):
+        with pytest.raises(FlowError, match="is not usable"):
+            writer_of(tmp_path, **identity)  # type: ignore[arg-type]
+
+
+def test_a_permit_must_be_of_this_lineage_and_cover_the_transaction(tmp_path: Path) -> None:
+    """I3."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 5)
+    for wrong in (permit(5, lineage="another"), permit(4)):
+        with pytest.raises(InternalError):
+            writer.commit(wrong, [handle])
+    with pytest.raises(InternalError, match="no permit"):
+        writer.recover(None, [handle])
+    assert visible(tmp_path) == []
+    writer.close()
+
+
+def test_close_removes_what_was_never_prepared_and_keeps_the_rest(tmp_path: Path) -> None:
+    """I11."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 1)
+    writer.write(["b"])
+    writer.rotate(CheckpointId(2))
+    writer.write(["c"])
+    assert len(staged_names(tmp_path)) == 3
+    writer.close()
+    assert staged_names(tmp_path) == [paths(tmp_path, handle)[0].name]
+
+
+def test_data_and_names_are_on_disk_before_anything_builds_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D2: file, then its directory entry, then (the first time) the directories above; and in commit,
+    the final name before the staged one goes. Rotate does none of it."""
+    synced: list[tuple[str, int, int]] = []
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced.append((path, len(staged_names(tmp_path / "out")), len(visible(tmp_path / "out"))))
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer = writer_of(tmp_path / "out")
+    writer.write(["a"])
+    transaction = writer.rotate(CheckpointId(1))
+    assert synced == []
+    handle = prepare(writer, transaction)
+    staged = paths(tmp_path / "out", handle)[0]
+    assert [Path(path) for path, *_ in synced][:6] == [
+        staged,
+        staged.parent,
+        *list(staged.parent.parents)[:4],
+    ]
+    assert staged.parents[4] == tmp_path
+    synced.clear()
+    writer.commit(permit(1), [handle])
+    assert synced == [(str(tmp_path / "out"), 1, 1)]
+    synced.clear()
+    stage(writer, ["b"], 2)
+    assert [Path(path).suffix for path, *_ in synced] == [".staged", ""]
+    writer.close()
+
+
+@contextmanager
+def file_size_limit(size_bytes: int) -> Iterator[None]:
+    """A full disk, for files of this process above `size_bytes`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_prepare_may_be_repeated_when_there_is_space_again(tmp_path: Path) -> None:
+    """D4: the checkpoint is aborted, the transaction waits for the next one and loses nothing."""
+    writer = writer_of(tmp_path)
+    words = [f"word{i}" for i in range(20_000)]
+    writer.write(words)
+    transaction = writer.rotate(CheckpointId(1))
+    with file_size_limit(50_000), pytest.raises(ConnectorError, match=r"File too large; raise the file size"):
+        writer.prepare(transaction)
+    handle = prepare(writer, transaction)
+    writer.commit(permit(2), [handle])
+    writer.close()
+    assert visible(tmp_path) == words
+
+
+def test_a_transaction_with_a_failed_write_is_never_prepared(tmp_path: Path) -> None:
+    """D4, D1: half of the records are in the file; it does not become part of a checkpoint."""
+    writer = writer_of(tmp_path)
+    writer.write(["before"])
+    with file_size_limit(50_000), pytest.raises(ConnectorError, match="file sink could not write to"):
+        writer.write(["x" * 99] * 10_000)
+    transaction = writer.rotate(CheckpointId(1))
+    for _ in range(2):
+        with pytest.raises(ConnectorError, match="restart from the last checkpoint"):
+            writer.prepare(transaction)
+    writer.close()
+    assert staged_names(tmp_path) == []
+
+
+def test_a_failed_fsync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D2: the kernel may have dropped the data and would report success the second time."""
+    writer = writer_of(tmp_path)
+    writer.write(["a"])
+    transaction = writer.rotate(CheckpointId(1))
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(ConnectorError, match="could not make durable"):
+            writer.prepare(transaction)
+    with pytest.raises(ConnectorError, match="an earlier fsync of it failed"):
+        writer.prepare(transaction)
+    writer.close()
+
+
+def test_a_commit_that_failed_for_want_of_space_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D4: ENOSPC only at commit."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 1)
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        with pytest.raises(ConnectorError, match=r"No space left on device; free space") as caught:
+            writer.commit(permit(1), [handle])
+    assert caught.value.ids["errno"] == errno.ENOSPC
+    assert visible(tmp_path) == []
+    writer.commit(permit(1), [handle])
+    assert visible(tmp_path) == ["a"]
+    writer.close()
+
+
+def test_a_failed_delete_fails_nothing_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D4: only at delete."""
+    writer = writer_of(tmp_path)
+    handle = stage(writer, ["a"], 1)
+
+    def unlink(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        writer.commit(permit(1), [handle])
+    assert "could not remove" in caplog.text
+    assert visible(tmp_path) == ["a"]
+    writer.close()
+    writer_of(tmp_path, epoch=2).recover(permit(1, 2), [handle])
+    assert visible(tmp_path) == ["a"]
+    assert staged_names(tmp_path) == []
+
+
+def test_records_that_cannot_be_encoded_leave_the_transaction_as_it_was(tmp_path: Path) -> None:
+    def refuse(records: list[Any]) -> bytes:
+        if "bad" in records:
+            raise ConnectorError("bad record")
+        return text_of(records)
+
+    context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
+    writer = StagedFiles(str(tmp_path), "txt", refuse, context)
+    writer.write(["a"])
+    with pytest.raises(ConnectorError, match="bad record"):
+        writer.write(["b", "bad"])
+    writer.write(["c"])
+    writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
+    assert visible(tmp_path) == ["a", "c"]
+    writer.close()

@@ -1,0 +1,138 @@
+"""Keys: what may be one, the pinned hash (H2), and who owns which group."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from crosscut.errors import FlowError
+from crosscut.keys import KeyRouter, encoded_key, groups_of_task, key_group, owner_of_group, stable_hash
+
+# State on disk is found by these: a change makes every checkpoint of every job unreadable.
+GOLDEN = [
+    (None, 0x5DBA33A5971E98B4),
+    (0, 0xFAAC0A7035B8A1AC),
+    (1, 0x92D6D81461527007),
+    (-1, 0xED2B5415D0ABA8D),
+    (127, 0xB28934ED50A9294B),
+    (128, 0xE6569F9BD16610BD),
+    (-128, 0x6315FA0307C0C262),
+    (-129, 0x2321A9F234E2D5CE),
+    (2**64, 0xD8B3C55EF9978997),
+    ("", 0xFBBCB8FCC0FE5654),
+    ("a", 0x9028AF87C858F125),
+    ("\xe9", 0x2CFD82811AC3990A),
+    ("\ud800", 0x9C4EAA5DB37374FE),
+    (b"", 0x77DFACCCD4EC03A3),
+    (b"a", 0x36BFD92DAC2799AE),
+    ((), 0x67F445F75A4E7F3),
+    (("a", 1), 0x7BCCF74514708C61),
+    ((None, (True, b"x")), 0x689AE12CA719AABE),
+]
+
+
+class Text(str):
+    __slots__ = ()
+
+
+NOT_KEYS = [1.0, 1.5, float("nan"), [1], {"a": 1}, {1}, object(), Decimal(1), 1j, Text("a"), bytearray(b"a")]
+
+
+@pytest.mark.parametrize(("key", "expected"), GOLDEN)
+def test_the_hash_of_a_key_never_changes(key: Any, expected: int) -> None:
+    """H2."""
+    assert stable_hash(key) == expected
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4711"])
+def test_the_hash_is_the_same_in_a_process_with_another_hash_seed(seed: str) -> None:
+    """H2."""
+    program = (
+        f"from crosscut.keys import stable_hash; print([stable_hash(k) for k in {[k for k, _ in GOLDEN]!a}])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert printed.strip() == str([expected for _, expected in GOLDEN])
+
+
+def test_the_encoding_is_kind_length_and_content() -> None:
+    assert encoded_key("é") == b"s\0\0\0\x02\xc3\xa9"
+    assert encoded_key(b"ab") == b"b\0\0\0\x02ab"
+    assert encoded_key(-1) == b"i\0\0\0\x01\xff"
+    assert encoded_key((None, 128)) == b"t\0\0\0\x02ni\0\0\0\x02\0\x80"
+
+
+def test_true_and_one_are_one_key_also_within_tuples() -> None:
+    assert encoded_key(True) == encoded_key(1)
+    assert encoded_key((False, ("a", True))) == encoded_key((0, ("a", 1)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a", b"a"),
+        ("1", 1),
+        (None, ()),
+        (None, "n"),
+        ((1,), 1),
+        (("a", "b"), ("ab",)),
+        (("a", ("b", "c")), (("a", "b"), "c")),
+        ("\ud800\udc00", "\U00010000"),
+    ],
+)
+def test_keys_that_look_alike_have_different_encodings(one: Any, other: Any) -> None:
+    assert encoded_key(one) != encoded_key(other)
+
+
+@pytest.mark.parametrize("value", NOT_KEYS, ids=repr)
+def test_anything_else_is_refused_with_what_to_do(value: Any) -> None:
+    for candidate in (value, ("a", (value,))):
+        with pytest.raises(FlowError) as caught:
+            stable_hash(candidate)
+        assert str(caught.value).endswith(
+            f"of type {type(value).__name__} can't be a key: expected int, str, bytes, bool, None or a tuple "
+            f"of those, which hash alike in every process; return one of them from key_by"
+        )
+
+
+def test_the_refusal_of_a_huge_value_is_short() -> None:
+    with pytest.raises(FlowError) as caught:
+        stable_hash(["x" * 1_000_000])
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", NOT_KEYS, ids=repr)
+def test_the_router_refuses_them_in_a_batch_even_if_python_can_not_hash_them(value: Any) -> None:
+    router = KeyRouter(128, 4)
+    with pytest.raises(FlowError, match="can't be a key"):
+        router.owners(["seen", value])
+
+
+def test_the_router_takes_a_value_equal_to_a_key_seen_before_for_that_key() -> None:
+    router = KeyRouter(128, 4)
+    assert router[True] == router[1] == router[1.0]
+    assert router[(1,)] == router[(1.0,)]
+    with pytest.raises(FlowError, match=r"2\.0 of type float can't be a key"):
+        router[2.0]
+
+
+def test_the_router_forgets_rather_than_grow_without_bound() -> None:
+    router = KeyRouter(128, 4, keys_max=10)
+    for key in range(1_000):
+        assert router[key] == owner_of_group(key_group(key, 128), 128, 4)
+        assert len(router) <= 10
+
+
+def test_groups_are_contiguous_ranges_in_the_order_of_the_tasks() -> None:
+    assert [groups_of_task(i, 128, 3) for i in range(3)] == [range(0, 43), range(43, 86), range(86, 128)]
