@@ -1,16 +1,16 @@
 """Crosscut: continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
 
-    import crosscut as cc
+import crosscut as cc
 
-    flow = cc.Flow("word-count")
-    (flow.source(cc.files.lines("corpus/**/*.txt"))
-         .flat_map(str.split)
-         .key_by(lambda word: word)
-         .count()
-         .sink(cc.files.jsonl("out")))
+flow = cc.Flow("word-count")
+(flow.source(cc.files.lines("corpus/**/*.txt"))
+     .flat_map(str.split)
+     .key_by(lambda word: word)
+     .count()
+     .sink(cc.files.jsonl("out")))
 
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="checkpoints"))
-    job.wait()
+job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="checkpoints"))
+job.wait()
 """
 
 from __future__ import annotations

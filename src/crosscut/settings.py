@@ -33,7 +33,11 @@ class Restart:
     def __post_init__(self) -> None:
         _check_integer("restart.failures", self.failures, 0, 1_000_000)
         for name in ("window", "delay", "delay_step", "delay_max"):
-            duration_ms(getattr(self, name), f"restart.{name}")
+            self.milliseconds(name)
+
+    def milliseconds(self, name: str) -> int:
+        """Return the duration setting `name` in milliseconds."""
+        return int(duration_ms(getattr(self, name), f"restart.{name}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class PlantedBugWriter(SinkWriter):
     def __init__(self, shelf: Shelf, bug: str, context: SinkContext) -> None:
         self.shelf = shelf
         self.bug = bug
-        self.owner = (context.lineage, context.sink_uid, context.task)
+        self.owner: tuple[object, ...] = (context.lineage, context.sink_uid, context.task)
         if bug == "sweeps other tasks":
             self.owner = (context.lineage, context.sink_uid, context.task.vertex)
         if bug == "sweeps other sinks":

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from crosscut.protocol import events as on
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.job import Coordinator, JobRules
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -68,6 +68,7 @@ SINKS = tuple(TaskId(VertexId("out"), index) for index in range(PARALLELISM))
 TASKS = frozenset(SOURCES + SINKS)
 LINEAGE = Lineage("lineage")
 LIVE_STEPS_MAX = 10_000
+SPARK_FAILURES_MAX = 4
 
 Record = tuple[int, int]
 Barrier = CheckpointId
@@ -126,6 +127,7 @@ class Tape:
 FAULTS = (
     "worker crash",
     "worker pause",
+    "slow control",
     "driver crash",
     "second driver",
     "uncertain append",
@@ -137,6 +139,7 @@ FAULTS = (
     "second attempt",
     "workers ended",
     "task failure",
+    "stop",
 )
 
 
@@ -222,6 +225,7 @@ class Worker:
         self.sent: list[WorkerMessage] = []
         self.is_alive = True
         self.is_paused = False
+        self.is_deaf = False
         self.is_link_reported = False
         self.epoch = Epoch(0)
         self.is_started = False
@@ -254,8 +258,10 @@ class Worker:
                 self.send(WorkerHeartbeat(self.epoch))
             case StandBy():
                 self.world.seen["attempt held in reserve"] += 1
-            case ShutDown():
+            case ShutDown(_, failed):
                 self.exit()
+                if failed:
+                    self.driver.attempts_failed += 1
             case _ if message.epoch != self.epoch or self.source is None or self.sink is None:
                 self.world.seen["worker dropped a stale message"] += 1
             case StartTasks():
@@ -296,6 +302,13 @@ class Worker:
                 [one.task for one in message.splits] == [SOURCES[self.index]],
                 f"I1: worker {self.index} starts from the beginning without its splits",
             )
+        claim = self.world.newest_claim()
+        if claim is None or claim.epoch != message.epoch:
+            # A zombie restores: what it needs may have been deleted since, which is an error it dies of.
+            if not all(part.path in self.world.parts for part in parts):
+                self.exit()
+                return
+            self.world.seen["zombie restored"] += 1
         state = self.world.content(parts)
         permit = restore_permit(message.lineage, message.epoch, message.restore)
         committed = handles if self.world.make.commits_on_restore else []
@@ -394,8 +407,8 @@ class Worker:
                     self.fail(reason)
                 case do.StoreSnapshot() | do.ForwardBarrier():
                     pass
-        expected = {one for one in map(partial(channel, sink=self.index), range(PARALLELISM))}
-        expected = {one for one in expected if task.barriers.is_blocked(one)}
+        inputs = [channel(source, self.index) for source in range(PARALLELISM)]
+        expected = {one for one in inputs if task.barriers.is_blocked(one)}
         if type(task.barriers) is AlignedBarriers:
             ensure(task.blocked == expected, f"effects block {task.blocked}, is_blocked says {expected}")
 
@@ -467,6 +480,7 @@ class Driver:
         self.work: list[do.JobEffect] = []
         self.workers: list[Worker] = []
         self.launches: list[int] = []
+        self.attempts_failed = 0
         # What Spark believes to be alive, by place; it starts an attempt when there is none.
         self.attempts: dict[int, set[int]] = {index: set() for index in range(PARALLELISM)}
         self.is_submitted = False
@@ -498,12 +512,14 @@ class Driver:
                 # Best effort: the zombie may live on.
                 self.world.seen["worker replaced for its silence"] += 1
                 self._attempt_ended(index, attempt)
-            case do.EndJob(outcome):
+            case do.EndJob(outcome, cause):
                 self.world.seen[f"job {outcome}"] += 1
                 self.outcome = outcome
                 self._orphan_workers()
                 if outcome == "finished":
-                    ensure(isinstance(self.world.log[-1], JobFinished), "finished, but the log does not say so")
+                    ensure(isinstance(self.world.log[-1], JobFinished), "F5: finished, says only the driver")
+                if outcome == "stopped" and cause is None:
+                    self.world.check_committed(self.coordinator.completed)
             case _:
                 self.work.append(effect)
 
@@ -546,6 +562,7 @@ class Driver:
         """Spark gives its job up."""
         self.world.seen["Spark gave the workers up"] += 1
         self.is_submitted = False
+        self.attempts_failed = 0
         self.launches = []
         self.attempts = {index: set() for index in range(PARALLELISM)}
         for worker in self.workers:
@@ -587,11 +604,11 @@ class Driver:
             world.seen["append refused"] += 1
             self.handle(on.EntryRefused(index, "no space left"))
         elif world.happens("uncertain append"):
-            match world.pick(3):
-                case 0:
-                    world.append(index, entry)
-                case 1:
-                    world.late_appends.append(effect)
+            fate = world.pick(3)
+            if fate == 0:
+                world.append(index, entry)
+            elif fate == 1:
+                world.late_appends.append(effect)
             self.handle(on.EntryUncertain(index, "time out"))
         elif world.append(index, entry):
             self.handle(on.EntryAppended(index))
@@ -631,7 +648,7 @@ class World:
 
     def rules(self, driver: int) -> JobRules:
         return JobRules(
-            identity=JobIdentity(f"driver {driver}", LINEAGE, "fingerprint", PARALLELISM, 8, f"host {driver}"),
+            identity=JobIdentity(f"driver {driver}", LINEAGE, "graph", PARALLELISM, 8, f"host {driver}"),
             tasks=TASKS,
             sources=frozenset(SOURCES),
             sinks=frozenset(SINKS),
@@ -695,7 +712,8 @@ class World:
         completed = self.completed()
         match entry:
             case EpochClaimed():
-                ensure(claim is None or entry.epoch > claim.epoch, f"I6: epoch {entry.epoch} is claimed again")
+                is_new = claim is None or entry.epoch > claim.epoch
+                ensure(is_new, f"I6: epoch {entry.epoch} is claimed again")
             case CheckpointCompleted():
                 ensure(
                     claim is not None and claim.epoch == entry.epoch,
@@ -707,15 +725,15 @@ class World:
                 )
                 self._check_cut(entry)
             case JobFinished():
-                ensure(
-                    bool(completed) and completed[-1].is_final, "F5: the job finished without a final checkpoint"
-                )
-                for one in completed[-1].snapshots:
-                    for pending in one.snapshot.pending:
-                        ensure(
-                            pending.handle in self.resource.committed,
-                            f"F5: the job finished, but {pending.handle} is not committed",
-                        )
+                is_final = bool(completed) and completed[-1].is_final
+                ensure(is_final, "F5: the job finished without a final checkpoint")
+                self.check_committed(completed[-1])
+
+    def check_committed(self, checkpoint: CheckpointCompleted | None) -> None:
+        for one in checkpoint.snapshots if checkpoint else ():
+            for pending in one.snapshot.pending:
+                is_committed = pending.handle in self.resource.committed
+                ensure(is_committed, f"F5 F7: the job ends well, but {pending.handle} is not committed")
 
     def _check_cut(self, entry: CheckpointCompleted) -> None:
         """The snapshots of a checkpoint are a consistent cut, and it accounts for all the output."""
@@ -732,7 +750,7 @@ class World:
             assert isinstance(handle, str)
             ensure(handle in self.resource.staged, f"I9: checkpoint {n} needs {handle}, which is not staged")
             visible += self.resource.staged[handle]
-            self._manifest_of[handle] = n
+            self._manifest_of.setdefault(handle, n)
         ensure(
             sorted(visible) == cut,
             f"I1 I2: with checkpoint {n} output will be {sorted(visible)} for source positions {positions}",
@@ -795,6 +813,9 @@ class World:
         worker.is_paused = is_paused
         self.seen["worker paused" if is_paused else "paused worker came back"] += 1
 
+    def _set_deaf(self, worker: Worker, is_deaf: bool) -> None:
+        worker.is_deaf = is_deaf
+
     def _crash(self, worker: Worker) -> None:
         self.seen[f"worker crash while {worker.driver.coordinator.phase.name}"] += 1
         for _ in range(self.pick(3)):
@@ -826,6 +847,8 @@ class World:
                 steps.append((8, partial(driver.receive, worker)))
             elif not worker.is_alive and not worker.is_link_reported:
                 steps.append((4, partial(driver.link_closed, worker)))
+        if driver.is_submitted and driver.attempts_failed > SPARK_FAILURES_MAX:
+            return [(30, driver.end_workers)]
         if driver.launches:
             steps.append((6, driver.launch))
         if not self.is_calm:
@@ -838,7 +861,7 @@ class World:
 
     def _worker_steps(self, worker: Worker) -> list[tuple[int, Event]]:
         steps: list[tuple[int, Event]] = []
-        if worker.inbox:
+        if worker.inbox and not (worker.is_deaf and not self.is_calm):
             steps.append((6, worker.receive))
         source, sink = worker.source, worker.sink
         if source is None or sink is None:
@@ -866,6 +889,8 @@ class World:
             faults["driver crash"].append(driver.crash)
             if not driver.effects:
                 faults["early timer"] += [partial(driver.fire, timer) for timer in driver.timers]
+                faults["stop"] += [partial(driver.handle, event) for event in (on.StopRequested(),) * 4]
+                faults["stop"].append(partial(driver.handle, on.CancelRequested()))
                 if driver.is_submitted:
                     faults["workers ended"].append(driver.end_workers)
             if driver.is_submitted:
@@ -878,6 +903,7 @@ class World:
                 continue
             faults["worker crash"].append(partial(self._crash, worker))
             faults["worker pause"].append(partial(self._set_paused, worker, not worker.is_paused))
+            faults["slow control"].append(partial(self._set_deaf, worker, not worker.is_deaf))
             faults["repeated message"].append(partial(self._repeat, worker))
             if worker.sink is not None:
                 faults["task failure"].append(partial(worker.fail, "division by zero"))
@@ -967,6 +993,3 @@ def outcome_of(world: World) -> str:
     except Violation as violation:
         return str(violation)
     return ""
-
-
-__all__ = ["Make", "Seeded", "Tape", "Violation", "World", "outcome_of", "replace", "Phase"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,21 @@ def test_a_copy_in_a_worker_does_not_remove_the_directory() -> None:
     del copy
     gc.collect()
     assert rows.records() == ["a"]
+
+
+def test_a_forked_child_does_not_remove_the_directory_of_its_parent() -> None:
+    code = (
+        "import os, sys\n"
+        "from crosscut.connectors.collect import collect\n"
+        "rows = collect()\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+        "    rows.check()\n"
+        "    print(rows.__reduce__()[1][0])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not Path(found.stdout.strip()).exists()
 
 
 def test_a_given_directory_stays(tmp_path: Path) -> None:

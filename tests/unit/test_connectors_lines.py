@@ -9,7 +9,7 @@ import pytest
 
 from crosscut.connectors.lines import Lines, lines
 from crosscut.errors import ConnectorError, SettingsError
-from crosscut.interfaces import EndOfSplit, Source, SplitReader
+from crosscut.interfaces import JSON, EndOfSplit, Source, SplitReader
 from crosscut.testing.sources import next_batch, read_source, read_split
 
 
@@ -189,7 +189,8 @@ def test_a_position_of_another_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
     source = lines(tmp_path / "a")
     (split,) = source.splits(1)
-    for position in (-1, "0", None, [0]):
+    positions: list[JSON] = [-1, "0", None, [0]]
+    for position in positions:
         with pytest.raises(ConnectorError, match="not of a lines source"):
             source.reader(split, position)
 

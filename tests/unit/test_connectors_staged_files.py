@@ -71,7 +71,7 @@ def test_final_names_sort_by_task_then_checkpoint_and_differ_for_everybody(tmp_p
         writer.close()
     assert names == sorted(names)
     for other in ({"epoch": 2}, {"vertex": "w"}, {"lineage": "another"}, {"uid": "out2"}):
-        writer = writer_of(tmp_path, **({"index": 2} | other))  # type: ignore[arg-type]
+        writer = writer_of(tmp_path, **({"index": 2} | other))
         names.append(paths(tmp_path, stage(writer, ["x"], 9))[1].name)
         writer.close()
     assert len(set(names)) == len(names)
@@ -160,7 +160,7 @@ def test_recovery_sweeps_older_epochs_of_this_task_only(tmp_path: Path) -> None:
         {"uid": "other"},
         {"lineage": "another"},
     ):
-        stage(writer_of(tmp_path, **identity), ["x"], 1)  # type: ignore[arg-type]
+        stage(writer_of(tmp_path, **identity), ["x"], 1)
     strange = tmp_path / ".crosscut" / LINEAGE / "out" / "v-0-1-not-ours.txt"
     strange.touch()
     before = staged_names(tmp_path)

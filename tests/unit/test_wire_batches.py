@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from crosscut.errors import WireError
 from crosscut.batch import Batch
+from crosscut.errors import WireError
 from crosscut.wire.batches import decode_batch, encode_batch
 
 

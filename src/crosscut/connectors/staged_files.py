@@ -176,10 +176,9 @@ class StagedFiles(SinkWriter):
             invariant(not handles, "handles to recover but no permit", sink_uid=self._sink_uid)
         else:
             self.commit(permit, handles)
-        wanted = {self._checked(handle).staged.name for handle in handles}
         with suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._stage_path)):
-                if name not in wanted and self._is_orphan(name):
+                if self._is_orphan(name):
                     _remove(self._stage_path / name)
 
     def write(self, records: list[Any]) -> None:

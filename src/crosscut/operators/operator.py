@@ -66,5 +66,5 @@ def shortened(record: Any) -> str:
     """Return the repr of `record`, of bounded length; its own `__repr__` may raise."""
     try:
         return _RECORD_REPR.repr(record)[:1_000]
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything, here too
         return f"<{type(record).__qualname__} whose repr raises {type(error).__name__}>"

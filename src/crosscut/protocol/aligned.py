@@ -101,15 +101,15 @@ class AlignedBarriers:
                 f"barrier {checkpoint_id} on {channel}, which is blocked by barrier {self._aligning}: "
                 f"the driver must not deliver from a blocked channel"
             )
-        if self._is_obsolete(checkpoint_id):
-            self.dropped["obsolete barrier"] += 1
-            return []
         effects: list[TaskEffect] = []
         if self._aligning is not None and checkpoint_id > self._aligning:
             # FIFO: this channel will not deliver the older barrier any more, so its alignment would
-            # never end.
+            # never end. That holds even if the newer checkpoint is aborted already.
             reason = f"superseded by barrier {checkpoint_id} on {channel}"
             effects += [*self._end_alignment(), DeclineCheckpoint(self._passed, reason)]
+        if self._is_obsolete(checkpoint_id):
+            self.dropped["obsolete barrier"] += 1
+            return effects
         self._aligning = checkpoint_id
         self._delivered.add(channel)
         effects.append(BlockChannel(channel))

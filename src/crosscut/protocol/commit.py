@@ -85,6 +85,7 @@ class Committer:
                 permit = self._permit_in_flight()
                 if self._attempt >= self._attempts_max:
                     self._is_failed = True
+                    self._in_flight = None
                     return [
                         FailTask(
                             f"the output of checkpoint {permit.checkpoint_id} could not be committed in "

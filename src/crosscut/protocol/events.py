@@ -218,4 +218,3 @@ JobEvent = (
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed
     | StopRequested | CancelRequested
 )  # fmt: skip
-

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
+from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol import recovery, retention
 from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
@@ -52,6 +53,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job_log import Durable, LogEvent, LogWriter, Overtaken, Refused, Undecided
 from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
     CheckpointCompleted,
     CommitCheckpoint,
@@ -171,7 +173,8 @@ class Coordinator:
             ProtocolError: The event is impossible; nothing has changed.
         """
         if self.phase is Phase.ENDED:
-            self.dropped["after the end"] += 1
+            if isinstance(event, MessageReceived) and isinstance(event.message, RegisterWorker):
+                return [SendMessage(event.link, ShutDown("the job is over"))]
             return []
         match event:
             case ClockRead():
@@ -184,13 +187,11 @@ class Coordinator:
             case LinkClosed(link, reason):
                 return self._link_lost(link, reason)
             case WorkersEnded(reason):
-                self._is_submitted = False
-                return self._failed(FailureCause("SparkJobEnded", f"Spark ended the workers: {reason}"))
+                return self._workers_ended(reason)
             case LogTailRead():
                 return self._tail_read(event)
             case SplitsDiscovered(assignments):
-                self._splits = assignments
-                return self._append_claim()
+                return self._splits_discovered(assignments)
             case EntryAppended() | EntryTaken() | EntryUncertain() | EntryRefused() | EntryRead():
                 return self._log_answered(event)
             case PartsListed(paths):
@@ -205,12 +206,15 @@ class Coordinator:
     # Claiming an epoch.
 
     def _tail_read(self, event: LogTailRead) -> list[JobEffect]:
+        if self._log is not None:
+            raise ProtocolError(f"the end of the log was read again while {self.phase.value}")
         decision = recovery.claim(event.entries, self._rules.identity)
         match decision:
             case recovery.AlreadyFinished():
                 return self._end("finished")
             case recovery.NotThisJob(reason):
-                return self._end("failed", FailureCause("StoreError", f"can't use this checkpoint_dir: {reason}"))
+                message = f"can't use this checkpoint_dir: {reason}"
+                return self._end("failed", FailureCause("StoreError", message))
             case recovery.Claim(index, _, restored, retained):
                 self._claim = decision
                 self._log = LogWriter(index)
@@ -218,6 +222,13 @@ class Coordinator:
                 return [DiscoverSplits()] if restored is None else self._append_claim()
             case _:
                 assert_never(decision)
+
+    def _splits_discovered(self, assignments: tuple[SplitAssignment, ...]) -> list[JobEffect]:
+        is_asked = self._log is not None and self._log.is_idle and self.epoch == 0
+        if not is_asked or self.completed is not None:
+            raise ProtocolError(f"splits were discovered, unasked, while {self.phase.value}")
+        self._splits = assignments
+        return self._append_claim()
 
     def _append_claim(self) -> list[JobEffect]:
         if self._claim is None or self._log is None:
@@ -229,9 +240,7 @@ class Coordinator:
         self.phase = Phase.CLAIMING
         if self._claim is None or self._log is None:
             return []
-        entry = replace(
-            self._claim.entry, epoch=Epoch(self.epoch + 1), first_checkpoint_id=self._next_id
-        )
+        entry = replace(self._claim.entry, epoch=Epoch(self.epoch + 1), first_checkpoint_id=self._next_id)
         self._claim = replace(self._claim, entry=entry)
         return [*self._log.append(entry)]
 
@@ -240,9 +249,7 @@ class Coordinator:
         self.epoch, self.lineage = entry.epoch, entry.lineage
         self._next_id = max(self._next_id, entry.first_checkpoint_id)
         self.phase = Phase.GATHERING
-        effects: list[JobEffect] = [
-            StartTimer(Timer("gather", self.epoch), self._rules.start_timeout_ms)
-        ]
+        effects: list[JobEffect] = [StartTimer(Timer("gather", self.epoch), self._rules.start_timeout_ms)]
         if not self._is_submitted:
             self._is_submitted = True
             effects.append(SubmitWorkers())
@@ -286,6 +293,7 @@ class Coordinator:
         if self.epoch == 0 and self._claim_attempts < CLAIM_ATTEMPTS_MAX:
             # Another driver has just claimed or written; the newest driver wins, and that is this one.
             self._claim_attempts += 1
+            self._log = self._claim = None
             return [ReadLogTail(self._rules.retain)]
         return self._end(
             "fenced",
@@ -313,6 +321,9 @@ class Coordinator:
             case WorkerReady():
                 return self._worker_ready(index)
             case TaskFailed(_, task, cause):
+                if self.phase not in DEPLOYED:
+                    self.dropped["failure during failover"] += 1
+                    return []
                 return self._failed(replace(cause, message=f"task {task} failed: {cause.message}"))
             case SnapshotAcknowledged():
                 return self._acknowledged(message)
@@ -333,6 +344,9 @@ class Coordinator:
 
     def _registered(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         place = Place(link, newcomer)
+        if any(one.link == link for one in self._places()):
+            self.dropped["repeated registration"] += 1
+            return []
         decision = admission(newcomer, self._rules.identity.parallelism, self.held, self._reserve)
         match decision:
             case Admit():
@@ -353,12 +367,10 @@ class Coordinator:
             if place.link == link:
                 del self._reserve[index]
                 return []
-        for index, place in self.held.items():
-            if place.link == link:
-                break
-        else:
+        index = next((index for index, place in self.held.items() if place.link == link), None)
+        if index is None:
             return []
-        del self.held[index]
+        place = self.held.pop(index)
         if index in self._reserve:
             self.held[index] = self._reserve.pop(index)
         if self.phase in DEPLOYED:
@@ -366,12 +378,20 @@ class Coordinator:
             return self._failed(FailureCause("WorkerLost", f"{name} is lost: {reason}"))
         return self._deploy_if_gathered()
 
+    def _workers_ended(self, reason: str) -> list[JobEffect]:
+        # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
+        # place from the attempts of the next one.
+        effects: list[JobEffect] = [CloseLink(place.link) for place in self._places()]
+        self._is_submitted = False
+        self.held.clear()
+        self._reserve.clear()
+        return [*effects, *self._failed(FailureCause("SparkJobEnded", f"Spark ended the workers: {reason}"))]
+
     def _deploy_if_gathered(self) -> list[JobEffect]:
         if self.phase is not Phase.GATHERING or len(self.held) < self._rules.identity.parallelism:
             return []
         self.phase = Phase.RESTORING
         self._ready = set()
-        self._committed = {}
         self._checkpoints = EpochCheckpoints(
             self.epoch, self._rules.tasks, self._rules.sources, self._next_id
         )
@@ -407,15 +427,19 @@ class Coordinator:
         self._ready.add(index)
         if len(self._ready) < self._rules.identity.parallelism:
             return []
-        # Restoring replays the commits of the restored checkpoint, so they are done by now.
         effects: list[JobEffect] = [CancelTimer(Timer("restore", self.epoch)), ListParts()]
-        if self.completed is not None and self.completed.is_final:
-            self.phase = Phase.FINISHING
-            return [*effects, *self._append_finished(self.completed.checkpoint_id)]
+        if self.completed is not None:
+            # Restoring replays the commits of the restored checkpoint, so they are done by now.
+            self._committed = dict.fromkeys(sorted(self._rules.sinks), self.completed.checkpoint_id)
+            if self.completed.is_final:
+                self.phase = Phase.FINISHING
+                return [*effects, *self._append_finished(self.completed.checkpoint_id)]
         self.phase = Phase.RUNNING
         effects += self._to_all(StartTasks(self.epoch))
         if self._rules.checkpoints.periodic:
             effects.append(StartTimer(Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms))
+        if self._checkpoints is not None and self._checkpoints.is_drained:
+            effects += self._trigger()
         return effects
 
     def _timer_fired(self, timer: Timer) -> list[JobEffect]:
@@ -523,9 +547,8 @@ class Coordinator:
         self.completed = entry
         self.retained = retention.retained((*self.retained, entry), self._rules.retain)
         self._failures_in_a_row = 0
-        effects = self._delete(
-            retention.unreferenced((path for one in dropped for path in retention.parts_of(one)), self.retained)
-        )
+        paths = (path for one in dropped for path in retention.parts_of(one))
+        effects = self._delete(retention.unreferenced(paths, self.retained))
         if self._checkpoints is None or self._checkpoints.under_way != n:
             # It failed over while the entry was being appended; the next epoch restores n.
             return effects
@@ -560,7 +583,8 @@ class Coordinator:
             *self._to_all(AbortCheckpoint(self.epoch, n)),
             *self._delete(retention.unreferenced(paths, self.retained)),
         ]
-        if self._failures_in_a_row > self._rules.checkpoints.failures_max:
+        # Every failure uses an id up, and ids may not go further ahead of the log than the lead.
+        if self._failures_in_a_row > min(self._rules.checkpoints.failures_max, CHECKPOINT_IDS_LEAD_MAX):
             message = f"{self._failures_in_a_row} checkpoints in a row failed; {n}, the last one: {reason}"
             return [*effects, *self._end("failed", FailureCause("CheckpointsFailed", message))]
         if self.phase is Phase.STOPPING:
@@ -608,7 +632,7 @@ class Coordinator:
 
     def _uncommitted(self) -> FailureCause | None:
         """What a job that stops now has to say of its output."""
-        if self.completed is None or not self._committed:
+        if self.completed is None:
             return None
         n = self.completed.checkpoint_id
         if all(self._committed.get(task, 0) >= n for task in self._rules.sinks):
@@ -621,8 +645,9 @@ class Coordinator:
 
     def _failed(self, cause: FailureCause) -> list[JobEffect]:
         """A failure: go to the next epoch, or give the job up."""
-        if self.phase in (Phase.WAITING, Phase.CLAIMING) and self._is_submitted:
-            self.dropped["failure during failover"] += 1
+        if self.phase is Phase.FINISHING and self._log is not None and not self._log.is_idle:
+            # Everything is committed; only the log's answer to JobFinished is missing.
+            self.dropped["failure after the last commit"] += 1
             return []
         if self.phase is Phase.STOPPING:
             return self._end("stopped", self._uncommitted() or cause)

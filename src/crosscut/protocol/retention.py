@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.messages import CheckpointCompleted, Snapshot
 
-PART_PATH = re.compile(r"parts/\d+/.+-(\d+)-[0-9a-f]+")
+PART_PATH = re.compile(r"parts/\d+/[^/]+-(\d+)-[0-9a-f]+")
 
 
 def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
@@ -36,9 +36,7 @@ def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> t
     return tuple(sorted(set(paths) - referenced))
 
 
-def orphans(
-    listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: Epoch
-) -> tuple[str, ...]:
+def orphans(listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: Epoch) -> tuple[str, ...]:
     """Return the listed parts that older epochs left behind.
 
     Parts of the running epoch are never orphans here: they may belong to a checkpoint under way. A

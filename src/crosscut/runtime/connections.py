@@ -11,6 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from crosscut.errors import WireError
 from crosscut.ids import Epoch
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol, ABC):
         self._is_open = False
         self._sequence = 0
         self._reason = "closed by the peer"
+        self._deadline: asyncio.TimerHandle | None = None
         self.is_clogged = False
 
     @property
@@ -127,9 +129,10 @@ class Connection(asyncio.Protocol, ABC):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"unexpected transport {transport!r}")
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        self._transport = cast(asyncio.Transport, transport)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline")
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -144,6 +147,7 @@ class Connection(asyncio.Protocol, ABC):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_open = False
         self._transport = None
+        self._settled()
         self.lost(f"{self._reason}: {exc}" if exc else self._reason)
 
     def pause_writing(self) -> None:
@@ -159,7 +163,14 @@ class Connection(asyncio.Protocol, ABC):
     @abstractmethod
     def _shake(self, data: bytes) -> None: ...
 
+    def _settled(self) -> None:
+        """The handshake is decided, or the connection is over."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def _open(self, trailing: bytes) -> None:
+        self._settled()
         self._is_open = True
         self.opened()
         if trailing:
@@ -199,6 +210,8 @@ class ConnectingSide(Connection):
         for step in self._handshake.receive(data):
             match step:
                 case SendBytes(answer):
+                    # The server is genuine. Its verdict may take as long as its own deployment.
+                    self._settled()
                     self._write(answer)
                 case VerdictReceived(Verdict.ACCEPTED):
                     self._open(self._handshake.trailing_data)
@@ -220,7 +233,6 @@ class AcceptingSide(Connection):
             role=role,
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
-        self._deadline: asyncio.TimerHandle | None = None
 
     @abstractmethod
     def decide(self, proven: Proven) -> Verdict | None:
@@ -239,14 +251,6 @@ class AcceptingSide(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._listener.unproven_add(self)
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(
-            HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline"
-        )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._settled()
-        super().connection_lost(exc)
 
     def _shake(self, data: bytes) -> None:
         for step in self._handshake.receive(data):
@@ -261,9 +265,7 @@ class AcceptingSide(Connection):
 
     def _settled(self) -> None:
         self._listener.unproven_remove(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        super()._settled()
 
 
 class Listener:

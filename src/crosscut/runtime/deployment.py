@@ -173,5 +173,3 @@ def _outputs_of(
         for edge in graph.edges
         if edge.source == vertex.vertex_id
     ]
-
-

@@ -154,5 +154,3 @@ def build_output(
             return Rebalance(channels, batch_rows, task_index)
         case "hash":
             return ByKey(channels, batch_rows, router, key_by_uid)
-
-

@@ -8,6 +8,7 @@ task wants done it leaves in its outlets; nothing is decided here but when.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import traceback
 from collections import deque
@@ -32,6 +33,8 @@ from crosscut.runtime.task import (
     Task,
 )
 from crosscut.state.keyed import KeyedState
+
+_LOG = logging.getLogger("crosscut")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,7 +71,9 @@ def failure_cause(error: BaseException) -> FailureCause:
 class TaskRunner:
     """One task with what it needs around it: where its output goes, and its background work."""
 
-    def __init__(self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
+    def __init__(
+        self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
+    ) -> None:
         self.task = task
         self.clogged: set[ChannelId] = set()
         self.due_ns = 0
@@ -217,7 +222,7 @@ class TaskRunner:
         try:
             async with self._writer_lock:
                 await self._pool.in_thread(self._writer.commit, commit.permit, list(commit.handles))
-        except Exception as error:  # A user's sink may raise anything; the committer decides.
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             self.task.commit_failed(f"{type(error).__name__}: {error}")
         else:
             self._pool.failpoints("commit.after")
@@ -309,7 +314,7 @@ class TaskPool:
             await work
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # User code in connectors may raise anything.
+        except BaseException as error:  # noqa: BLE001 - connectors may raise anything
             self.failed(runner.task.task_id, error)
 
     async def close(self) -> None:
@@ -324,8 +329,8 @@ class TaskPool:
         for runner in self._runners:
             try:
                 runner.task.close()
-            except Exception as error:  # What a user's close raises must not keep the rest open.
-                print(f"crosscut: closing {runner.task.task_id} failed: {error!r}", flush=True)
+            except Exception:  # noqa: BLE001 - what one raises must not keep the rest open
+                _LOG.warning("closing task %s failed", runner.task.task_id, exc_info=True)
 
     def failed(self, task: TaskId, error: BaseException) -> None:
         """A task of this epoch has failed: nothing runs any more, the coordinator decides."""
@@ -404,7 +409,7 @@ class TaskPool:
             try:
                 word(runner.task)
                 runner.drain((time.monotonic_ns() - started_ns) // 1_000)
-            except BaseException as error:  # User code in connectors may raise anything.
+            except BaseException as error:  # noqa: BLE001 - connectors may raise anything
                 self.failed(runner.task.task_id, error)
         self._schedule()
 
@@ -427,8 +432,7 @@ class TaskPool:
             has_run = True
             try:
                 runner.run(now_ns)
-            except (KeyboardInterrupt, SystemExit, Exception) as error:
-                # Whatever user code raised, it is this task's failure and nobody else's.
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
                 self.failed(runner.task.task_id, error)
                 return
         if has_run:
@@ -453,4 +457,3 @@ class TaskPool:
     def _wake(self) -> None:
         self._timer = None
         self._schedule()
-

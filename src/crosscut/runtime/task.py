@@ -416,9 +416,7 @@ class Task:
                 case AcknowledgeSnapshot(checkpoint_id):
                     self.messages.append(self._acknowledgement(self._frozen.pop(checkpoint_id)))
                 case DeclineCheckpoint(checkpoint_id, reason):
-                    self.messages.append(
-                        SnapshotDeclined(self._epoch, checkpoint_id, self.task_id, reason)
-                    )
+                    self.messages.append(SnapshotDeclined(self._epoch, checkpoint_id, self.task_id, reason))
                 case _:
                     assert_never(effect)
 
@@ -456,9 +454,7 @@ class Task:
                 case CommitTransactions():
                     self.jobs.append(effect)
                 case AnnounceCommitted(checkpoint_id):
-                    self.messages.append(
-                        TransactionsCommitted(self._epoch, checkpoint_id, self.task_id)
-                    )
+                    self.messages.append(TransactionsCommitted(self._epoch, checkpoint_id, self.task_id))
                 case FailTask(reason):
                     cause = FailureCause("CommitFailed", reason)
                     self.messages.append(TaskFailed(self._epoch, self.task_id, cause))

@@ -181,7 +181,9 @@ class Worker:
             case HaltTasks():
                 self._start_chore(self._halt_turn())
             case ShutDown(reason, failed):
-                self._end(WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None)
+                self._end(
+                    WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
+                )
             case CoordinatorHeartbeat() | StandBy():
                 pass
             case StartTasks() | TriggerCheckpoint() | AbortCheckpoint() | CommitCheckpoint():
@@ -200,6 +202,7 @@ class Worker:
             case StartTasks():
                 pool.start()
                 # What is alive now lives long; looking at it again and again would stop the records.
+                gc.unfreeze()
                 gc.collect()
                 gc.freeze()
             case TriggerCheckpoint(_, checkpoint_id):
@@ -303,7 +306,7 @@ class Worker:
                 self._link.say(WorkerReady(deploy.epoch))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # User code in connectors may raise anything.
+        except BaseException as error:  # noqa: BLE001 - connectors may raise anything
             if self._link is not None:
                 task = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)
                 self._link.say(TaskFailed(deploy.epoch, task, failure_cause(error)))

@@ -11,7 +11,7 @@ the job log, and only by workers, which run the user's code anyway (rules S7, S8
 
 from __future__ import annotations
 
-import pickle
+import pickle  # noqa: S403 - see above
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -74,7 +74,7 @@ def _unpicklable(keys: list[Any], values: list[Any], error: Exception) -> str:
     for key, value in zip(keys, values, strict=True):
         try:
             pickle.dumps(value, protocol=5)
-        except Exception as cause:  # As in encode_block: the same value raises again.
+        except Exception as cause:  # noqa: BLE001 - as in encode_block: the same value raises again
             return (
                 f"the state of key {key!r:.120}, of type {type(value).__qualname__}, can't be stored: "
                 f"{type(cause).__name__}: {cause}; keep plain values in state"

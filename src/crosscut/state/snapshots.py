@@ -32,7 +32,9 @@ class PartChain:
         if not self.parts:
             return CheckpointId(0)
         full, *changes = self.parts
-        is_due = sum(part.size_bytes for part in changes) > full.size_bytes or len(changes) >= CHAIN_LENGTH_MAX
+        is_due = (
+            sum(part.size_bytes for part in changes) > full.size_bytes or len(changes) >= CHAIN_LENGTH_MAX
+        )
         return CheckpointId(0) if is_due else self.checkpoint_id
 
     def with_part(self, part: Part, since: CheckpointId) -> tuple[Part, ...]:

@@ -1,0 +1,333 @@
+"""Carries out what the coordinator asks for, on the driver: sockets, timers, the store.
+
+It decides nothing. Everything happens on one event loop; the store is called in threads and its
+answers come back as events. How workers come to be is somebody else's business (`WorkerSupply`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Protocol, assert_never
+
+from crosscut.errors import CrosscutError, StoreError
+from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.protocol.effects import (
+    AppendEntry,
+    CancelTimer,
+    CloseLink,
+    DeleteParts,
+    DiscoverSplits,
+    EndJob,
+    JobEffect,
+    ListParts,
+    ReadEntry,
+    ReadLogTail,
+    ReplaceWorker,
+    SendMessage,
+    StartTimer,
+    SubmitWorkers,
+)
+from crosscut.protocol.events import (
+    CancelRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    JobEvent,
+    LinkClosed,
+    LogTailRead,
+    MessageReceived,
+    PartsListed,
+    SplitsDiscovered,
+    Timer,
+    TimerFired,
+)
+from crosscut.protocol.job import Coordinator, JobRules
+from crosscut.protocol.log import Appended, Taken, Unknown
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    HaltTasks,
+    LogEntry,
+    RecordsFlowing,
+    SplitAssignment,
+    WorkerHeartbeat,
+    WorkerMessage,
+)
+from crosscut.runtime.connections import Credentials, Listener
+from crosscut.runtime.control import CoordinatorLink
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.runner import failure_cause
+from crosscut.runtime.status import JobStatus, Observations, Recovery, build_status, checkpoint_status
+from crosscut.store.checkpoint_store import CheckpointStore
+
+
+class WorkerSupply(Protocol):
+    """Where workers come from. Called on the driver's loop; must not block."""
+
+    def submit(self) -> None:
+        """Start the workers; if all of them end, `CoordinatorDriver.post(WorkersEnded(...))`."""
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """End one attempt, best effort, so that another one starts."""
+
+
+class CoordinatorDriver:
+    """The coordinator of one job with its surroundings.
+
+    Args:
+        discover: Asks the sources for their splits; called in a thread, at most once in a run.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rules: JobRules,
+        store: CheckpointStore,
+        credentials: Credentials,
+        supply: WorkerSupply,
+        discover: Callable[[], tuple[SplitAssignment, ...]],
+        failpoints: Failpoints,
+    ) -> None:
+        self._name = name
+        self._rules = rules
+        self._store = store
+        self._credentials = credentials
+        self._supply = supply
+        self._discover = discover
+        self._failpoints = failpoints
+        self._coordinator = Coordinator(rules)
+        self._loop = asyncio.get_running_loop()
+        self._listener = Listener()
+        self._links: dict[int, CoordinatorLink] = {}
+        self._link_count = 0
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="crosscut-store")
+        self._seen = Observations()
+        self._is_handling = False
+        self._waiting: list[JobEvent] = []
+        self.claimed: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[EndJob] = self._loop.create_future()
+        self.error: CrosscutError | None = None
+        """The exception itself, where it was raised in this process."""
+
+    async def listen(self, host: str) -> int:
+        """Listen for workers on `host`; return the port."""
+        return await self._listener.listen(host, self._new_link)
+
+    def start(self) -> None:
+        """Begin: read the log, claim the epoch, ask for workers."""
+        self._perform(self._coordinator.start())
+
+    def post(self, event: JobEvent) -> None:
+        """Hand an event in, from any thread."""
+        self._loop.call_soon_threadsafe(self._handle, event)
+
+    def status(self) -> JobStatus:
+        """Return what the job looks like now."""
+        return build_status(self._name, self._coordinator, self._seen, self._rules.sources)
+
+    async def close(self) -> None:
+        """Close all sockets, stop all timers."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._listener.close()
+        for link in list(self._links.values()):
+            link.close_gently("the job is over")
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.sleep(0)
+
+    # Events in.
+
+    def _handle(self, event: JobEvent) -> None:
+        # An effect may cause an event at once; it waits its turn.
+        self._waiting.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._waiting:
+                clock = ClockRead(time.monotonic_ns() // 1_000_000, datetime.now(UTC).isoformat())
+                self._coordinator.handle(clock)
+                next_event = self._waiting.pop(0)
+                completed = self._coordinator.completed
+                effects = self._coordinator.handle(next_event)
+                self._observe(next_event, effects, completed)
+                self._perform(effects)
+        except Exception as error:
+            # The protocol core found something impossible: the job must end, loudly.
+            self._finish(EndJob("failed", failure_cause(error)))
+            raise
+        finally:
+            self._is_handling = False
+
+    def _observe(
+        self, event: JobEvent, effects: list[JobEffect], completed_before: CheckpointCompleted | None
+    ) -> None:
+        seen, now_ns = self._seen, time.monotonic_ns()
+        completed = self._coordinator.completed
+        is_answer = isinstance(event, EntryAppended | EntryRead)
+        if is_answer and completed is not None and completed is not completed_before:
+            self._failpoints("driver.completed")
+            seen.checkpoints.append(checkpoint_status(completed))
+            seen.completed_count += 1
+        if not seen.failed_ns and any(
+            isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
+        ):
+            seen.failed_ns = now_ns
+            seen.failed_cause = self._coordinator.failures[-1].message
+        if not isinstance(event, MessageReceived):
+            return
+        message = event.message
+        worker = next(
+            (index for index, place in self._coordinator.held.items() if place.link == event.link), None
+        )
+        if worker is None:
+            return
+        if isinstance(message, WorkerHeartbeat):
+            seen.workers[worker] = (message.epoch, message.tasks)
+            seen.note_rate(now_ns, seen.records_read(self._coordinator.epoch, self._rules.sources))
+        elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
+            seen.first_flow_ns = seen.first_flow_ns or now_ns
+            if seen.failed_ns:
+                seen.recoveries.append(Recovery(message.epoch, seen.failed_cause, seen.failed_ns, now_ns))
+                seen.failed_ns = 0
+
+    # Effects out.
+
+    def _perform(self, effects: list[JobEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendMessage(number, message):
+                    if (link := self._links.get(number)) is not None:
+                        link.say(message)
+                case CloseLink(number):
+                    if (link := self._links.get(number)) is not None:
+                        link.close_gently("closed by the coordinator")
+                case StartTimer(timer, delay_ms):
+                    self._cancel_timer(timer)
+                    self._timers[timer] = self._loop.call_later(delay_ms / 1_000, self._fired, timer)
+                case CancelTimer(timer):
+                    self._cancel_timer(timer)
+                case ReadLogTail(checkpoints):
+                    self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
+                case DiscoverSplits():
+                    self._in_thread(lambda: SplitsDiscovered(self._discover()))
+                case AppendEntry(index, entry):
+                    self._in_thread(lambda i=index, e=entry: self._append(i, e))  # type: ignore[misc]
+                case ReadEntry(index):
+                    self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
+                case ListParts():
+                    self._in_thread(self._list_parts)
+                case DeleteParts(paths):
+                    self._in_thread(lambda p=paths: self._delete(p))  # type: ignore[misc]
+                case SubmitWorkers():
+                    self._claimed()
+                    self._supply.submit()
+                case ReplaceWorker(worker, attempt):
+                    self._supply.replace(worker, attempt)
+                case EndJob():
+                    self._finish(effect)
+                case _:
+                    assert_never(effect)
+
+    def _claimed(self) -> None:
+        if not self.claimed.done():
+            self.claimed.set_result(None)
+
+    def _finish(self, end: EndJob) -> None:
+        self._claimed()
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+    def _fired(self, timer: Timer) -> None:
+        self._timers.pop(timer, None)
+        self._handle(TimerFired(timer))
+
+    def _cancel_timer(self, timer: Timer) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    # The store, in threads.
+
+    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
+        future = self._loop.run_in_executor(self._threads, work)
+        future.add_done_callback(self._answered)
+
+    def _answered(self, future: asyncio.Future[JobEvent | None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            if isinstance(error, CrosscutError):
+                self.error = error
+            self._handle(CancelRequested(failure_cause(error)))
+            return
+        event = future.result()
+        if event is not None:
+            self._handle(event)
+
+    def _read_tail(self, checkpoints: int) -> JobEvent:
+        return LogTailRead(tuple(self._store.tail(checkpoints)))
+
+    def _append(self, index: int, entry: LogEntry) -> JobEvent:
+        if isinstance(entry, CheckpointCompleted):
+            self._failpoints("driver.append")
+        try:
+            outcome = self._store.append(index, entry)
+        except StoreError as error:
+            return EntryRefused(index, str(error))
+        match outcome:
+            case Appended():
+                if isinstance(entry, CheckpointCompleted):
+                    self._failpoints("driver.appended")
+                return EntryAppended(index)
+            case Taken():
+                return EntryTaken(index)
+            case Unknown(_, reason):
+                return EntryUncertain(index, reason)
+            case _:
+                assert_never(outcome)
+
+    def _read(self, index: int) -> JobEvent:
+        try:
+            return EntryRead(index, self._store.read(index))
+        except StoreError as error:
+            if getattr(error, "damaged", False):
+                raise
+            return EntryUncertain(index, str(error))
+
+    def _list_parts(self) -> JobEvent | None:
+        try:
+            return PartsListed(tuple(self._store.list_parts()))
+        except StoreError:
+            # Only tidiness depends on it; the next epoch tries again.
+            return None
+
+    def _delete(self, paths: tuple[str, ...]) -> None:
+        # What can't be deleted stays as an orphan, for the sweep of a later epoch.
+        self._store.delete_parts(paths)
+
+    # Links.
+
+    def _new_link(self) -> CoordinatorLink:
+        self._link_count += 1
+        link = CoordinatorLink(self, self._listener, self._credentials, self._link_count)
+        self._links[link.number] = link
+        return link
+
+    def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
+        """A worker said something."""
+        self._handle(MessageReceived(link.number, message))
+
+    def link_lost(self, link: CoordinatorLink, reason: str) -> None:
+        """A link is over."""
+        self._links.pop(link.number, None)
+        self._handle(LinkClosed(link.number, reason))

@@ -1,0 +1,181 @@
+"""What a job looks like from outside: one frozen value, which progress, command line and pages read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.job import Coordinator, Phase
+from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
+
+RATE_WINDOW_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One admitted worker; `epoch` is the newest one it has reported from."""
+
+    index: int
+    host: str
+    pid: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """One completed checkpoint.
+
+    Attributes:
+        state_bytes: What a restore reads.
+        new_bytes: What this checkpoint added to the store.
+        freeze_us: The longest that any task stood still for it.
+    """
+
+    checkpoint_id: int
+    epoch: int
+    duration_ms: int
+    state_bytes: int
+    new_bytes: int
+    freeze_us: int
+    is_final: bool
+    wall_clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One failover: from noticing the failure to the first records of the next epoch."""
+
+    epoch: int
+    cause: str
+    noticed_ns: int
+    flowing_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """From noticing to flowing."""
+        return (self.flowing_ns - self.noticed_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Everything at one moment; counters of records are of the running epoch."""
+
+    name: str
+    phase: str
+    epoch: int
+    workers: tuple[WorkerStatus, ...]
+    checkpoints: tuple[CheckpointStatus, ...]
+    checkpoints_completed: int
+    checkpoints_failed: int
+    checkpoint_under_way: int | None
+    restarts: int
+    recoveries: tuple[Recovery, ...]
+    records_read: int
+    records_per_second: float
+    state_keys: int
+    queued_records: int
+    tasks: tuple[TaskStatistics, ...]
+    dropped: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON-like data."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Observations:
+    """What the driver has seen happen, with the time of its own monotonic clock."""
+
+    workers: dict[WorkerIndex, tuple[Epoch, tuple[TaskStatistics, ...]]] = field(default_factory=dict)
+    rates: deque[tuple[int, int]] = field(default_factory=deque)
+    checkpoints: deque[CheckpointStatus] = field(default_factory=lambda: deque(maxlen=1_000))
+    completed_count: int = 0
+    recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=1_000))
+    failed_ns: int = 0
+    failed_cause: str = ""
+    first_flow_ns: int = 0
+
+    def records_read(self, epoch: Epoch, sources: frozenset[TaskId]) -> int:
+        """Return the records that sources have read in `epoch`."""
+        return sum(
+            one.records_in
+            for seen, tasks in self.workers.values()
+            if seen == epoch
+            for one in tasks
+            if one.task in sources
+        )
+
+    def note_rate(self, now_ns: int, records: int) -> None:
+        """Note a reading of `records_read`."""
+        if self.rates and records < self.rates[-1][1]:
+            self.rates.clear()
+        self.rates.append((now_ns, records))
+        while self.rates[0][0] < now_ns - RATE_WINDOW_S * 1e9 and len(self.rates) > 2:
+            self.rates.popleft()
+
+    def rate(self) -> float:
+        """Return records a second over the last readings."""
+        if len(self.rates) < 2 or self.rates[-1][0] == self.rates[0][0]:
+            return 0.0
+        (then_ns, before), (now_ns, after) = self.rates[0], self.rates[-1]
+        return (after - before) / ((now_ns - then_ns) / 1e9)
+
+
+def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
+    """Return what there is to say of a completed checkpoint."""
+    own = f"parts/{entry.checkpoint_id}/"
+    parts = [part for one in entry.snapshots for part in one.snapshot.parts]
+    return CheckpointStatus(
+        checkpoint_id=entry.checkpoint_id,
+        epoch=entry.epoch,
+        duration_ms=entry.duration_ms,
+        state_bytes=sum(part.size_bytes for part in parts),
+        new_bytes=sum(part.size_bytes for part in parts if part.path.startswith(own) or not part.path),
+        freeze_us=max((one.snapshot.freeze_us for one in entry.snapshots), default=0),
+        is_final=entry.is_final,
+        wall_clock=entry.wall_clock,
+    )
+
+
+def build_status(
+    name: str, coordinator: Coordinator, seen: Observations, sources: frozenset[TaskId]
+) -> JobStatus:
+    """Return the status of a job."""
+    tasks = tuple(
+        one
+        for _, (epoch, statistics) in sorted(seen.workers.items())
+        if epoch == coordinator.epoch
+        for one in statistics
+    )
+    under_way: CheckpointId | None = coordinator.checkpoint_under_way
+    return JobStatus(
+        name=name,
+        phase=coordinator.phase.name.lower(),
+        epoch=coordinator.epoch,
+        workers=_workers(coordinator, seen.workers),
+        checkpoints=tuple(seen.checkpoints),
+        checkpoints_completed=seen.completed_count,
+        checkpoints_failed=coordinator.checkpoints_failed,
+        checkpoint_under_way=under_way,
+        restarts=coordinator.restart_count,
+        recoveries=tuple(seen.recoveries),
+        records_read=seen.records_read(coordinator.epoch, sources),
+        records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
+        state_keys=sum(one.state_keys for one in tasks),
+        queued_records=sum(one.queued_records for one in tasks),
+        tasks=tasks,
+        dropped=dict(coordinator.dropped),
+    )
+
+
+def _workers(
+    coordinator: Coordinator, seen: Mapping[WorkerIndex, tuple[Epoch, tuple[TaskStatistics, ...]]]
+) -> tuple[WorkerStatus, ...]:
+    nothing: tuple[Epoch, tuple[TaskStatistics, ...]] = (Epoch(0), ())
+    return tuple(
+        WorkerStatus(index, place.registration.host, place.registration.pid, seen.get(index, nothing)[0])
+        for index, place in sorted(coordinator.held.items())
+    )

@@ -1,0 +1,429 @@
+"""A running job, as its user sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark import SparkContext
+
+from crosscut.errors import (
+    ConnectorError,
+    CrosscutError,
+    FlowError,
+    JobFailedError,
+    SettingsError,
+    StoreError,
+    WorkersError,
+)
+from crosscut.flow.flow import Flow
+from crosscut.graph.shipping import pack_graph
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import Lineage, TaskId, VertexId
+from crosscut.interfaces import Split
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
+from crosscut.protocol.job import JobRules
+from crosscut.protocol.messages import FailureCause, SplitAssignment
+from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.runtime.connections import Credentials
+from crosscut.runtime.deployment import TaskRules
+from crosscut.runtime.driver import CoordinatorDriver
+from crosscut.runtime.failpoints import Failpoints, armed
+from crosscut.runtime.splits import split_as_json
+from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
+from crosscut.runtime.worker import WorkerPlan
+from crosscut.settings import Settings
+from crosscut.spark.session import LOOPBACK, is_local, slots, spark_context
+from crosscut.spark.workers import SparkWorkers
+from crosscut.store.checkpoint_store import open_store
+from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+
+WORKERS_END_TIMEOUT_S = 5.0
+STOP_ON_INTERRUPT_S = 20.0
+
+_EXCEPTIONS: dict[str, type[CrosscutError]] = {
+    kind.__name__: kind for kind in (ConnectorError, FlowError, SettingsError, StoreError, WorkersError)
+}
+
+
+class Job:
+    """A flow that was started. All methods may be called from any thread."""
+
+    def __init__(self, flow: Flow, settings: Settings, context: SparkContext) -> None:
+        self._name = flow.name
+        self._settings = settings
+        self._context = context
+        self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
+        self._host = _checked_host(settings, context)
+        self._slots = _checked_slots(settings, context)
+        for vertex in self._graph.vertices:
+            if vertex.sink is not None:
+                vertex.sink.sink.check()
+        self._packed = pack_graph(self._graph)
+        self._store = open_store(settings.checkpoint_dir)
+        self._driver: CoordinatorDriver | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_status: JobStatus | None = None
+        self._end: EndJob | None = None
+        self._error: BaseException | None = None
+        self._claimed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"crosscut-{flow.name}", daemon=True)
+
+    # What the user asks.
+
+    def __repr__(self) -> str:
+        return f"<Job {self._name!r}: {self.status}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the flow."""
+        return self._name
+
+    @property
+    def status(self) -> str:
+        """Where the job is: a phase ("gathering", "running", ...), or how it ended.
+
+        Ends are "finished" (all input processed and committed), "stopped", "cancelled", "failed", and
+        "fenced" (another driver has taken the job over).
+        """
+        if self._end is not None:
+            return self._end.outcome
+        return self.snapshot().phase
+
+    def snapshot(self) -> JobStatus:
+        """Return everything there is to know of the job at this moment.
+
+        Raises:
+            JobFailedError: The job could not even be started.
+        """
+        driver, loop = self._driver, self._loop
+        if self._last_status is not None:
+            return self._last_status
+        if driver is None or loop is None:
+            raise JobFailedError(f"job {self._name!r} has not started")
+
+        async def read() -> JobStatus:
+            return driver.status()
+
+        try:
+            return asyncio.run_coroutine_threadsafe(read(), loop).result(10)
+        except (RuntimeError, asyncio.CancelledError):
+            # The loop ended meanwhile.
+            self._ended.wait(WORKERS_END_TIMEOUT_S * 2)
+            if self._last_status is None:
+                raise
+            return self._last_status
+
+    def progress(self) -> dict[str, Any]:
+        """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates."""
+        return {**self.snapshot().as_dict(), "status": self.status}
+
+    def workers(self) -> list[WorkerStatus]:
+        """Return the admitted workers, by index: `index`, `host`, `pid`, `epoch`."""
+        return list(self.snapshot().workers)
+
+    def checkpoints(self) -> list[CheckpointStatus]:
+        """Return the checkpoints that this driver has completed, oldest first (the newest 1,000)."""
+        return list(self.snapshot().checkpoints)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the job has ended.
+
+        On Ctrl-C the job is stopped (a last checkpoint is taken and committed; the next start resumes
+        from there), and KeyboardInterrupt is raised again; a second Ctrl-C cancels it.
+
+        Args:
+            timeout: Seconds; None: no limit.
+
+        Returns:
+            True if the job has ended well, False if it has not ended within `timeout`.
+
+        Raises:
+            JobFailedError: The job has failed, or another driver has taken it over.
+        """
+        try:
+            if not self._wait_ended(timeout):
+                return False
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
+        self._raise_if_failed()
+        return True
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Take a last checkpoint, commit it, and end; the next start resumes from there.
+
+        If that checkpoint can't be completed within `checkpoint_timeout`, the job ends without it.
+
+        Args:
+            timeout: Seconds to wait for the end; None: no limit.
+
+        Returns:
+            True if the job has ended.
+
+        Raises:
+            JobFailedError: The job has failed instead.
+        """
+        self._post(StopRequested())
+        has_ended = self._wait_ended(timeout)
+        if has_ended:
+            self._raise_if_failed()
+        return has_ended
+
+    def cancel(self) -> None:
+        """End now, without a last checkpoint; the next start resumes from the newest one."""
+        self._post(CancelRequested())
+        self._wait_ended(WORKERS_END_TIMEOUT_S * 4)
+
+    # How it runs.
+
+    def begin(self) -> Job:
+        """Start, and return once the job owns its checkpoint directory.
+
+        Raises:
+            CrosscutError: The job can't start; nothing has been changed.
+        """
+        self._thread.start()
+        while not self._claimed.wait(0.1):
+            if not self._thread.is_alive():
+                break
+        if self._end is not None and self._end.outcome in ("failed", "fenced"):
+            self._raise_if_failed()
+        return self
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._drive())
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by `wait`
+            self._error = error
+            if self._end is None:
+                self._end = EndJob("failed", FailureCause(type(error).__name__, str(error)))
+        finally:
+            self._claimed.set()
+            self._ended.set()
+
+    async def _drive(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        settings = self._settings
+        credentials = Credentials(secrets.token_bytes(SECRET_BYTES), secrets.token_bytes(JOB_BYTES))
+        plan_of_failpoints = armed()
+        supply = SparkWorkers(
+            self._context,
+            parallelism=settings.parallelism,
+            group=f"crosscut-{self._name}-{credentials.job.hex()[:8]}",
+            description=f"Crosscut: {self._name}, {settings.parallelism} workers",
+            post=self._post,
+        )
+        driver = CoordinatorDriver(
+            name=self._name,
+            rules=_rules(self._graph, settings, self._slots),
+            store=self._store,
+            credentials=credentials,
+            supply=supply,
+            discover=lambda: _assignments(self._graph),
+            failpoints=Failpoints(plan_of_failpoints, None),
+        )
+        self._driver = driver
+        port = await driver.listen(self._host)
+        supply.provide(
+            WorkerPlan(
+                credentials=credentials,
+                coordinator_host=self._host,
+                coordinator_port=port,
+                bind_host=LOOPBACK if is_local(self._context) else None,
+                packed_graph=self._packed,
+                store_url=_absolute(settings.checkpoint_dir),
+                rules=TaskRules(settings.batch_rows, settings.commit_attempts),
+                linger_ms=settings.milliseconds("linger"),
+                channel_bytes=settings.channel_bytes,
+                heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
+                failpoints=plan_of_failpoints,
+            )
+        )
+        driver.start()
+        await driver.claimed
+        if not driver.ended.done():
+            self._claimed.set()
+        end = await driver.ended
+        self._error = driver.error
+        await loop.run_in_executor(None, supply.end, WORKERS_END_TIMEOUT_S)
+        self._last_status = driver.status()
+        self._end = end
+        await driver.close()
+
+    def _post(self, event: JobEvent) -> None:
+        driver = self._driver
+        if driver is None or self._ended.is_set():
+            return
+        try:
+            driver.post(event)
+        except RuntimeError:
+            # The loop has ended between the check and the call: so has the job.
+            return
+
+    def _wait_ended(self, timeout: float | None) -> bool:
+        return self._ended.wait(timeout)
+
+    def _interrupted(self) -> None:
+        try:
+            self._post(StopRequested())
+            if not self._wait_ended(STOP_ON_INTERRUPT_S):
+                self.cancel()
+        except KeyboardInterrupt:
+            self.cancel()
+
+    def _raise_if_failed(self) -> None:
+        end = self._end
+        if end is None or end.outcome not in ("failed", "fenced"):
+            if end is not None and end.cause is not None:
+                warnings.warn(f"job {self._name!r}: {end.cause.message}", RuntimeWarning, stacklevel=3)
+            return
+        cause = end.cause or FailureCause("Unknown", "no cause was given")
+        if isinstance(self._error, CrosscutError):
+            raise self._error
+        kind = _EXCEPTIONS.get(cause.kind)
+        if kind is not None and not cause.operator:
+            raise kind(f"job {self._name!r}: {cause.message}")
+        raise JobFailedError(_failure_text(self._name, cause), cause=cause) from self._error
+
+
+def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
+    """Start `flow`; see `Flow.start`."""
+    context = _context_of(spark) if spark is not None else None
+    if context is None:
+        context, _ = spark_context(settings.parallelism, f"crosscut: {flow.name}")
+    return Job(flow, settings, context).begin()
+
+
+def _context_of(spark: Any) -> SparkContext:
+    context = spark if isinstance(spark, SparkContext) else getattr(spark, "sparkContext", None)
+    if not isinstance(context, SparkContext):
+        raise SettingsError(f"spark={spark!r}: expected a SparkSession or a SparkContext")
+    return context
+
+
+def _checked_slots(settings: Settings, context: SparkContext) -> int | None:
+    found = slots(context)
+    if found is not None and found < settings.parallelism:
+        raise SettingsError(
+            f"parallelism={settings.parallelism}, but Spark has {found} task slots in all "
+            f"({context.master}): each worker needs one for as long as the job runs; lower parallelism, or "
+            f"give Spark more cores (local mode: master 'local[{settings.parallelism},1000000]')"
+        )
+    master = context.master or ""
+    if is_local(context) and not master.startswith("local-cluster") and "," not in master:
+        raise SettingsError(
+            f"Spark's master is {master!r}, which allows a task one attempt only: a lost worker "
+            f"could not be replaced. Use 'local[{max(found or 0, settings.parallelism)},1000000]', or let "
+            f"flow.start make the session"
+        )
+    return found
+
+
+def _checked_host(settings: Settings, context: SparkContext) -> str:
+    if settings.host is not None:
+        host = settings.host
+    elif is_local(context):
+        host = LOOPBACK
+    else:
+        host = context.getConf().get("spark.driver.host", None) or socket.gethostname()
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise SettingsError(f"host={host!r} can't be resolved: {error}") from error
+    if address.startswith("127."):
+        return address
+    if (context.getConf().get("spark.authenticate", None) or "false") != "true":
+        text = (
+            f"job secrets travel through Spark, but spark.authenticate is off and the driver listens on "
+            f"{address}: whoever can talk to this Spark can read them; set spark.authenticate=true"
+        )
+        if settings.strict:
+            raise SettingsError(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
+    return address
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url else os.path.abspath(url)
+
+
+def _assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
+    """Discover the splits of every source and deal them out, the heaviest first to the least loaded."""
+    assignments = []
+    for vertex in graph.vertices:
+        spec = vertex.source
+        if spec is None:
+            continue
+        shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
+        loads = [0] * graph.parallelism
+        found: Sequence[Split] = spec.source.splits(graph.parallelism)
+        for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
+            index = loads.index(min(loads))
+            shares[index].append(split)
+            loads[index] += max(split.weight, 1)
+        for index, share in enumerate(shares):
+            task = TaskId(VertexId(vertex.vertex_id), index)
+            assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
+    return tuple(assignments)
+
+
+def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRules:
+    def tasks(is_wanted: Callable[[Any], bool]) -> frozenset[TaskId]:
+        return frozenset(
+            TaskId(VertexId(vertex.vertex_id), index)
+            for vertex in graph.vertices
+            if is_wanted(vertex)
+            for index in range(graph.parallelism)
+        )
+
+    milliseconds = settings.milliseconds
+    restart = settings.restart
+    return JobRules(
+        identity=JobIdentity(
+            driver=secrets.token_hex(8),
+            new_lineage=Lineage(secrets.token_hex(8)),
+            fingerprint=graph.fingerprint,
+            parallelism=graph.parallelism,
+            max_parallelism=graph.max_parallelism,
+            description=f"{graph.name}, pid {os.getpid()} on {socket.gethostname()}",
+        ),
+        tasks=tasks(lambda vertex: True),
+        sources=tasks(lambda vertex: vertex.source is not None),
+        sinks=tasks(lambda vertex: vertex.sink is not None),
+        checkpoints=CheckpointRules(
+            periodic=settings.snapshots != "none",
+            interval_ms=int(milliseconds("checkpoint_interval")),
+            timeout_ms=int(milliseconds("checkpoint_timeout")),
+            failures_max=settings.checkpoint_failures,
+        ),
+        restart=RestartPolicy(
+            failures_max=restart.failures,
+            window_ms=restart.milliseconds("window"),
+            delay_ms=restart.milliseconds("delay"),
+            delay_step_ms=restart.milliseconds("delay_step"),
+            delay_max_ms=restart.milliseconds("delay_max"),
+        ),
+        retain=settings.retain,
+        heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
+        start_timeout_ms=int(milliseconds("start_timeout")),
+        slots=slot_count,
+    )
+
+
+def _failure_text(name: str, cause: FailureCause) -> str:
+    lines = [f"job {name!r} failed: {cause.message}"]
+    if cause.record:
+        lines.append(f"record: {cause.record}")
+    if cause.traceback:
+        lines.append(cause.traceback.rstrip())
+    return "\n".join(lines)
