@@ -151,6 +151,7 @@ class Make:
     barriers: Callable[[tuple[ChannelId, ...]], AlignedBarriers] = AlignedBarriers
     committer: Callable[[Lineage, Epoch, int], Committer] = Committer
     commits_on_restore: bool = True
+    builds_on_completed: bool = True
 
 
 class SinkResource:
@@ -448,6 +449,8 @@ class Worker:
         path = f"parts/{n}/out-{self.index}-{self.epoch}-{self.number:x}"
         self.world.parts[path] = task.state[base_length:length]
         task.stored[n] = ((*base, Part(path, length - base_length, "")), length)
+        if not self.world.make.builds_on_completed:
+            task.base = task.stored[n]
         self._perform_sink(task, task.barriers.handle(on.SnapshotStored(n)))
 
     def commit(self, task: SinkTask) -> None:

@@ -109,6 +109,9 @@ class AlignedBarriers:
             effects += [*self._end_alignment(), DeclineCheckpoint(self._passed, reason)]
         if self._is_obsolete(checkpoint_id):
             self.dropped["obsolete barrier"] += 1
+            if self._aligning is None and checkpoint_id > self._passed:
+                # Aborted early. FIFO again: no older alignment can end any more, so none may begin.
+                self._pass(checkpoint_id)
             return effects
         self._aligning = checkpoint_id
         self._delivered.add(channel)

@@ -61,7 +61,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Everything at one moment; counters of records are of the running epoch."""
+    """Everything at one moment; counters of records are of the running epoch.
+
+    Attributes:
+        first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
+    """
 
     name: str
     phase: str
@@ -73,6 +77,7 @@ class JobStatus:
     checkpoint_under_way: int | None
     restarts: int
     recoveries: tuple[Recovery, ...]
+    first_flow_ns: int
     records_read: int
     records_per_second: float
     state_keys: int
@@ -162,6 +167,7 @@ def build_status(
         checkpoint_under_way=under_way,
         restarts=coordinator.restart_count,
         recoveries=tuple(seen.recoveries),
+        first_flow_ns=seen.first_flow_ns,
         records_read=seen.records_read(coordinator.epoch, sources),
         records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
         state_keys=sum(one.state_keys for one in tasks),

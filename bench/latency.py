@@ -1,0 +1,160 @@
+"""Latency of a record through a keyed shuffle into a stateful count, at a fixed rate, checkpoints on.
+
+Two latencies of every record after the warm-up, until the sink has it, over all workers: from the
+moment it was made (what the engine adds), and from the moment it was due at that rate (what the engine
+adds plus how late the source woke up; a stall of the source can't hide in it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from array import array
+from pathlib import Path
+from typing import Any
+
+import crosscut as cc
+
+KEYS = 10_000
+
+
+class Paced(cc.Source):
+    """`rate` records a second in all, each (key, due_ns, made_ns)."""
+
+    def __init__(self, rate: float, seconds: float) -> None:
+        self.rate, self.seconds = rate, seconds
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split(str(index), 0, [index, parallelism]) for index in range(parallelism)]
+
+    def reader(self, split: cc.Split, position: Any) -> cc.SplitReader:
+        return _PacedReader(self, *split.detail, position)  # type: ignore[misc]
+
+
+class _PacedReader(cc.SplitReader):
+    def __init__(self, source: Paced, index: int, of: int, position: int) -> None:
+        self.interval_ns = 1e9 * of / source.rate
+        self.count = int(source.seconds * source.rate / of)
+        self.made = position
+        self.start_ns = time.monotonic_ns() + int(self.interval_ns * index / of)
+        self.first = index
+
+    @property
+    def position(self) -> int:
+        return self.made
+
+    def read(self, limit: int) -> list[Any] | cc.Wait | cc.EndOfSplit:
+        if self.made >= self.count:
+            return cc.EndOfSplit()
+        now_ns = time.monotonic_ns()
+        due_ns = self.start_ns + self.made * self.interval_ns
+        if due_ns > now_ns:
+            return cc.Wait((due_ns - now_ns) / 1e6)
+        records = []
+        while due_ns <= now_ns and len(records) < limit and self.made < self.count:
+            records.append((f"key-{(self.made * 7919 + self.first) % KEYS}", int(due_ns), now_ns))
+            self.made += 1
+            due_ns = self.start_ns + self.made * self.interval_ns
+        return records
+
+
+class Latencies(cc.Sink):
+    """Keeps the latencies of what it is given, and leaves them in `directory` at the end."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def writer(self, context: cc.SinkContext) -> cc.SinkWriter:
+        return _LatencyWriter(Path(self.directory) / str(context.task))
+
+
+class _LatencyWriter(cc.SinkWriter):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = array("q")
+
+    def recover(self, permit: Any, handles: Any) -> None:
+        pass
+
+    def write(self, records: list[Any]) -> None:
+        now_ns = time.monotonic_ns()
+        for _, (_, due_ns, made_ns) in records:
+            self.rows.extend((now_ns, now_ns - due_ns, now_ns - made_ns))
+
+    def rotate(self, checkpoint_id: Any) -> None:
+        return None
+
+    def prepare(self, transaction: Any) -> None:
+        return None
+
+    def commit(self, permit: Any, handles: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.path.write_bytes(self.rows.tobytes())
+
+
+def first(record: tuple[str, int, int]) -> str:
+    return record[0]
+
+
+def count(state: tuple[int, int, int], record: tuple[str, int, int]) -> tuple[int, int, int]:
+    return (state[0] + 1, record[1], record[2])
+
+
+def run(rate: float, seconds: float, warm_up: float) -> dict[str, Any]:
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    flow = cc.Flow("latency")
+    (
+        flow.source(Paced(rate, seconds + warm_up))
+        .key_by(first)
+        .aggregate((0, 0, 0), count)
+        .sink(Latencies(directory))
+    )
+    try:
+        settings = cc.Settings(parallelism=2, checkpoint_dir=f"{directory}/checkpoints")
+        job = flow.start(settings)
+        job.wait()
+        checkpoints = job.checkpoints()
+        rows = array("q")
+        for path in Path(directory).glob("*]"):
+            rows.frombytes(path.read_bytes())
+    finally:
+        shutil.rmtree(directory)
+    seen = list(zip(rows[0::3], rows[1::3], rows[2::3], strict=True))
+    begin_ns = min(now for now, _, _ in seen) + int(warm_up * 1e9)
+    kept = [(due, made) for now, due, made in seen if now >= begin_ns]
+    return {
+        "benchmark": "latency",
+        "rate": rate,
+        "records": len(kept),
+        "checkpoints": len(checkpoints),
+        "from_made_ms": percentiles([made for _, made in kept]),
+        "from_due_ms": percentiles([due for due, _ in kept]),
+    }
+
+
+def percentiles(values_ns: list[int]) -> dict[str, float]:
+    ordered = sorted(values_ns)
+    at = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    return {
+        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] / 1e6, 3)
+        for name, part in at.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rates", type=float, nargs="+", default=[10_000, 50_000])
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--warm-up", type=float, default=3)
+    options = parser.parse_args()
+    for rate in options.rates:
+        print(json.dumps(run(rate, options.seconds, options.warm_up)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Keyed running count, tuples with string keys, through a shuffle: records/s, with and without snapshots.
+
+Prints a JSON line for each run, the protocols in turn, and one with the medians and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from bisect import bisect_left
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import crosscut as cc
+
+KEYS = 100_000
+ZIPF = 1.1
+TABLE_ROWS = 1 << 17
+
+
+class Discard(cc.Sink):
+    """A sink with nothing behind it: what is measured is the engine."""
+
+    def writer(self, context: cc.SinkContext) -> cc.SinkWriter:
+        return _DiscardWriter()
+
+
+class _DiscardWriter(cc.SinkWriter):
+    def recover(self, permit: Any, handles: Any) -> None:
+        pass
+
+    def write(self, records: list[Any]) -> None:
+        pass
+
+    def rotate(self, checkpoint_id: Any) -> None:
+        return None
+
+    def prepare(self, transaction: Any) -> None:
+        return None
+
+    def commit(self, permit: Any, handles: Any) -> None:
+        pass
+
+
+class ZipfRecords:
+    """Record i is (key, i); `rows` keys (a power of 2) are drawn by Zipf's law and then repeated."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.keys: list[str] | None = None
+
+    def __getstate__(self) -> int:
+        return self.rows
+
+    def __setstate__(self, rows: int) -> None:
+        self.__init__(rows)  # type: ignore[misc]
+
+    def __call__(self, i: int) -> tuple[str, int]:
+        keys = self.keys
+        if keys is None:
+            keys = self.keys = zipf_keys(self.rows)
+        return (keys[i & (self.rows - 1)], i)
+
+
+def zipf_keys(rows: int) -> list[str]:
+    """Return `rows` keys by Zipf's law; the same object for the same key."""
+    draw = random.Random(7)
+    bounds = list(accumulate(1.0 / rank**ZIPF for rank in range(1, KEYS + 1)))
+    names = [f"key-{rank:06d}" for rank in range(KEYS)]
+    return [names[bisect_left(bounds, draw.random() * bounds[-1])] for _ in range(rows)]
+
+
+def first(record: tuple[str, int]) -> str:
+    return record[0]
+
+
+def run(snapshots: str, seconds: float, batch_rows: int) -> dict[str, Any]:
+    """Run for `seconds` once the job is warm; return what was measured."""
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    flow = cc.Flow("throughput")
+    flow.source(cc.generate(ZipfRecords(TABLE_ROWS))).key_by(first).count().sink(Discard())
+    settings = cc.Settings(
+        parallelism=2,
+        checkpoint_dir=directory,
+        checkpoint_interval="1s",
+        snapshots=snapshots,  # type: ignore[arg-type]
+        batch_rows=batch_rows,
+        heartbeat_timeout="4s",
+    )
+    job = flow.start(settings)
+    try:
+        deadline = time.monotonic() + 60
+        while job.status != "running" or not job.progress()["records_read"]:
+            if job.wait(0.1) or time.monotonic() > deadline:
+                raise SystemExit("the job did not start")
+        job.wait(3)
+        before, started = counted(job)
+        cpu_before = cpu_seconds(job)
+        job.wait(seconds)
+        after, ended = counted(job)
+        cpu_after = cpu_seconds(job)
+        checkpoints = job.checkpoints()
+    finally:
+        job.cancel()
+        shutil.rmtree(directory)
+    return {
+        "benchmark": "throughput",
+        "snapshots": snapshots,
+        "records_per_s": round((after - before) / (ended - started)),
+        "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
+        "checkpoints": len(checkpoints),
+        "checkpoint_ms": [one.duration_ms for one in checkpoints][-5:],
+        "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
+        "state_bytes": checkpoints[-1].state_bytes if checkpoints else 0,
+    }
+
+
+def cpu_seconds(job: Any) -> float:
+    """Return the processor time of all workers: less noisy than the clock on a shared machine."""
+    ticks = 0
+    for worker in job.workers():
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def counted(job: Any) -> tuple[int, float]:
+    """Return records counted so far and the time, right after a heartbeat came in."""
+    seen = counts(job)
+    while True:
+        job.wait(0.002)
+        if counts(job) != seen:
+            return counts(job), time.monotonic()
+
+
+def counts(job: Any) -> int:
+    return sum(one.records_in for one in job.snapshot().tasks if "source" not in one.task.vertex)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-rows", type=int, default=1_000)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    measured: dict[str, list[int]] = {}
+    per_cpu: dict[str, list[int]] = {}
+    for _ in range(options.rounds):
+        for snapshots in ("none", "aligned"):
+            if options.only in ("", snapshots):
+                result = run(snapshots, options.seconds, options.batch_rows)
+                print(json.dumps(result), flush=True)
+                measured.setdefault(snapshots, []).append(result["records_per_s"])
+                per_cpu.setdefault(snapshots, []).append(result["records_per_cpu_s"])
+    medians = {name: statistics.median(rates) for name, rates in measured.items()}
+    if len(medians) == 2:
+        summary = {"medians": medians, "aligned/none": ratio(measured), "per_cpu": ratio(per_cpu)}
+        print(json.dumps(summary))
+
+
+def ratio(measured: dict[str, list[int]]) -> float:
+    """Return the median of aligned/none, pair by pair."""
+    pairs = zip(measured["aligned"], measured["none"], strict=True)
+    return round(statistics.median(aligned / none for aligned, none in pairs), 4)
+
+
+if __name__ == "__main__":
+    main()

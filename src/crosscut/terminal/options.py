@@ -1,0 +1,119 @@
+"""Every setting as an option of the command line, made from the settings themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import SettingsError, invariant
+from crosscut.settings import Restart, Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class DurationType(click.ParamType):
+    """A duration as `crosscut.Settings` takes it; a bare number is in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Duration:
+        """Return `value` as a setting."""
+        found: Duration = value
+        if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):
+            found = float(value)
+        try:
+            duration_ms(found, "it")
+        except SettingsError:
+            self.fail(f"{value!r} is not a duration such as '200ms', '1s', '5m'", parameter, context)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One setting: `group` is the setting that holds it ("restart"), or ""."""
+
+    group: str
+    name: str
+    kind: Any
+    default: Any
+    text: str | None
+
+    @property
+    def parameter(self) -> str:
+        return f"{self.group}_{self.name}" if self.group else self.name
+
+
+def settings_options(command: Command) -> Command:
+    """Add an option for every setting to a click command; `settings_from` reads them."""
+    for setting in reversed(list(_settings(Settings, ""))):
+        command = _option(setting)(command)
+    return command
+
+
+def settings_from(values: dict[str, Any]) -> Settings:
+    """Make the settings from the values of the options; None means that an option was not given.
+
+    Raises:
+        SettingsError: A value is out of range, or contradicts another.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for setting in _settings(Settings, ""):
+        if (value := values.get(setting.parameter)) is not None:
+            given.setdefault(setting.group, {})[setting.name] = value
+    own = given.get("", {})
+    if "restart" in given:
+        own["restart"] = Restart(**given["restart"])
+    return Settings(**own)
+
+
+def _settings(kind: type, group: str) -> Iterator[_Setting]:
+    hints, texts = get_type_hints(kind), _attribute_texts(kind)
+    for one in fields(kind):
+        hint = hints[one.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _settings(hint, one.name)
+            continue
+        invariant(one.default is not MISSING, f"setting {one.name} has no default")
+        yield _Setting(group, one.name, hint, one.default, texts.get(one.name))
+
+
+def _option(setting: _Setting) -> Callable[[Command], Command]:
+    name = setting.parameter.replace("_", "-")
+    if setting.kind is bool:
+        return click.option(f"--{name}/--no-{name}", setting.parameter, default=None, help=setting.text)
+    shown = None if setting.default is None else str(setting.default)
+    return click.option(
+        f"--{name}",
+        setting.parameter,
+        type=_click_type(setting),
+        default=None,
+        help=setting.text,
+        show_default=shown if shown is not None else False,
+    )
+
+
+def _click_type(setting: _Setting) -> click.ParamType:
+    kind = setting.kind
+    if kind is int:
+        return click.INT
+    if kind == Duration:
+        return DurationType()
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    invariant(kind in (str, str | None), f"setting {setting.name} of type {kind} has no option type")
+    return click.STRING
+
+
+def _attribute_texts(kind: type) -> dict[str, str]:
+    """Return what the docstring of `kind` says about each attribute."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in found}

@@ -1,0 +1,88 @@
+"""One SparkContext for all tests of this process, and jobs that leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jobs import Armed, hosts_tasks, is_gone, state_of, until
+from pyspark import SparkContext
+
+from crosscut.runtime.failpoints import VARIABLE
+from crosscut.spark.session import spark_context
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkContext]:
+    context, _ = spark_context(3, "process tests")
+    yield context
+    context.stop()
+
+
+class Started:
+    """The jobs of one test, and every worker process that was seen in them."""
+
+    def __init__(self, spark: SparkContext) -> None:
+        self._spark = spark
+        self._jobs: list[Any] = []
+        self.pids: set[int] = set()
+
+    def __call__(self, numbered: Any) -> Any:
+        """Start a job and have it cleaned up."""
+        job = numbered.start(self._spark)
+        self._jobs.append(job)
+        return job
+
+    def watch(self, job: Any) -> list[int]:
+        """Return the pids of the job's workers now, by index, and remember them."""
+        pids = [one.pid for one in job.workers()]
+        self.pids.update(pids)
+        return pids
+
+    def finish(self, job: Any, *checks: Callable[[], object], deadline_s: float = 60.0) -> None:
+        """Wait until `job` has ended well, running the checks again and again meanwhile."""
+
+        def has_ended() -> bool:
+            for check in checks:
+                check()
+            self.watch(job)
+            return bool(job.wait(0.02))
+
+        until(has_ended, f"the end of {job!r}", deadline_s)
+
+    def end(self) -> None:
+        for job in self._jobs:
+            if job._thread.is_alive():
+                self.watch(job)
+                job.cancel()
+        for pid in self.pids:
+            if state_of(pid) == "T":
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(hosts_tasks, self.pids)), f"workers {self.pids} to end", 15)
+
+
+@pytest.fixture
+def started(spark: SparkContext) -> Iterator[Started]:
+    jobs = Started(spark)
+    yield jobs
+    jobs.end()
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Armed]:
+    """Arm failpoints for the jobs that this test starts in this process."""
+
+    def armed(*rules: str) -> Armed:
+        plan = Armed(tmp_path / "failpoints", rules)
+        monkeypatch.setenv(VARIABLE, plan.value)
+        return plan
+
+    return armed
+
+
+__all__ = ["is_gone"]

@@ -1,0 +1,362 @@
+"""The jobs that process tests run, and the oracle: what a failure-free run would have put out.
+
+Every record is numbered and has a key. A keyed aggregate numbers the records of each key and adds up
+their numbers, and each update goes to the sink together with the record's number. From the committed
+files alone one can then tell whether a record was lost or counted twice, in the state or in the output
+(the running sum is both), whether one overtook another, and whether a file holds half a transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import crosscut as cc
+from crosscut.ids import CheckpointId
+from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.runtime.failpoints import VARIABLE
+from crosscut.store.checkpoint_store import open_store
+
+KEYS = 23
+DEADLINE_S = 60.0
+
+Record = tuple[str, int]
+
+
+def record(number: int) -> Record:
+    return f"key-{number % KEYS}", number
+
+
+def key_of(one: Record) -> str:
+    return one[0]
+
+
+def nothing() -> tuple[int, int, int]:
+    return 0, 0, 0
+
+
+def added(so_far: tuple[int, int, int], one: Record) -> tuple[int, int, int]:
+    """(how many records of this key so far, the sum of their numbers, the number of this one)."""
+    return so_far[0] + 1, so_far[1] + one[1], one[1]
+
+
+@dataclass(frozen=True)
+class Once:
+    """True for the first call in all processes of the job, or of all runs on the same directory."""
+
+    marker: Path
+
+    def __call__(self) -> bool:
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class NumberedJob:
+    """A job on `directory`: numbered records, a shuffle, a running count, files.
+
+    Attributes:
+        hook: Called with each record on the source's side of the shuffle; returns the record.
+        keyed_hook: Called with each record in the keyed task; may do anything but change it.
+        branches: Sources that are merged by a union; the last one has a tenth of the records.
+    """
+
+    directory: Path
+    count: int = 30_000
+    rate: float | None = 12_000
+    parallelism: int = 2
+    hook: Callable[[Record], Record] | None = None
+    keyed_hook: Callable[[Record], object] | None = None
+    branches: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def out(self) -> Path:
+        return self.directory / "out"
+
+    def counts(self) -> list[int]:
+        """How many records each branch has; their numbers follow each other."""
+        if self.branches == 1:
+            return [self.count]
+        return [self.count] * (self.branches - 1) + [self.count // 10]
+
+    def flow(self) -> cc.Flow:
+        flow = cc.Flow("numbered")
+        streams = []
+        first = 0
+        for branch, count in enumerate(self.counts()):
+            source = cc.generate(_numbers_from(first), count=count, rate=self.rate)
+            streams.append(flow.source(source).named(f"numbers-{branch}"))
+            first += count
+        stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
+        if self.hook is not None:
+            stream = stream.map(self.hook)
+        add = added if self.keyed_hook is None else _adding_with(self.keyed_hook)
+        stream.key_by(key_of).aggregate(nothing, add).named("sums").sink(cc.files.jsonl(self.out))
+        return flow
+
+    def all_settings(self) -> cc.Settings:
+        chosen: dict[str, Any] = {
+            "parallelism": self.parallelism,
+            "checkpoint_dir": str(self.checkpoint_dir),
+            "checkpoint_interval": "100ms",
+            "heartbeat_timeout": "5s",
+            "start_timeout": "40s",
+            "restart": cc.Restart(delay_step="50ms", delay_max="200ms"),
+        }
+        return cc.Settings(**(chosen | self.settings))
+
+    def start(self, spark: Any = None) -> Any:
+        return self.flow().start(self.all_settings(), spark=spark)
+
+    # The oracle.
+
+    def check_nothing_is_visible_too_early(self) -> None:
+        """I3, I9: every visible file was staged in a checkpoint whose log entry is durable."""
+        visible = {path.name for path in self.out.glob("part-*")} if self.out.exists() else set()
+        if not visible:
+            return
+        # Read after the files: the log only grows, so this can't accuse the innocent.
+        allowed = {handle["final"] for entry in self.completed() for handle in pending_handles(entry)}
+        assert visible <= {name.rpartition("/")[2] for name in allowed}
+
+    def completed(self) -> list[CheckpointCompleted]:
+        entries = open_store(str(self.checkpoint_dir), create=False).entries()
+        return [entry for _, entry in entries if isinstance(entry, CheckpointCompleted)]
+
+    def check_ids_only_grow(self) -> None:
+        """I6, along the whole job log."""
+        entries = [entry for _, entry in open_store(str(self.checkpoint_dir), create=False).entries()]
+        epochs = [entry.epoch for entry in entries]
+        assert epochs == sorted(epochs)
+        ids = [entry.checkpoint_id for entry in entries if isinstance(entry, CheckpointCompleted)]
+        assert ids == sorted(set(ids))
+
+    def check_output_is_exact(self) -> None:
+        """I1, I2, I4, I5: what is committed is what a run without failures commits."""
+        self.check_nothing_is_visible_too_early()
+        self.check_ids_only_grow()
+        found: dict[str, list[list[int]]] = defaultdict(list)
+        for path in sorted(self.out.glob("part-*")):
+            for line in path.read_text().splitlines():
+                key, update = json.loads(line)
+                found[key].append(update)
+        wanted = defaultdict(set)
+        for number in range(sum(self.counts())):
+            wanted[record(number)[0]].add(number)
+        assert found.keys() == wanted.keys()
+        for key, updates in found.items():
+            numbers = [number for _, _, number in updates]
+            assert len(numbers) == len(set(numbers)), f"{key}: records counted twice"
+            assert set(numbers) == wanted[key], f"{key}: records lost or invented"
+            assert [position for position, _, _ in updates] == list(range(1, len(updates) + 1)), key
+            running = 0
+            for _, total, number in updates:
+                running += number
+                assert total == running, f"{key}: the state does not belong to the output"
+            for split in self._split_of_each(numbers):
+                assert split == sorted(split), f"{key}: records overtook each other"
+
+    def check_nothing_is_left_over(self) -> None:
+        """I11: no staged file, no part that no retained checkpoint refers to, no temporary file."""
+        leftovers = [path for path in self.out.iterdir() if not path.name.startswith("part-")]
+        assert leftovers == []
+        entries = self.completed()[-self.all_settings().retain :]
+        kept = {
+            part.path for entry in entries for one in entry.snapshots for part in one.snapshot.parts
+        } - {""}
+        stored = {
+            str(path.relative_to(self.checkpoint_dir))
+            for path in (self.checkpoint_dir / "parts").rglob("*")
+            if path.is_file()
+        }
+        assert stored <= kept
+        names = [path.name for path in (self.checkpoint_dir / "log").iterdir()]
+        assert all(name == "hint" or name.endswith(".json") for name in names), names
+
+    def _split_of_each(self, numbers: list[int]) -> list[list[int]]:
+        splits: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number in numbers:
+            branch, first = 0, 0
+            for branch, count in enumerate(self.counts()):
+                if number < first + count:
+                    break
+                first += count
+            splits[branch, (number - first) % self.parallelism].append(number)
+        return list(splits.values())
+
+
+def _numbers_from(first: int) -> Callable[[int], Record]:
+    def numbered(index: int) -> Record:
+        return record(first + index)
+
+    return numbered
+
+
+def _adding_with(hook: Callable[[Record], object]) -> Callable[[tuple[int, int, int], Record], Any]:
+    def add(so_far: tuple[int, int, int], one: Record) -> tuple[int, int, int]:
+        hook(one)
+        return added(so_far, one)
+
+    return add
+
+
+def pending_handles(entry: CheckpointCompleted) -> list[Any]:
+    return [pending.handle for one in entry.snapshots for pending in one.snapshot.pending]
+
+
+def snapshot_of_tree(directory: Path) -> dict[str, bytes | None]:
+    """Return every file's bytes, and None for directories, by relative path."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+# Waiting, and processes.
+
+
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Wait until `condition()` is true and return its value."""
+    pause = threading.Event()
+    ends_s = time.monotonic() + deadline_s
+    while not (found := condition()):
+        assert time.monotonic() < ends_s, f"waited {deadline_s:g} s for {what}"
+        pause.wait(0.01)
+    return found
+
+
+def state_of(pid: int) -> str:
+    """Return the state letter of a process: "R", "S", "T" (stopped), "Z", or "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def is_gone(pid: int) -> bool:
+    return state_of(pid) in ("", "Z")
+
+
+def hosts_tasks(pid: int) -> bool:
+    """Tell whether a process still runs an event loop with the job's code in it.
+
+    Spark keeps idle Python processes for later Spark tasks, also those that were workers: what must
+    not survive is the worker in it, and that has a loop.
+    """
+    try:
+        opened = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any("eventpoll" in name for name in opened)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes below `pid`, at any depth."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            direct = [int(text) for text in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in direct:
+            found += [child, *children_of(child)]
+    return found
+
+
+@dataclass(frozen=True)
+class Armed:
+    """Failpoints for jobs that start while it is in the environment."""
+
+    directory: Path
+    rules: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return ";".join((str(self.directory), *self.rules))
+
+    @property
+    def fired(self) -> set[str]:
+        """The rules that were carried out."""
+        marks = {path.name for path in self.directory.iterdir()}
+        return {
+            rule for position, rule in enumerate(self.rules) if f"{position}-{rule.split(':')[0]}" in marks
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: self.value}
+
+
+# Hooks: what user code may do to a worker.
+
+
+@dataclass(frozen=True)
+class KillBehindCheckpoint:
+    """SIGKILL the process at a record above `number`, once a checkpoint is complete."""
+
+    once: Once
+    log: Path
+    number: int
+
+    def __call__(self, one: Record) -> Record:
+        if one[1] >= self.number and (self.log / f"{3:020d}.json").exists() and self.once():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return one
+
+
+def shaken(one: Record) -> Record:
+    """Not deterministic: takes a different time each run, so batches and interleavings differ."""
+    if random.random() < 0.0005:
+        sum(range(random.randrange(20_000)))
+    return one
+
+
+# A driver of its own: `python jobs.py DIRECTORY COUNT RATE`.
+
+
+def driver_main(directory: Path, count: int, rate: float, **settings: Any) -> None:
+    """Run a job and report on standard output: one JSON object a line."""
+    job = NumberedJob(directory, count=count, rate=rate, settings=settings).start()
+
+    def report(**found: Any) -> None:
+        print(json.dumps(found), flush=True)
+
+    try:
+        reported: list[int] = []
+        while not job.wait(0.05):
+            pids = [one.pid for one in job.workers()]
+            if pids != reported:
+                report(pids=pids)
+                reported = pids
+        report(status=job.status)
+    except cc.CrosscutError as error:
+        report(status=job.status, error=str(error), kind=type(error).__name__)
+    except KeyboardInterrupt:
+        report(status=job.status, interrupted=True, checkpoints=len(job.checkpoints()))
+
+
+if __name__ == "__main__":
+    driver_main(
+        Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), **json.loads((sys.argv[4:] or ["{}"])[0])
+    )
+
+_ = CheckpointId

@@ -1,0 +1,289 @@
+"""A coordinator of two workers, `numbers -> out`, taken to any of its phases; samples of every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.effects import JobEffect, SendMessage
+from crosscut.protocol.events import (
+    CancelRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    JobEvent,
+    LinkClosed,
+    LogTailRead,
+    MessageReceived,
+    PartsListed,
+    SplitsDiscovered,
+    StopRequested,
+    Timer,
+    TimerFired,
+    TimerKind,
+    WorkersEnded,
+)
+from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    CoordinatorMessage,
+    EpochClaimed,
+    FailureCause,
+    Part,
+    Peer,
+    PendingTransaction,
+    RecordsFlowing,
+    RegisterWorker,
+    Snapshot,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    SplitAssignment,
+    TaskFailed,
+    TaskSnapshot,
+    TransactionsCommitted,
+    WorkerHeartbeat,
+    WorkerMessage,
+    WorkerReady,
+)
+from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+
+S0, S1 = (TaskId(VertexId("numbers"), index) for index in (0, 1))
+K0, K1 = (TaskId(VertexId("out"), index) for index in (0, 1))
+TASKS = (S0, S1, K0, K1)
+LINEAGE = Lineage("lineage")
+LINKS = (11, 12)
+SPLITS = tuple(SplitAssignment(task, [f"split {task.index}"]) for task in (S0, S1))
+CAUSE = FailureCause("ValueError", "bad record", "parse", "'x'", "Traceback ...")
+
+
+def job_rules(
+    *,
+    failures_max: int = 10,
+    delay_ms: int = 0,
+    checkpoint_failures_max: int = 2,
+    periodic: bool = True,
+    retain: int = 2,
+    slots: int | None = None,
+    driver: str = "driver 1",
+) -> JobRules:
+    return JobRules(
+        identity=JobIdentity(driver, LINEAGE, "graph", 2, 8, "host"),
+        tasks=frozenset(TASKS),
+        sources=frozenset((S0, S1)),
+        sinks=frozenset((K0, K1)),
+        checkpoints=CheckpointRules(periodic, 1_000, 60_000, checkpoint_failures_max),
+        restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000),
+        retain=retain,
+        heartbeat_timeout_ms=4_000,
+        start_timeout_ms=30_000,
+        slots=slots,
+    )
+
+
+def claim(epoch: int = 1, first: int = 1, driver: str = "driver 1") -> EpochClaimed:
+    return EpochClaimed(Epoch(epoch), LINEAGE, driver, "graph", 2, 8, CheckpointId(first), "host")
+
+
+def snapshot(task: TaskId, n: int, epoch: int = 1, *, drained: bool = False) -> Snapshot:
+    if task.vertex == "numbers":
+        return Snapshot(positions={"split": n}, drained=drained)
+    part = Part(f"parts/{n}/out-{task.index}-{epoch}-ab", 1, "00")
+    pending = (PendingTransaction(CheckpointId(n), f"{task}/{n}"),)
+    return Snapshot(parts=(part,), pending=pending, drained=drained)
+
+
+def completed(n: int, epoch: int = 1, *, final: bool = False) -> CheckpointCompleted:
+    snapshots = tuple(TaskSnapshot(task, snapshot(task, n, epoch, drained=final)) for task in TASKS)
+    return CheckpointCompleted(Epoch(epoch), CheckpointId(n), snapshots, final)
+
+
+def paths(n: int, epoch: int = 1) -> tuple[str, ...]:
+    return tuple(f"parts/{n}/out-{index}-{epoch}-ab" for index in (0, 1))
+
+
+def registration(worker: int, attempt: int) -> RegisterWorker:
+    return RegisterWorker(WorkerIndex(worker), AttemptId(attempt), "localhost", attempt, 9_000 + attempt)
+
+
+def peers(*attempts: int) -> tuple[Peer, ...]:
+    return tuple(Peer(WorkerIndex(i), "localhost", 9_000 + attempt) for i, attempt in enumerate(attempts))
+
+
+def both(message: CoordinatorMessage) -> list[JobEffect]:
+    return [SendMessage(link, message) for link in LINKS]
+
+
+class Talk:
+    """A conversation with a coordinator; every method returns the effects of its last event."""
+
+    def __init__(self, make: Callable[[JobRules], Coordinator] = Coordinator, **rules: Any) -> None:
+        self.coordinator = make(job_rules(**rules))
+        self.coordinator.start()
+
+    def hear(self, *events: JobEvent) -> list[JobEffect]:
+        effects: list[JobEffect] = []
+        for event in events:
+            effects = self.coordinator.handle(event)
+        return effects
+
+    def fire(self, kind: TimerKind, epoch: int = 1, number: int = 0) -> list[JobEffect]:
+        return self.hear(TimerFired(Timer(kind, Epoch(epoch), number)))
+
+    def message(self, worker: int, message: WorkerMessage) -> list[JobEffect]:
+        return self.hear(MessageReceived(LINKS[worker], message))
+
+    def register(self) -> list[JobEffect]:
+        self.message(0, registration(0, 1))
+        return self.message(1, registration(1, 2))
+
+    def ready(self, epoch: int = 1) -> list[JobEffect]:
+        self.message(0, WorkerReady(Epoch(epoch)))
+        return self.message(1, WorkerReady(Epoch(epoch)))
+
+    def gathering(self) -> list[JobEffect]:
+        return self.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(1))
+
+    def running(self) -> list[JobEffect]:
+        self.gathering()
+        self.register()
+        return self.ready()
+
+    def acknowledge(self, n: int, epoch: int = 1, *, drained: bool = False) -> list[JobEffect]:
+        effects: list[JobEffect] = []
+        for task in TASKS:
+            one = snapshot(task, n, epoch, drained=drained)
+            effects = self.message(
+                task.index, SnapshotAcknowledged(Epoch(epoch), CheckpointId(n), task, one)
+            )
+        return effects
+
+    def complete(self, n: int, index: int, epoch: int = 1, *, drained: bool = False) -> list[JobEffect]:
+        """Trigger, acknowledge and append checkpoint n as log entry `index`."""
+        self.fire("trigger", epoch)
+        self.acknowledge(n, epoch, drained=drained)
+        return self.hear(EntryAppended(index))
+
+    def committed(self, n: int, epoch: int = 1) -> list[JobEffect]:
+        self.message(0, TransactionsCommitted(Epoch(epoch), CheckpointId(n), K0))
+        return self.message(1, TransactionsCommitted(Epoch(epoch), CheckpointId(n), K1))
+
+    def failed(self, epoch: int = 1, cause: FailureCause = CAUSE) -> list[JobEffect]:
+        return self.message(0, TaskFailed(Epoch(epoch), K0, cause))
+
+
+def talk_in(phase: Phase, make: Callable[[JobRules], Coordinator] = Coordinator) -> Talk:
+    """Return a conversation in epoch 1 that has come to `phase` (in CLAIMING: no epoch yet)."""
+    talk = Talk(make, delay_ms=100)
+    match phase:
+        case Phase.CLAIMING:
+            pass
+        case Phase.GATHERING:
+            talk.gathering()
+        case Phase.RESTORING:
+            talk.gathering()
+            talk.register()
+        case _:
+            talk.running()
+    match phase:
+        case Phase.FINISHING:
+            talk.complete(1, 2, drained=True)
+        case Phase.STOPPING:
+            talk.hear(StopRequested())
+        case Phase.WAITING:
+            talk.failed()
+        case Phase.ENDED:
+            talk.hear(CancelRequested())
+        case _:
+            pass
+    assert talk.coordinator.phase is phase
+    return talk
+
+
+def messages(epoch: Epoch) -> tuple[WorkerMessage, ...]:
+    """Return one message of every kind that carries an epoch."""
+    n = CheckpointId(1)
+    return (
+        WorkerReady(epoch),
+        RecordsFlowing(epoch),
+        TaskFailed(epoch, K0, CAUSE),
+        SnapshotAcknowledged(epoch, n, K0, snapshot(K0, 1)),
+        SnapshotDeclined(epoch, n, K0, "superseded"),
+        SourceDrained(epoch, S0),
+        TransactionsCommitted(epoch, n, K0),
+        WorkerHeartbeat(epoch),
+    )
+
+
+TIMER_KINDS: tuple[TimerKind, ...] = (
+    "trigger",
+    "checkpoint-timeout",
+    "gather",
+    "restore",
+    "liveness",
+    "restart",
+    "forget-failure",
+    "retry-append",
+    "stop",
+)
+
+
+def events() -> list[JobEvent]:
+    """Return at least one event of every kind, with sensible and with senseless content."""
+    timers = [Timer(kind, Epoch(epoch), number) for kind in TIMER_KINDS for epoch in (0, 1, 2) for number in (0, 1)]
+    sent = [*messages(Epoch(0)), *messages(Epoch(1)), *messages(Epoch(2))]
+    sent += [registration(0, 1), registration(0, 3), registration(1, 4), registration(7, 5)]
+    return [
+        ClockRead(5, "now"),
+        *map(TimerFired, timers),
+        *(MessageReceived(link, message) for link in (*LINKS, 99) for message in sent),
+        *(LinkClosed(link, "reset") for link in (*LINKS, 99)),
+        WorkersEnded("aborted"),
+        LogTailRead(()),
+        LogTailRead(((1, claim()), (2, completed(1)))),
+        SplitsDiscovered(SPLITS),
+        *(EntryAppended(index) for index in (1, 2, 3)),
+        *(EntryTaken(index) for index in (1, 2, 3)),
+        *(EntryUncertain(index, "time out") for index in (1, 2, 3)),
+        *(EntryRefused(index, "no space") for index in (1, 2, 3)),
+        *(EntryRead(index, entry) for index in (1, 2, 3) for entry in (None, claim(2), completed(1))),
+        PartsListed(("parts/1/out-0-0-ab",)),
+        StopRequested(),
+        CancelRequested(),
+        CancelRequested(CAUSE),
+    ]
+
+
+def state_of(machine: Any) -> Any:
+    """Return everything that a machine remembers, as a value that can be compared, but its counters."""
+    if isinstance(machine, dict):
+        return {key: state_of(value) for key, value in machine.items()}
+    if not hasattr(machine, "__dict__") or isinstance(machine, type | Phase):
+        return machine
+    return {
+        name: state_of(value)
+        for name, value in vars(machine).items()
+        if name not in ("dropped", "_silence", "_rules")
+    }
+
+
+def check_stale_epochs_change_nothing(make: Callable[[JobRules], Coordinator]) -> None:
+    """Send every message of an older and of a newer epoch in every phase; nothing may come of it."""
+    for phase in Phase:
+        if phase in (Phase.CLAIMING, Phase.GATHERING, Phase.ENDED):
+            continue
+        for epoch in (0, 2):
+            for message in messages(Epoch(epoch)):
+                talk = talk_in(phase, make)
+                if phase in (Phase.RUNNING, Phase.STOPPING):
+                    talk.fire("trigger")
+                before = deepcopy(state_of(talk.coordinator))
+                assert talk.message(0, message) == [], f"{message} in {phase}"
+                assert state_of(talk.coordinator) == before, f"{message} in {phase}"
+                assert talk.coordinator.dropped["stale epoch"] == 1
