@@ -1,16 +1,134 @@
-"""Workers that die, at the worst moments: what is committed is what a run without failures commits."""
+"""Workers that die at the worst moments: what is committed is what a run without failures commits."""
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs import NumberedJob
+import pytest
+from jobs import Armed, KillBehindCheckpoint, NumberedJob, Once, is_gone, shaken, until
+
+Arm = Callable[..., Armed]
+
+
+def run_and_check(numbered: NumberedJob, started: Any) -> Any:
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.status == "finished"
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+    return job
 
 
 def test_a_run_without_failures_is_exact(tmp_path: Path, started: Any) -> None:
-    numbered = NumberedJob(tmp_path)
+    """The oracle accepts what it has to accept."""
+    job = run_and_check(NumberedJob(tmp_path), started)
+    assert job.progress()["restarts"] == 0
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_source_killed_between_its_records_and_its_barrier_changes_nothing(
+    tmp_path: Path, started: Any, parallelism: int
+) -> None:
+    """A1, I1, I2, I4: batches behind the last checkpoint have left the source already."""
+    kill = KillBehindCheckpoint(Once(tmp_path / "killed"), tmp_path / "checkpoints" / "log", 5_000)
+    numbered = NumberedJob(tmp_path, parallelism=parallelism, hook=kill)
+    job = run_and_check(numbered, started)
+    assert kill.once.marker.exists()
+    assert job.progress()["restarts"] == 1
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
+    tmp_path: Path, started: Any, arm: Arm, branches: int
+) -> None:
+    """A2, I2, I4, I5: one input has delivered the barrier and is blocked, another one has not."""
+    armed = arm("align.partial:kill:3:0", "align.partial:kill:5:1")
+    job = run_and_check(NumberedJob(tmp_path, count=20_000, branches=branches), started)
+    assert armed.fired == set(armed.rules)
+    assert job.progress()["restarts"] == 2
+
+
+@pytest.mark.parametrize("place", ["snapshot.frozen", "snapshot.encoded", "snapshot.stored"])
+def test_a_worker_killed_while_its_snapshot_is_stored_changes_nothing(
+    tmp_path: Path, started: Any, arm: Arm, place: str
+) -> None:
+    """A3, A4, I6, I8: between freeze and upload, and between upload and acknowledgement."""
+    armed = arm(f"{place}:kill:6:0", f"{place}:kill:12:1")
+    run_and_check(NumberedJob(tmp_path), started)
+    assert armed.fired == set(armed.rules)
+
+
+@pytest.mark.parametrize("place", ["commit.told", "commit.before", "commit.after"])
+def test_a_worker_killed_around_a_commit_changes_nothing(
+    tmp_path: Path, started: Any, arm: Arm, place: str
+) -> None:
+    """F1, F2, I9: the log entry is durable, so every task's part of the output has to become visible."""
+    armed = arm(f"{place}:kill:4:0", f"{place}:kill:7:1")
+    run_and_check(NumberedJob(tmp_path), started)
+    assert armed.fired == set(armed.rules)
+
+
+@pytest.mark.parametrize("place", ["restore.begin", "restore.state", "restore.task", "restore.ready"])
+def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
+    tmp_path: Path, started: Any, arm: Arm, place: str
+) -> None:
+    """A5, I4, I10: the first kill is in the running job, those in the restores follow from it."""
+    passes = 2 if place in ("restore.begin", "restore.ready") else 3
+    armed = arm(
+        "snapshot.stored:kill:6:0", f"{place}:kill:{passes}:1", f"{place}:kill:{passes}:0", "close:kill:2:1"
+    )
+    job = run_and_check(NumberedJob(tmp_path), started)
+    assert armed.fired >= set(armed.rules[:3])
+    assert job.progress()["restarts"] >= 3
+
+
+def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_deterministic(
+    tmp_path: Path, started: Any
+) -> None:
+    """A6, I1, I2, I10: bursts of SIGKILL at both workers, at moments that differ in every run."""
+    seed = random.SystemRandom().randrange(2**32)
+    choices = random.Random(seed)
+    numbered = NumberedJob(tmp_path, count=50_000, rate=12_000, hook=shaken)
     job = started(numbered)
+    for _ in range(4):
+        before = len(job.checkpoints())
+        wanted = choices.randint(1, 3)
+        until(lambda: job.wait(0) or len(job.checkpoints()) >= before + wanted, f"checkpoints, seed {seed}")  # noqa: B023
+        victims = choices.sample(started.watch(job), choices.randint(1, 2))
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: all(map(is_gone, victims)), "the killed to die")  # noqa: B023
     started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.progress()["restarts"] >= 4, f"seed {seed}"
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "snapshot.stored:kill:1:0",  # before the final checkpoint is complete
+        "commit.told:kill:1:1",  # it is complete, and not committed
+        "commit.after:kill:1:0",  # one sink has committed the tail
+    ],
+)
+def test_a_worker_killed_around_the_final_checkpoint_loses_no_tail(
+    tmp_path: Path, started: Any, arm: Arm, rule: str
+) -> None:
+    """F5, I1, I2: with no periodic checkpoint in the way, the only one is the final one."""
+    armed = arm(rule)
+    numbered = NumberedJob(tmp_path, count=5_000, rate=None, settings={"checkpoint_interval": "1h"})
+    run_and_check(numbered, started)
+    assert armed.fired == {rule}
+
+
+def test_a_branch_may_end_long_before_the_other(tmp_path: Path, started: Any, arm: Arm) -> None:
+    """F5: checkpoints go on behind the end of one source, and a kill there loses nothing."""
+    armed = arm("align.partial:kill:9:1", "commit.after:kill:9:0")
+    run_and_check(NumberedJob(tmp_path, count=24_000, rate=8_000, branches=2), started)
+    assert armed.fired == set(armed.rules)

@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.simulation.alignment import BATCH, check_alignment
 
 from crosscut.ids import CheckpointId
-from tests.simulation.alignment import BATCH, check_alignment
 
 
 @st.composite

@@ -18,7 +18,9 @@ ATTEMPTS_MAX = 3
 
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from(["prepare", "skip", "complete", "repeat", "succeed", "fail"]), max_size=60))
-def test_everything_at_or_below_a_completed_checkpoint_is_committed_and_nothing_else(steps: list[str]) -> None:
+def test_everything_at_or_below_a_completed_checkpoint_is_committed_and_nothing_else(
+    steps: list[str],
+) -> None:
     """F1, F2."""
     machine = Committer(Lineage("lineage"), Epoch(4), ATTEMPTS_MAX)
     barrier = CheckpointId(0)

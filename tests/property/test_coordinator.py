@@ -7,7 +7,6 @@ from collections import Counter
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from tests.simulation.protocol_world import Seeded, Tape, World
 
 SEEDS = 1_500

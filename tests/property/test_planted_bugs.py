@@ -6,6 +6,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.simulation.alignment import BATCH, check_alignment
+from tests.simulation.conversation import check_stale_epochs_change_nothing
+from tests.simulation.protocol_world import Make, Seeded, Violation, World
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
@@ -45,9 +48,6 @@ from crosscut.protocol.messages import (
     SnapshotAcknowledged,
     TaskSnapshot,
 )
-from tests.simulation.alignment import BATCH, check_alignment
-from tests.simulation.conversation import check_stale_epochs_change_nothing
-from tests.simulation.protocol_world import Make, Seeded, Violation, World
 
 SEEDS_MAX = 2_500
 
@@ -242,9 +242,7 @@ class WritesOnAfterBeingOvertaken(LogWriter):
         (ReusesIds, ("I6", "I8")),
     ],
 )
-def test_the_world_finds_a_coordinator_that(
-    planted: type[Coordinator], invariants: tuple[str, ...]
-) -> None:
+def test_the_world_finds_a_coordinator_that(planted: type[Coordinator], invariants: tuple[str, ...]) -> None:
     """B4, B6, C2."""
     assert found(Make(coordinator=planted)).startswith(invariants)
 
@@ -272,7 +270,7 @@ def test_a_sweep_that_does_not_look_at_the_manifests_is_found(monkeypatch: pytes
     def old_ones(listed: Iterable[str], _kept: object, epoch: Epoch) -> tuple[str, ...]:
         return retention.unreferenced((path for path in listed if int(path.split("-")[2]) < epoch), ())
 
-    monkeypatch.setattr(job.retention, "orphans", old_ones)
+    monkeypatch.setattr(retention, "orphans", old_ones)
     assert found().startswith("I8")
 
 
@@ -296,5 +294,5 @@ def test_a_task_that_builds_on_a_void_snapshot_is_harmless_as_long_as_dangling_p
     careless = Make(builds_on_completed=False)
     for seed in range(150):
         World(Seeded(seed, 600), careless).run()
-    monkeypatch.setattr(job.retention, "dangling", lambda *_: ())
+    monkeypatch.setattr(retention, "dangling", lambda *_: ())
     assert found(careless).startswith("I8")

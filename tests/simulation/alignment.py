@@ -100,7 +100,9 @@ def check_alignment(
     while True:
         for index, channel in enumerate(channels):
             assert machine.is_blocked(channel) == oracle.is_blocked(index), f"{channel} after {oracle}"
-        open_ones = [index for index, rest in enumerate(left) if rest and not machine.is_blocked(channels[index])]
+        open_ones = [
+            index for index, rest in enumerate(left) if rest and not machine.is_blocked(channels[index])
+        ]
         if not open_ones:
             blocked = [n for n in oracle.last if n not in oracle.ended]
             if not any(left) and not blocked:

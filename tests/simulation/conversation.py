@@ -159,9 +159,7 @@ class Talk:
         effects: list[JobEffect] = []
         for task in TASKS:
             one = snapshot(task, n, epoch, drained=drained)
-            effects = self.message(
-                task.index, SnapshotAcknowledged(Epoch(epoch), CheckpointId(n), task, one)
-            )
+            effects = self.message(task.index, SnapshotAcknowledged(Epoch(epoch), CheckpointId(n), task, one))
         return effects
 
     def complete(self, n: int, index: int, epoch: int = 1, *, drained: bool = False) -> list[JobEffect]:
@@ -236,7 +234,9 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
 
 def events() -> list[JobEvent]:
     """Return at least one event of every kind, with sensible and with senseless content."""
-    timers = [Timer(kind, Epoch(epoch), number) for kind in TIMER_KINDS for epoch in (0, 1, 2) for number in (0, 1)]
+    timers = [
+        Timer(kind, Epoch(epoch), number) for kind in TIMER_KINDS for epoch in (0, 1, 2) for number in (0, 1)
+    ]
     sent = [*messages(Epoch(0)), *messages(Epoch(1)), *messages(Epoch(2))]
     sent += [registration(0, 1), registration(0, 3), registration(1, 4), registration(7, 5)]
     return [

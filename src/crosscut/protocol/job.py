@@ -363,10 +363,10 @@ class Coordinator:
 
     def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
         self._silence.pop(link, None)
-        for index, place in self._reserve.items():
-            if place.link == link:
-                del self._reserve[index]
-                return []
+        waiting = next((index for index, place in self._reserve.items() if place.link == link), None)
+        if waiting is not None:
+            del self._reserve[waiting]
+            return []
         index = next((index for index, place in self.held.items() if place.link == link), None)
         if index is None:
             return []

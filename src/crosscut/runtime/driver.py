@@ -52,9 +52,11 @@ from crosscut.protocol.job import Coordinator, JobRules
 from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
+    CommitCheckpoint,
     HaltTasks,
     LogEntry,
     RecordsFlowing,
+    SnapshotAcknowledged,
     SplitAssignment,
     WorkerHeartbeat,
     WorkerMessage,
@@ -185,6 +187,8 @@ class CoordinatorDriver:
         if not isinstance(event, MessageReceived):
             return
         message = event.message
+        if isinstance(message, SnapshotAcknowledged):
+            self._failpoints("driver.acknowledged")
         worker = next(
             (index for index, place in self._coordinator.held.items() if place.link == event.link), None
         )
@@ -205,6 +209,8 @@ class CoordinatorDriver:
         for effect in effects:
             match effect:
                 case SendMessage(number, message):
+                    if isinstance(message, CommitCheckpoint):
+                        self._failpoints("driver.commit")
                     if (link := self._links.get(number)) is not None:
                         link.say(message)
                 case CloseLink(number):

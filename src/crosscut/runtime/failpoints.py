@@ -47,6 +47,7 @@ class Failpoints:
 
     def __init__(self, plan: Plan | None, worker: int | None) -> None:
         self._plan = plan
+        self.is_armed = plan is not None
         self._worker = worker
         self._passed: Counter[str] = Counter()
 

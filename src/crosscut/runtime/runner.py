@@ -105,6 +105,8 @@ class TaskRunner:
             self.due_ns = ended_ns + int(task.wait_ms * 1e6) if task.wait_ms else 0
         if channel is not None:
             self._pool.consumed(task, channel)
+            if self._pool.failpoints.is_armed and task.is_aligning:
+                self._pool.failpoints("align.partial")
         if task.has_buffered:
             self._flush_if_due(ended_ns)
         self.drain((ended_ns - now_ns) // 1_000)
@@ -320,6 +322,7 @@ class TaskPool:
     async def close(self) -> None:
         """End everything of this epoch. Threads that hang in user code are left behind, fenced."""
         self._is_over = True
+        self.failpoints("close")
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._background):
@@ -442,7 +445,8 @@ class TaskPool:
 
     def _sleep(self) -> None:
         """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
-        waiting = [runner.due_ns for runner in self._runners if runner.due_ns and runner.task.has_work]
+        # A clogged task is woken by its channel: its time may long have come.
+        waiting = [one.due_ns for one in self._runners if one.due_ns and not one.clogged and one.task.has_work]
         if not waiting:
             return
         due_ns = min(waiting)

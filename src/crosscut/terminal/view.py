@@ -1,0 +1,163 @@
+"""A running job in the terminal: a live display, or occasional lines where that makes no sense."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.filesize import decimal
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from crosscut.runtime.status import JobStatus
+
+_LINE_EVERY_S = 1.0
+_WIDTH_OF_A_FILE = 200
+_BAR_WIDTH = 40
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console; into a file or pipe it writes lines that are not cut at 80 columns."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_A_FILE
+    return console
+
+
+class RecordsRead:
+    """How many records the sources have read in all epochs, about.
+
+    The counters of a job begin anew with each epoch, which goes back to a checkpoint. How far it goes
+    back is taken from the counter at the time that this checkpoint was seen.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._epoch = 0
+        self._base = 0
+        self._checkpoint_id = 0
+        self._at_checkpoint = 0
+
+    def update(self, status: JobStatus) -> int:
+        """Take the newest status, return the total."""
+        if status.epoch != self._epoch:
+            self._epoch, self._base = status.epoch, self._at_checkpoint
+        self.total = self._base + status.records_read
+        newest = status.checkpoints[-1].checkpoint_id if status.checkpoints else 0
+        if newest != self._checkpoint_id:
+            self._checkpoint_id, self._at_checkpoint = newest, self.total
+        return self.total
+
+
+class JobView(ABC):
+    """Shows a job. A context manager; `show` is called with every status, some times a second.
+
+    Args:
+        total: Records there are to read, if that is known.
+    """
+
+    def __init__(self, console: Console, total: int | None = None) -> None:
+        self._console = console
+        self._total = total
+        self._read = RecordsRead()
+        self._started_s = time.monotonic()
+
+    @abstractmethod
+    def show(self, status: JobStatus) -> None:
+        """Show what the job looks like now."""
+
+    def note(self, text: str, style: str = "bold") -> None:
+        """Print a line that stays."""
+        self._console.print(Text(f"{self._elapsed():6.1f} s  {text}", style=style))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _share(self) -> float | None:
+        return min(1.0, self._read.total / self._total) if self._total else None
+
+
+def job_view(console: Console, *, plain: bool, total: int | None = None) -> JobView:
+    """Return the view that suits the console: a live one needs a terminal."""
+    return LineView(console, total) if plain or not console.is_terminal else LiveView(console, total)
+
+
+class LineView(JobView):
+    """A line a second, and one whenever the phase or the epoch changes."""
+
+    def __init__(self, console: Console, total: int | None = None) -> None:
+        super().__init__(console, total)
+        self._last = ("", 0)
+        self._due_s = 0.0
+
+    def show(self, status: JobStatus) -> None:
+        read = self._read.update(status)
+        now = (status.phase, status.epoch)
+        if now == self._last and time.monotonic() < self._due_s:
+            return
+        self._last, self._due_s = now, time.monotonic() + _LINE_EVERY_S
+        share = self._share()
+        workers = " ".join(str(one.pid) for one in status.workers)
+        fields = (
+            f"{status.phase:<9}",
+            f"epoch {status.epoch}",
+            f"records {read:,}" + (f" ({share:.0%})" if share is not None else ""),
+            f"{status.records_per_second:,.0f} records/s",
+            f"checkpoints {status.checkpoints_completed}",
+            f"workers {workers or 'none'}",
+        )
+        self.note("  ".join(fields), style="")
+
+
+class LiveView(JobView):
+    """A display that changes in place, below the lines that stay."""
+
+    def __init__(self, console: Console, total: int | None = None) -> None:
+        super().__init__(console, total)
+        self._live = Live(console=console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, status: JobStatus) -> None:
+        read = self._read.update(status)
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim")
+        grid.add_column()
+        grid.add_row("phase", f"{status.phase}, epoch {status.epoch}, {self._elapsed():.1f} s")
+        grid.add_row("records", f"{read:,}, {status.records_per_second:,.0f} records/s")
+        grid.add_row("checkpoints", _checkpoints(status))
+        grid.add_row("workers", ", ".join(f"pid {one.pid}" for one in status.workers) or "none yet")
+        parts: list[Text | ProgressBar | Table] = [Text(status.name, style="bold"), grid]
+        share = self._share()
+        if share is not None:
+            parts.insert(1, ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH))
+        self._live.update(Group(*parts))
+
+
+def _checkpoints(status: JobStatus) -> str:
+    text = f"{status.checkpoints_completed} completed, {status.checkpoints_failed} failed"
+    if not status.checkpoints:
+        return text
+    newest = status.checkpoints[-1]
+    return f"{text}; the last: {decimal(newest.state_bytes)} in {newest.duration_ms} ms"

@@ -1,0 +1,218 @@
+"""Drivers that die or sleep: the job log alone says what the next driver has to do.
+
+The driver that is killed is a process of its own; the one that takes over runs in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+from jobs import Armed, NumberedJob, children_of, is_gone, pending_handles, until
+
+
+class Driver:
+    """A job in a process of its own, and what it has reported so far."""
+
+    def __init__(
+        self, numbered: NumberedJob, environment: dict[str, str] | None = None, **settings: Any
+    ) -> None:
+        arguments = [str(numbered.directory), str(numbered.count), str(numbered.rate), json.dumps(settings)]
+        self._process = subprocess.Popen(
+            [sys.executable, jobs.__file__, *arguments],
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self.reports: list[dict[str, Any]] = []
+        self.errors = ""
+        self.family: set[int] = set()
+        self._readers = [
+            threading.Thread(target=self._read_reports), threading.Thread(target=self._read_errors)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_reports(self) -> None:
+        for line in self._process.stdout or ():
+            self.reports.append(json.loads(line))
+            # The JVM, Spark's daemon and the workers, as long as somebody can say who they are.
+            self.family.update(children_of(self.pid))
+
+    def _read_errors(self) -> None:
+        self.errors = self._process.stderr.read() if self._process.stderr else ""
+
+    @property
+    def workers(self) -> list[int]:
+        found = [report["pids"] for report in self.reports if "pids" in report]
+        return found[-1] if found else []
+
+    def wait(self, deadline_s: float = 60.0) -> int:
+        code = self._process.wait(deadline_s)
+        for reader in self._readers:
+            reader.join(deadline_s)
+        return code
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def family_is_gone(self) -> None:
+        """I11: nothing that this driver started has outlived it."""
+        until(lambda: all(map(is_gone, self.family)), f"processes {self.family} to end", 20)
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[..., Driver]]:
+    drivers: list[Driver] = []
+
+    def start(*arguments: Any, **settings: Any) -> Driver:
+        drivers.append(Driver(*arguments, **settings))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.kill()
+        driver.family_is_gone()
+
+
+def resume(numbered: NumberedJob, started: Any) -> Any:
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.status == "finished"
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+    return job
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "driver.acknowledged:kill:5",  # one of four acknowledgements is in
+        "driver.acknowledged:kill:7",  # three of four
+        "driver.append:kill:2",  # all are in, no log entry
+        "driver.appended:kill:2",  # the log entry is durable, nobody knows
+        "driver.completed:kill:2",  # ... the coordinator knows
+        "driver.commit:kill:4",  # ... and one of two workers has been told
+    ],
+)
+def test_a_driver_killed_around_the_log_entry_is_replaced_by_one_that_reads_the_log(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any, rule: str
+) -> None:
+    """B1, B2, B3, I8, I9: what the log holds is committed, what it does not hold never was."""
+    numbered = NumberedJob(tmp_path, count=20_000)
+    armed = Armed(tmp_path / "failpoints", (rule,))
+    driver = drive(numbered, armed.environment)
+    assert driver.wait() == -signal.SIGKILL, driver.errors
+    assert armed.fired == {rule}
+    numbered.check_nothing_is_visible_too_early()
+    completed = numbered.completed()
+    assert len(completed) == (1 if "acknowledged" in rule or rule.startswith("driver.append:") else 2)
+    driver.family_is_gone()
+    resume(numbered, started)
+    visible = {path.name for path in numbered.out.iterdir()}
+    for entry in completed:
+        assert {handle["final"].rpartition("/")[2] for handle in pending_handles(entry)} <= visible
+
+
+def test_a_driver_killed_when_one_sink_of_two_has_committed_is_replaced(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """B3, I9: the other sink stands still in its commit, so exactly one half is visible."""
+    numbered = NumberedJob(tmp_path, count=20_000)
+    armed = Armed(tmp_path / "failpoints", ("commit.before:stop:2:1",))
+    driver = drive(numbered, armed.environment)
+    until(lambda: armed.fired, "the worker to stop")
+    second = until(lambda: numbered.completed()[1:2], "checkpoint 2")[0]
+    finals = [handle["final"].rpartition("/")[2] for handle in pending_handles(second)]
+    # Both tasks had records, so there are two files, and one of them is there.
+    until(lambda: sum((numbered.out / name).exists() for name in finals) == len(finals) - 1, "half of it")
+    driver.kill()
+    stopped = [pid for pid in driver.family if jobs.state_of(pid) == "T"]
+    resume(numbered, started)
+    for pid in stopped:
+        if jobs.state_of(pid) == "T":
+            os.kill(pid, signal.SIGCONT)
+    driver.family_is_gone()
+    numbered.check_output_is_exact()
+
+
+def test_a_driver_killed_between_the_final_checkpoint_and_the_end_is_replaced(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """F5: the final checkpoint is complete; the next driver commits it and only then says finished."""
+    numbered = NumberedJob(tmp_path, count=5_000, rate=1e9, settings={"checkpoint_interval": "1h"})
+    armed = Armed(tmp_path / "failpoints", ("driver.completed:kill:1",))
+    driver = drive(numbered, armed.environment, checkpoint_interval="1h")
+    assert driver.wait() == -signal.SIGKILL, driver.errors
+    assert armed.fired
+    assert [entry.is_final for entry in numbered.completed()] == [True]
+    resume(numbered, started)
+    assert [entry.is_final for entry in numbered.completed()] == [True]
+    # Once more: a finished job is finished, and nothing is done again.
+    before = jobs.snapshot_of_tree(tmp_path)
+    assert started(numbered).wait(30)
+    assert jobs.snapshot_of_tree(tmp_path) == before
+
+
+def test_a_driver_killed_again_and_again_still_gets_there(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """B1, I6, I10: each driver goes on where the log ends, whatever the moment of the kill."""
+    numbered = NumberedJob(tmp_path, count=40_000)
+    for wanted in (2, 4):
+        driver = drive(numbered)
+        until(lambda: len(numbered.completed()) >= wanted, "checkpoints") if wanted == 4 else until(  # noqa: B023
+            lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "checkpoints"
+        )
+        driver.kill()
+        numbered.check_nothing_is_visible_too_early()
+    resume(numbered, started)
+
+
+def test_a_driver_that_slept_finds_itself_fenced_and_changes_nothing(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """B5, I7: SIGSTOP, a second driver takes over, SIGCONT in the middle of its run."""
+    numbered = NumberedJob(tmp_path, count=40_000)
+    asleep = drive(numbered, heartbeat_timeout="1s")
+    until(lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "two checkpoints")
+    os.kill(asleep.pid, signal.SIGSTOP)
+    job = started(numbered)
+    until(lambda: job.wait(0) or len(job.checkpoints()) >= 2, "checkpoints of the second driver")
+    assert not job.wait(0), "the second driver ended too early for this test"
+    os.kill(asleep.pid, signal.SIGCONT)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    numbered.check_output_is_exact()
+    assert asleep.wait() == 0, asleep.errors
+    last = asleep.reports[-1]
+    assert last["status"] == "fenced"
+    assert "another driver owns this job now" in last["error"]
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+def test_a_second_driver_takes_a_running_job_over(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """B5, I7: both are awake; the newest claim wins, the older driver ends as fenced."""
+    numbered = NumberedJob(tmp_path, count=40_000)
+    older = drive(numbered)
+    until(lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "two checkpoints")
+    resume(numbered, started)
+    assert older.wait() == 0, older.errors
+    assert older.reports[-1]["status"] == "fenced"
+    numbered.check_output_is_exact()

@@ -1,0 +1,828 @@
+"""Conversations with the coordinator: what it hears, and the whole list of what it asks for."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from tests.simulation.conversation import (
+    CAUSE,
+    K0,
+    LINEAGE,
+    LINKS,
+    S0,
+    S1,
+    SPLITS,
+    TASKS,
+    Talk,
+    both,
+    check_stale_epochs_change_nothing,
+    claim,
+    completed,
+    events,
+    job_rules,
+    paths,
+    peers,
+    registration,
+    snapshot,
+    state_of,
+    talk_in,
+)
+
+from crosscut.errors import ProtocolError
+from crosscut.ids import AttemptId, CheckpointId, Epoch, WorkerIndex
+from crosscut.protocol.effects import (
+    AppendEntry,
+    CancelTimer,
+    CloseLink,
+    DeleteParts,
+    DiscoverSplits,
+    EndJob,
+    JobEffect,
+    ListParts,
+    ReadEntry,
+    ReadLogTail,
+    ReplaceWorker,
+    SendMessage,
+    StartTimer,
+    SubmitWorkers,
+)
+from crosscut.protocol.events import (
+    CancelRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    LinkClosed,
+    LogTailRead,
+    MessageReceived,
+    PartsListed,
+    SplitsDiscovered,
+    StopRequested,
+    Timer,
+    WorkersEnded,
+)
+from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    AbortCheckpoint,
+    CommitCheckpoint,
+    CoordinatorHeartbeat,
+    DeployTasks,
+    EpochClaimed,
+    FailureCause,
+    HaltTasks,
+    JobFinished,
+    Part,
+    ShutDown,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    StandBy,
+    StartTasks,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+    WorkerHeartbeat,
+    WorkerReady,
+)
+
+E1, E2 = Epoch(1), Epoch(2)
+N1, N2 = CheckpointId(1), CheckpointId(2)
+
+
+def timer(kind: str, epoch: int, delay_ms: int, number: int = 0) -> StartTimer:
+    return StartTimer(Timer(kind, Epoch(epoch), number), delay_ms)  # type: ignore[arg-type]
+
+
+def deploy(
+    epoch: int, *attempts: int, restore: int = 0, of_epoch: int = 1, final: bool = False
+) -> list[JobEffect]:
+    one = completed(restore, of_epoch, final=final) if restore else None
+    return [
+        CancelTimer(Timer("gather", Epoch(epoch))),
+        timer("restore", epoch, 30_000),
+        *(
+            SendMessage(
+                link,
+                DeployTasks(
+                    Epoch(epoch),
+                    LINEAGE,
+                    peers(*attempts),
+                    CheckpointId(restore),
+                    tuple(each for each in one.snapshots if each.task.index == index) if one else (),
+                    (SPLITS[index],) if not one or of_epoch == epoch - 1 else (),
+                ),
+            )
+            for index, link in enumerate(LINKS)
+        ),
+    ]
+
+
+# First start
+
+
+def test_a_coordinator_starts_by_reading_the_log() -> None:
+    assert Coordinator(job_rules()).start() == [ReadLogTail(2), timer("liveness", 0, 1_000)]
+
+
+def test_a_first_start_discovers_claims_gathers_deploys_and_runs() -> None:
+    talk = Talk()
+    assert talk.hear(LogTailRead(())) == [DiscoverSplits()]
+    assert talk.hear(SplitsDiscovered(SPLITS)) == [AppendEntry(1, claim())]
+    assert talk.hear(EntryAppended(1)) == [timer("gather", 1, 30_000), SubmitWorkers()]
+    assert talk.message(0, registration(0, 1)) == []
+    assert talk.message(1, registration(1, 2)) == deploy(1, 1, 2)
+    assert talk.message(1, WorkerReady(E1)) == []
+    assert talk.message(1, WorkerReady(E1)) == [], "ready is remembered by worker, not counted"
+    assert talk.message(0, WorkerReady(E1)) == [
+        CancelTimer(Timer("restore", E1)),
+        ListParts(),
+        *both(StartTasks(E1)),
+        timer("trigger", 1, 1_000),
+    ]
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+def test_without_periodic_checkpoints_no_trigger_timer_is_started() -> None:
+    assert Talk(periodic=False).running() == [
+        CancelTimer(Timer("restore", E1)),
+        ListParts(),
+        *both(StartTasks(E1)),
+    ]
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_is_triggered_collected_appended_and_committed_in_that_order() -> None:
+    """The decision moment is the durable entry: no commit is sent before it (I3)."""
+    talk = Talk()
+    talk.running()
+    talk.hear(ClockRead(500, "start"))
+    assert talk.fire("trigger") == [
+        timer("trigger", 1, 1_000),
+        *both(TriggerCheckpoint(E1, N1)),
+        timer("checkpoint-timeout", 1, 60_000, 1),
+    ]
+    talk.hear(ClockRead(750, "noon"))
+    entry = replace(completed(1), duration_ms=250, wall_clock="noon")
+    assert talk.acknowledge(1) == [AppendEntry(2, entry)]
+    assert talk.hear(EntryAppended(2)) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(CommitCheckpoint(E1, N1)),
+    ]
+    assert talk.committed(1) == []
+    assert talk.coordinator.completed == entry
+    assert talk.fire("trigger")[1:3] == both(TriggerCheckpoint(E1, N2))
+
+
+def test_no_second_checkpoint_starts_while_one_is_under_way() -> None:
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000)]
+
+
+def test_parts_of_a_checkpoint_that_is_not_retained_any_more_are_deleted_after_the_new_entry() -> None:
+    """B6."""
+    talk = Talk(retain=2)
+    talk.running()
+    talk.complete(1, 2)
+    assert not any(isinstance(effect, DeleteParts) for effect in talk.complete(2, 3))
+    assert talk.complete(3, 4)[-1] == DeleteParts(paths(1))
+
+
+def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.message(0, SnapshotAcknowledged(E1, N1, K0, snapshot(K0, 1)))
+    assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(AbortCheckpoint(E1, N1)),
+        DeleteParts(paths(1)[:1]),
+    ]
+    assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == []
+    assert talk.coordinator.phase is Phase.RUNNING
+    assert talk.coordinator.checkpoints_failed == 1
+
+
+def test_a_checkpoint_that_takes_too_long_is_aborted() -> None:
+    """D3."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    assert talk.fire("checkpoint-timeout", 1, 1) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(AbortCheckpoint(E1, N1)),
+    ]
+    assert talk.fire("checkpoint-timeout", 1, 1) == []
+
+
+def test_too_many_checkpoints_failing_in_a_row_fail_the_job() -> None:
+    """D4, I12."""
+    talk = Talk(checkpoint_failures_max=1)
+    talk.running()
+    talk.fire("trigger")
+    talk.fire("checkpoint-timeout", 1, 1)
+    talk.fire("trigger")
+    message = (
+        "2 checkpoints in a row failed; 2, the last one: not whole after 60 s; no acknowledgement from "
+        "numbers[0], numbers[1], out[0], out[1]"
+    )
+    assert talk.fire("checkpoint-timeout", 1, 2) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 2)),
+        *both(AbortCheckpoint(E1, N2)),
+        *both(ShutDown("the job has failed")),
+        EndJob("failed", FailureCause("CheckpointsFailed", message)),
+    ]
+
+
+def test_a_completed_checkpoint_ends_the_series_of_failures() -> None:
+    talk = Talk(checkpoint_failures_max=1)
+    talk.running()
+    talk.fire("trigger")
+    talk.fire("checkpoint-timeout", 1, 1)
+    talk.complete(2, 2)
+    talk.fire("trigger")
+    talk.fire("checkpoint-timeout", 1, 3)
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+def test_ids_never_go_further_ahead_of_the_log_than_the_lead() -> None:
+    """C2: a new driver steps over the lead, so an id above it could be used twice."""
+    talk = Talk(checkpoint_failures_max=1_000_000)
+    talk.running()
+    used = 0
+    while talk.coordinator.phase is Phase.RUNNING:
+        talk.fire("trigger")
+        used = talk.coordinator.checkpoint_under_way or used
+        talk.fire("checkpoint-timeout", 1, used)
+    assert used <= 1 + CHECKPOINT_IDS_LEAD_MAX
+    assert talk.coordinator.phase is Phase.ENDED
+
+
+def test_a_snapshot_that_builds_on_deleted_parts_aborts_the_checkpoint() -> None:
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    dangling = replace(snapshot(K0, 1), parts=(Part("parts/0/gone", 1, "00"),))
+    assert talk.message(0, SnapshotAcknowledged(E1, N1, K0, dangling)) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(AbortCheckpoint(E1, N1)),
+    ]
+
+
+def test_a_refused_append_voids_the_checkpoint_and_the_job_goes_on() -> None:
+    """D4."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.hear(EntryRefused(2, "no space")) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(AbortCheckpoint(E1, N1)),
+        DeleteParts(paths(1)),
+    ]
+    assert talk.coordinator.phase is Phase.RUNNING
+    assert talk.complete(2, 2)[1:3] == both(CommitCheckpoint(E1, N2))
+
+
+def test_while_an_append_is_uncertain_nothing_is_aborted_committed_or_deleted() -> None:
+    """B4: applied although the store said time out."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.hear(EntryUncertain(2, "time out")) == [timer("retry-append", 0, 200, 2)]
+    assert talk.fire("checkpoint-timeout", 1, 1) == []
+    assert talk.message(1, SnapshotDeclined(E1, N1, S1, "late")) == []
+    assert talk.hear(PartsListed(("parts/9/out-0-0-ab",))) == []
+    assert talk.fire("retry-append", 0, 2) == [ReadEntry(2)]
+    assert talk.hear(EntryRead(2, completed(1))) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(CommitCheckpoint(E1, N1)),
+    ]
+
+
+def test_an_uncertain_append_that_was_not_applied_is_repeated() -> None:
+    """B4, the mirror."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    talk.hear(EntryUncertain(2, "time out"))
+    talk.fire("retry-append", 0, 2)
+    assert talk.hear(EntryRead(2, None)) == [AppendEntry(2, completed(1))]
+    assert talk.hear(EntryAppended(2))[1:] == both(CommitCheckpoint(E1, N1))
+
+
+def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
+    """A3, F6."""
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    listed = ("parts/1/out-0-0-ab", "parts/7/out-0-1-ab", *paths(1))
+    assert talk.hear(PartsListed(listed)) == [DeleteParts(("parts/1/out-0-0-ab",))]
+
+
+# Failover
+
+
+def test_a_lost_worker_halts_the_others_claims_the_next_epoch_and_goes_back() -> None:
+    """A1, A2."""
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    halted = talk.hear(LinkClosed(LINKS[1], "reset"))
+    assert halted == [
+        timer("forget-failure", 0, 300_000, 1),
+        SendMessage(LINKS[0], HaltTasks(E1)),
+        AppendEntry(3, claim(2, 2)),
+    ]
+    assert talk.coordinator.phase is Phase.CLAIMING
+    assert talk.hear(EntryAppended(3)) == [timer("gather", 2, 30_000)]
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
+    assert talk.ready(2)[2:] == [*both(StartTasks(E2)), timer("trigger", 2, 1_000)]
+    assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, N2)), "ids go on"
+
+
+def test_a_failed_task_keeps_its_worker() -> None:
+    talk = Talk()
+    talk.running()
+    assert talk.failed() == [
+        timer("forget-failure", 0, 300_000, 1),
+        *both(HaltTasks(E1)),
+        AppendEntry(2, claim(2)),
+    ]
+    assert talk.hear(EntryAppended(2)) == [timer("gather", 2, 30_000), *deploy(2, 1, 2)]
+
+
+def test_the_next_epoch_waits_for_the_restart_delay() -> None:
+    talk = Talk(delay_ms=700)
+    talk.running()
+    assert talk.failed()[-1] == timer("restart", 1, 700)
+    assert talk.coordinator.phase is Phase.WAITING
+    assert talk.fire("restart") == [AppendEntry(2, claim(2))]
+
+
+def test_further_failures_of_an_epoch_that_is_over_are_not_counted() -> None:
+    talk = talk_in(Phase.WAITING)
+    assert talk.failed() == []
+    assert talk.hear(LinkClosed(LINKS[0], "reset")) == []
+    assert len(talk.coordinator.failures) == 1
+
+
+def test_a_worker_lost_while_restoring_is_a_failure_and_so_is_the_next() -> None:
+    """A5."""
+    talk = Talk()
+    talk.gathering()
+    talk.register()
+    assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == AppendEntry(2, claim(2))
+    talk.hear(EntryAppended(2))
+    assert talk.message(1, registration(1, 3)) == deploy(2, 1, 3)
+    assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == timer("restart", 2, 100)
+    assert talk.fire("restart", 2) == [AppendEntry(3, claim(3))]
+    talk.hear(EntryAppended(3))
+    again = talk.message(1, registration(1, 4))
+    assert [type(effect) for effect in again] == [CancelTimer, StartTimer, SendMessage, SendMessage]
+    assert talk.coordinator.restart_count == 2
+
+
+def test_a_restore_that_takes_too_long_is_a_failure() -> None:
+    talk = Talk()
+    talk.gathering()
+    talk.register()
+    talk.message(0, WorkerReady(E1))
+    talk.fire("restore")
+    message = "restoring took too long: workers [1] were not ready after 30 s"
+    assert talk.coordinator.failures == (FailureCause("Timeout", message),)
+
+
+def test_a_checkpoint_whose_entry_becomes_durable_after_the_failure_is_the_one_restored() -> None:
+    """B2: the append was on its way when the worker died."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [SendMessage(LINKS[0], HaltTasks(E1))]
+    assert talk.hear(EntryAppended(2)) == [AppendEntry(3, claim(2, 2))]
+    talk.hear(EntryAppended(3))
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
+
+
+def test_too_many_failures_end_the_job_with_the_first_cause() -> None:
+    """I12."""
+    talk = Talk(failures_max=0)
+    talk.running()
+    message = "task out[0] failed: bad record (given up after 1 failures within 300 s)"
+    assert talk.failed() == [
+        *both(ShutDown("the job has failed")),
+        EndJob("failed", replace(CAUSE, message=message)),
+    ]
+
+
+def test_the_same_record_failing_three_times_ends_the_job() -> None:
+    """K1."""
+    talk = Talk()
+    talk.running()
+    for epoch in (1, 2):
+        talk.failed(epoch)
+        if talk.coordinator.phase is Phase.WAITING:
+            talk.fire("restart", epoch)
+        talk.hear(EntryAppended(1 + epoch))
+        talk.ready(1 + epoch)
+    end = talk.failed(3)[-1]
+    assert isinstance(end, EndJob)
+    assert end.cause is not None
+    assert end.cause.message.endswith("(given up after the same record failed 3 times in a row)")
+
+
+def test_failures_are_forgotten_after_the_window() -> None:
+    talk = Talk()
+    talk.running()
+    talk.failed()
+    assert talk.fire("forget-failure", 0, 1) == []
+    assert talk.coordinator.failures == ()
+
+
+def test_spark_ending_the_workers_is_a_failure_and_they_are_submitted_again() -> None:
+    talk = Talk()
+    talk.running()
+    assert talk.hear(WorkersEnded("aborted")) == [
+        *map(CloseLink, LINKS),
+        timer("forget-failure", 0, 300_000, 1),
+        AppendEntry(2, claim(2)),
+    ]
+    assert talk.hear(EntryAppended(2)) == [timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.register() == deploy(2, 1, 2)
+
+
+def test_workers_that_outlive_their_spark_job_keep_no_place() -> None:
+    """C5, SPARK-18761: their successors would be turned away and use up Spark's attempts."""
+    talk = Talk()
+    talk.running()
+    talk.hear(MessageReceived(21, registration(0, 8)), WorkersEnded("aborted"))
+    talk.hear(EntryAppended(2))
+    assert talk.coordinator.held == {}
+    assert talk.hear(MessageReceived(31, registration(0, 9))) == []
+    assert list(talk.coordinator.held) == [0]
+
+
+# Admission and liveness
+
+
+def test_a_second_attempt_stands_by_and_takes_over_when_the_first_is_lost() -> None:
+    """C5."""
+    talk = Talk()
+    talk.running()
+    assert talk.hear(MessageReceived(21, registration(1, 8))) == [SendMessage(21, StandBy())]
+    third = talk.hear(MessageReceived(22, registration(1, 9)))
+    reason = "worker 1 is held by one live attempt, and a second one waits already"
+    assert third == [SendMessage(22, ShutDown(reason, failed=True)), CloseLink(22)]
+    assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [
+        SendMessage(LINKS[0], HaltTasks(E1)),
+        SendMessage(21, HaltTasks(E1)),
+        AppendEntry(2, claim(2)),
+    ]
+    deployed = talk.hear(EntryAppended(2))
+    assert [effect.link for effect in deployed if isinstance(effect, SendMessage)] == [LINKS[0], 21]
+
+
+def test_a_lost_stand_by_changes_nothing() -> None:
+    talk = Talk()
+    talk.running()
+    talk.hear(MessageReceived(21, registration(1, 8)))
+    assert talk.hear(LinkClosed(21, "reset")) == []
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+def test_a_registration_repeated_on_the_same_link_is_dropped() -> None:
+    talk = Talk()
+    talk.running()
+    assert talk.register() == []
+    assert talk.coordinator.dropped["repeated registration"] == 2
+
+
+def test_every_tick_sends_heartbeats_and_silence_is_a_failure() -> None:
+    """E2, I-1, I-2: silence is counted in ticks of the driver's own timer, not on a clock."""
+    talk = Talk()
+    talk.running()
+    beat: list[JobEffect] = [timer("liveness", 0, 1_000), *both(CoordinatorHeartbeat(E1))]
+    for _ in range(LIVENESS_TICKS):
+        assert talk.fire("liveness", 0) == beat
+        talk.message(0, WorkerHeartbeat(E1))
+    assert talk.fire("liveness", 0) == [
+        *beat,
+        CloseLink(LINKS[1]),
+        ReplaceWorker(WorkerIndex(1), AttemptId(2)),
+        timer("forget-failure", 0, 300_000, 1),
+        SendMessage(LINKS[0], HaltTasks(E1)),
+        AppendEntry(2, claim(2)),
+    ]
+    (cause,) = talk.coordinator.failures
+    assert cause.message == "worker 1 (pid 2 on localhost) is lost: silent for more than 4 s"
+
+
+def test_a_clock_that_jumps_decides_nothing() -> None:
+    """I-1."""
+    talk = Talk()
+    talk.running()
+    for now_ms in (10**12, -(10**12), 0):
+        assert talk.hear(ClockRead(now_ms, "?")) == []
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+def test_too_few_workers_in_time_fail_the_job_with_what_to_do() -> None:
+    talk = Talk(slots=1)
+    talk.gathering()
+    talk.message(0, registration(0, 1))
+    text = (
+        "1 of 2 workers registered within 30 s; Spark has 1 slots in all. Each worker needs a Spark task "
+        "slot for as long as the job runs: lower parallelism, free slots, or raise start_timeout"
+    )
+    assert talk.fire("gather") == [
+        SendMessage(LINKS[0], ShutDown("the job has failed")),
+        EndJob("failed", FailureCause("WorkersError", text)),
+    ]
+
+
+# A new driver
+
+
+def test_a_new_driver_resumes_from_the_newest_completed_checkpoint() -> None:
+    """B1, B2: restoring commits what checkpoint 1 staged; ids go on above every one ever used."""
+    talk = Talk(driver="driver 2")
+    log = ((1, claim()), (2, completed(1)))
+    ours = claim(2, 2_001, "driver 2")
+    assert talk.hear(LogTailRead(log)) == [AppendEntry(3, ours)]
+    assert talk.hear(EntryAppended(3)) == [timer("gather", 2, 30_000), SubmitWorkers()]
+    expected = [
+        replace(effect, message=replace(effect.message, splits=()))
+        if isinstance(effect, SendMessage) and isinstance(effect.message, DeployTasks)
+        else effect
+        for effect in deploy(2, 1, 2, restore=1)
+    ]
+    assert talk.register() == expected
+    talk.ready(2)
+    assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, CheckpointId(2_001)))
+
+
+def test_a_driver_that_is_overtaken_while_claiming_reads_again_and_claims_above() -> None:
+    """B5: the newest driver wins."""
+    talk = Talk(driver="driver 2")
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1))
+    assert talk.hear(EntryRead(1, claim())) == [ReadLogTail(2)]
+    assert talk.hear(LogTailRead(((1, claim()),))) == [DiscoverSplits()]
+    assert talk.hear(SplitsDiscovered(SPLITS)) == [AppendEntry(2, claim(2, 2_001, "driver 2"))]
+
+
+def test_a_driver_does_not_claim_for_ever() -> None:
+    talk = Talk(driver="driver 2")
+    for _ in range(CLAIM_ATTEMPTS_MAX + 1):
+        effects = talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    assert isinstance(effects[-1], EndJob)
+    assert effects[-1].outcome == "fenced"
+
+
+@pytest.mark.parametrize("winner", [claim(2, 2_001, "driver 2"), completed(9, 2)])
+def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winner: EpochClaimed) -> None:
+    """B5, I7: SIGSTOP, a new driver, SIGCONT."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.hear(EntryTaken(2)) == [ReadEntry(2)]
+    effects = talk.hear(EntryRead(2, winner))
+    assert effects[:-1] == both(ShutDown("a newer driver owns the job"))
+    end = effects[-1]
+    assert isinstance(end, EndJob)
+    assert end.outcome == "fenced"
+
+
+def test_a_log_that_stays_uncertain_or_refuses_the_claim_fails_the_job() -> None:
+    talk = Talk()
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS))
+    cause = FailureCause("StoreError", "the job log can't be written: no space")
+    assert talk.hear(EntryRefused(1, "no space")) == [EndJob("failed", cause)]
+
+
+def test_a_directory_of_another_job_is_refused_before_anything_is_touched() -> None:
+    """H3."""
+    (end,) = Talk().hear(LogTailRead(((1, replace(claim(), fingerprint="other")),)))
+    assert isinstance(end, EndJob)
+    assert end.outcome == "failed"
+    assert end.cause is not None
+    reason = "can't use this checkpoint_dir: it holds the state of a different graph"
+    assert end.cause.message.startswith(reason)
+
+
+def test_a_finished_job_is_not_started_again() -> None:
+    """F5."""
+    log = ((1, claim()), (2, completed(1, final=True)), (3, JobFinished(E1, N1)))
+    assert Talk().hear(LogTailRead(log)) == [EndJob("finished")]
+
+
+# The end
+
+
+def test_when_all_sources_are_drained_a_checkpoint_follows_at_once() -> None:
+    """F5."""
+    talk = Talk(periodic=False)
+    talk.running()
+    assert talk.message(0, SourceDrained(E1, S0)) == []
+    assert talk.message(1, SourceDrained(E1, S1)) == [
+        *both(TriggerCheckpoint(E1, N1)),
+        timer("checkpoint-timeout", 1, 60_000, 1),
+    ]
+
+
+def test_sources_that_are_drained_before_the_start_are_not_forgotten() -> None:
+    talk = Talk(periodic=False)
+    talk.gathering()
+    talk.register()
+    talk.message(0, SourceDrained(E1, S0))
+    talk.message(1, SourceDrained(E1, S1))
+    assert talk.ready()[-3:-1] == both(TriggerCheckpoint(E1, N1))
+
+
+def test_a_drained_job_whose_cut_still_holds_something_takes_another_checkpoint() -> None:
+    """F5: sources are drained, records are on their way."""
+    talk = Talk()
+    talk.running()
+    talk.message(0, SourceDrained(E1, S0))
+    talk.message(1, SourceDrained(E1, S1))
+    talk.acknowledge(1, drained=False)
+    assert talk.hear(EntryAppended(2)) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(CommitCheckpoint(E1, N1)),
+        *both(TriggerCheckpoint(E1, N2)),
+        timer("checkpoint-timeout", 1, 60_000, 2),
+    ]
+
+
+def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_says_so() -> None:
+    """F5."""
+    talk = Talk()
+    talk.running()
+    assert talk.complete(1, 2, drained=True) == [
+        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
+        *both(CommitCheckpoint(E1, N1)),
+    ]
+    assert talk.coordinator.phase is Phase.FINISHING
+    assert talk.committed(1) == [AppendEntry(3, JobFinished(E1, N1))]
+    assert talk.hear(EntryAppended(3)) == [*both(ShutDown("the job has finished")), EndJob("finished")]
+
+
+def test_a_worker_lost_before_the_final_commit_leads_to_a_restore_that_commits() -> None:
+    """F5, B3."""
+    talk = talk_in(Phase.FINISHING)
+    talk.hear(LinkClosed(LINKS[1], "reset"))
+    talk.fire("restart")
+    talk.hear(EntryAppended(3))
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, final=True)
+    assert talk.ready(2) == [
+        CancelTimer(Timer("restore", E2)),
+        ListParts(),
+        AppendEntry(4, JobFinished(E2, N1)),
+    ]
+
+
+def test_a_worker_lost_after_the_final_commit_does_not_matter() -> None:
+    talk = talk_in(Phase.FINISHING)
+    talk.committed(1)
+    assert talk.hear(LinkClosed(LINKS[1], "reset")) == []
+    assert talk.hear(EntryAppended(3))[-1] == EndJob("finished")
+
+
+def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
+    talk = Talk()
+    talk.running()
+    assert talk.hear(StopRequested()) == [
+        timer("stop", 1, 60_000),
+        *both(TriggerCheckpoint(E1, N1)),
+        timer("checkpoint-timeout", 1, 60_000, 1),
+    ]
+    assert talk.hear(StopRequested()) == []
+    talk.acknowledge(1)
+    assert talk.hear(EntryAppended(2))[1:] == both(CommitCheckpoint(E1, N1))
+    assert talk.committed(1) == [*both(ShutDown("the job has stopped")), EndJob("stopped")]
+
+
+def test_stop_waits_for_the_checkpoint_under_way_then_takes_its_own() -> None:
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    assert talk.hear(StopRequested()) == [timer("stop", 1, 60_000)]
+    talk.acknowledge(1)
+    assert talk.hear(EntryAppended(2))[-3:-1] == both(TriggerCheckpoint(E1, N2))
+    assert talk.committed(1) == []
+    talk.acknowledge(2)
+    talk.hear(EntryAppended(3))
+    assert talk.committed(2)[-1] == EndJob("stopped")
+
+
+def test_a_last_checkpoint_that_fails_is_tried_again_while_stopping() -> None:
+    talk = talk_in(Phase.STOPPING)
+    aborted = talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))
+    assert aborted[-1] == timer("trigger", 1, 1_000)
+    assert talk.fire("trigger")[1:3] == both(TriggerCheckpoint(E1, N2))
+
+
+@pytest.mark.parametrize("is_one_sink_done", [False, True])
+def test_a_stop_that_can_not_commit_everything_says_so(is_one_sink_done: bool) -> None:
+    """F7: the checkpoint is complete, its effects are not all there; there is no restart."""
+    talk = talk_in(Phase.STOPPING)
+    talk.acknowledge(1)
+    talk.hear(EntryAppended(2))
+    if is_one_sink_done:
+        talk.message(0, TransactionsCommitted(E1, N1, K0))
+    message = (
+        "checkpoint 1 is complete, but not all of its output is known to be committed; the next start "
+        "commits it"
+    )
+    assert talk.fire("stop") == [
+        *both(ShutDown("the job has stopped")),
+        EndJob("stopped", FailureCause("Uncommitted", message)),
+    ]
+
+
+def test_a_failure_while_stopping_ends_the_job_without_a_restart() -> None:
+    """F7."""
+    talk = talk_in(Phase.STOPPING)
+    cause = replace(CAUSE, message="task out[0] failed: bad record")
+    assert talk.failed() == [*both(ShutDown("the job has stopped")), EndJob("stopped", cause)]
+
+
+def test_a_stop_before_anything_runs_ends_at_once() -> None:
+    assert Talk().hear(StopRequested()) == [EndJob("stopped")]
+    assert talk_in(Phase.GATHERING).hear(StopRequested()) == [EndJob("stopped")]
+
+
+def test_a_stop_right_after_a_restore_knows_that_the_restored_output_is_committed() -> None:
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    talk.failed()
+    talk.hear(EntryAppended(3))
+    talk.ready(2)
+    talk.hear(StopRequested())
+    assert talk.fire("stop", 2)[-1] == EndJob("stopped")
+
+
+def test_cancel_ends_at_once_and_a_cause_makes_it_a_failure() -> None:
+    assert talk_in(Phase.RUNNING).hear(CancelRequested()) == [
+        *both(ShutDown("the job has cancelled")),
+        EndJob("cancelled"),
+    ]
+    assert Talk().hear(CancelRequested(CAUSE)) == [EndJob("failed", CAUSE)]
+
+
+def test_after_the_end_nothing_is_asked_for() -> None:
+    talk = talk_in(Phase.ENDED)
+    assert talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(9)) == []
+    assert talk.fire("liveness", 0) == []
+
+
+# The walk
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_no_event_in_any_phase_raises_but_a_protocol_error_that_changes_nothing(phase: Phase) -> None:
+    for event in events():
+        for is_under_way in (False, True):
+            talk = talk_in(phase)
+            if is_under_way:
+                talk.fire("trigger")
+                for task in TASKS[:-1]:
+                    message = SnapshotAcknowledged(E1, N1, task, snapshot(task, 1))
+                    talk.message(task.index, message)
+            before = deepcopy(state_of(talk.coordinator))
+            try:
+                talk.hear(event)
+            except ProtocolError:
+                assert state_of(talk.coordinator) == before, f"{event} in {phase}"
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_what_was_not_asked_for_raises(phase: Phase) -> None:
+    if phase in (Phase.CLAIMING, Phase.ENDED):
+        return
+    for event in (LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(99)):
+        with pytest.raises(ProtocolError):
+            talk_in(phase).hear(event)
+
+
+def test_stale_epochs_change_nothing_in_any_phase() -> None:
+    """C2, C3, I7."""
+    check_stale_epochs_change_nothing(Coordinator)
+
+
+@pytest.mark.parametrize("kind", ["trigger", "checkpoint-timeout", "gather", "restore", "restart", "stop"])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_timers_of_another_epoch_change_nothing(phase: Phase, kind: str) -> None:
+    talk = talk_in(phase)
+    before = deepcopy(state_of(talk.coordinator))
+    assert talk.fire(kind, 7, 1) == []  # type: ignore[arg-type]
+    assert state_of(talk.coordinator) == before
