@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from crosscut import __version__
 from crosscut.durations import Duration
-from crosscut.errors import CrosscutError
-from crosscut.settings import Settings
+from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.terminal.options import DurationType, settings_from, settings_options
 
 if TYPE_CHECKING:
     from crosscut.runtime.status import JobStatus
     from crosscut.spark.job import Job
-    from crosscut.terminal.view import JobView
 
 FAILED = 1
 REFUSED = 2
@@ -31,7 +30,7 @@ class _Program(click.Group):
             return super().invoke(ctx)
         except CrosscutError as error:
             _complain(error, ctx)
-            ctx.exit(REFUSED)
+            ctx.exit(FAILED if isinstance(error, JobFailedError) else REFUSED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
@@ -45,12 +44,14 @@ class _Program(click.Group):
 def program(debug: bool) -> None:
     """Continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
 
-    Exit codes: 0 done; 1 the job failed, or the demo's output is wrong; 2 it could not start; 130 interrupted.
+    Exit codes: 0: done; 1: the job failed, or the demo's output is wrong; 2: it could not start; 130:
+    interrupted.
     """
 
 
 def main() -> None:
     """Run the command line and exit."""
+    warnings.showwarning = _warn
     program(prog_name="crosscut")
 
 
@@ -92,9 +93,8 @@ def demo(
 @program.command(name="run")
 @click.argument("target", metavar="APP.PY:FLOW")
 @click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
-@settings_options
-@click.pass_context
-def run_flow(ctx: click.Context, target: str, plain: bool, **values: Any) -> None:
+@settings_options()
+def run_flow(target: str, plain: bool, **values: Any) -> None:
     """Run a flow until it has finished, or until Ctrl-C.
 
     APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
@@ -121,25 +121,21 @@ def run_flow(ctx: click.Context, target: str, plain: bool, **values: Any) -> Non
             else:
                 job.cancel()
 
-        try:
-            follow(job, view, interrupted=interrupted)
-        except CrosscutError as error:
-            _complain(error, ctx)
-            ctx.exit(FAILED)
+        follow(job, view, interrupted=interrupted)
         view.note(_ending(job, job.snapshot(), settings.checkpoint_dir))
     if job.status == "cancelled":
-        ctx.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 @program.command()
 @click.argument("target", metavar="APP.PY:FLOW")
-@click.option("--parallelism", type=click.INT, default=Settings.parallelism, show_default=True)
-@click.option("--max-parallelism", type=click.INT, default=Settings.max_parallelism, show_default=True)
-def explain(target: str, parallelism: int, max_parallelism: int) -> None:
+@settings_options("parallelism", "max_parallelism")
+def explain(target: str, **values: Any) -> None:
     """Show the graph that a flow is compiled to: vertices, channels, key groups."""
     from crosscut.terminal.target import load_flow
 
-    load_flow(target).explain(parallelism, max_parallelism)
+    settings = settings_from(values)
+    load_flow(target).explain(settings.parallelism, settings.max_parallelism)
 
 
 @program.group()
@@ -196,6 +192,10 @@ def _ending(job: Job, status: JobStatus, directory: str) -> str:
     if not completed:
         return f"{job.status} before a checkpoint was complete: the next start begins where this one did"
     return f"{job.status}: the next start with --checkpoint-dir {directory} resumes from {completed}"
+
+
+def _warn(message: Warning | str, *where: object) -> None:
+    click.echo(f"crosscut: warning: {message}", err=True)
 
 
 def _complain(error: CrosscutError, ctx: click.Context) -> None:

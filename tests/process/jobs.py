@@ -138,6 +138,9 @@ class NumberedJob:
         assert visible <= {name.rpartition("/")[2] for name in allowed}
 
     def completed(self) -> list[CheckpointCompleted]:
+        """Return the completed checkpoints in the job log, oldest first."""
+        if not self.checkpoint_dir.exists():
+            return []
         entries = open_store(str(self.checkpoint_dir), create=False).entries()
         return [entry for _, entry in entries if isinstance(entry, CheckpointCompleted)]
 

@@ -63,6 +63,9 @@ class Driver:
         code = self._process.wait(deadline_s)
         for reader in self._readers:
             reader.join(deadline_s)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
         return code
 
     def kill(self) -> None:
@@ -172,12 +175,10 @@ def test_a_driver_killed_again_and_again_still_gets_there(
     tmp_path: Path, drive: Callable[..., Driver], started: Any
 ) -> None:
     """B1, I6, I10: each driver goes on where the log ends, whatever the moment of the kill."""
-    numbered = NumberedJob(tmp_path, count=40_000)
-    for wanted in (2, 4):
+    numbered = NumberedJob(tmp_path, count=30_000)
+    for wanted in (2, 5):
         driver = drive(numbered)
-        until(lambda: len(numbered.completed()) >= wanted, "checkpoints") if wanted == 4 else until(  # noqa: B023
-            lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "checkpoints"
-        )
+        until(lambda: len(numbered.completed()) >= wanted, "checkpoints")  # noqa: B023
         driver.kill()
         numbered.check_nothing_is_visible_too_early()
     resume(numbered, started)
@@ -189,7 +190,7 @@ def test_a_driver_that_slept_finds_itself_fenced_and_changes_nothing(
     """B5, I7: SIGSTOP, a second driver takes over, SIGCONT in the middle of its run."""
     numbered = NumberedJob(tmp_path, count=40_000)
     asleep = drive(numbered, heartbeat_timeout="1s")
-    until(lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "two checkpoints")
+    until(lambda: len(numbered.completed()) >= 2, "two checkpoints")
     os.kill(asleep.pid, signal.SIGSTOP)
     job = started(numbered)
     until(lambda: job.wait(0) or len(job.checkpoints()) >= 2, "checkpoints of the second driver")
@@ -211,7 +212,7 @@ def test_a_second_driver_takes_a_running_job_over(
     """B5, I7: both are awake; the newest claim wins, the older driver ends as fenced."""
     numbered = NumberedJob(tmp_path, count=40_000)
     older = drive(numbered)
-    until(lambda: numbered.checkpoint_dir.exists() and len(numbered.completed()) >= 2, "two checkpoints")
+    until(lambda: len(numbered.completed()) >= 2, "two checkpoints")
     resume(numbered, started)
     assert older.wait() == 0, older.errors
     assert older.reports[-1]["status"] == "fenced"

@@ -42,6 +42,7 @@ from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
     EpochClaimed,
+    FailureCause,
     PendingTransaction,
     RegisterWorker,
     Snapshot,
@@ -185,6 +186,13 @@ class ReusesIds(Coordinator):
         return super()._epoch_claimed(replace(entry, first_checkpoint_id=self._next_id))
 
 
+class StopsWithoutAWord(Coordinator):
+    """A stop that could not commit looks like one that could."""
+
+    def _uncommitted(self) -> FailureCause | None:
+        return None
+
+
 class CountsAcknowledgements(EpochCheckpoints):
     """Acknowledgements are counted, not remembered."""
 
@@ -240,10 +248,11 @@ class WritesOnAfterBeingOvertaken(LogWriter):
         (CompletesBeforeDurable, ("I3",)),
         (DeletesBeforeDurable, ("I8",)),
         (ReusesIds, ("I6", "I8")),
+        (StopsWithoutAWord, ("F5 F7",)),
     ],
 )
 def test_the_world_finds_a_coordinator_that(planted: type[Coordinator], invariants: tuple[str, ...]) -> None:
-    """B4, B6, C2."""
+    """B4, B6, C2, F7."""
     assert found(Make(coordinator=planted)).startswith(invariants)
 
 

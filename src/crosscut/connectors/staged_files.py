@@ -83,7 +83,7 @@ def local_path(location: object, what: str) -> str:
 
 
 def check_directory(directory: str) -> None:
-    """Find out if `directory` can hold committed files: make it, write into it, link, remove.
+    """Find out if `directory` can hold committed files: make it, write into it, link, remove all again.
 
     Raises:
         ConnectorError: It cannot; says why and what to do.
@@ -91,6 +91,7 @@ def check_directory(directory: str) -> None:
     stage = os.path.join(directory, STAGE_DIRECTORY)
     token = secrets.token_hex(8)
     staged, final = os.path.join(stage, f"check-{token}"), os.path.join(directory, f".check-{token}")
+    is_new = not os.path.exists(directory)
     try:
         os.makedirs(stage, exist_ok=True)
         try:
@@ -99,6 +100,10 @@ def check_directory(directory: str) -> None:
         finally:
             for path in (final, staged):
                 _remove(path)
+            # The job may still be refused, or be finished already: leave no trace.
+            for path in (stage, directory) if is_new else (stage,):
+                with suppress(OSError):
+                    os.rmdir(path)
     except OSError as error:
         raise _failed("write staged files into", directory, error) from error
 

@@ -56,7 +56,7 @@ def _table(result: Result) -> Table:
         row(
             "kill",
             _recovery(kill),
-            f"from SIGKILL of pid {kill.pid} until records flow again{_noticed(kill)}",
+            f"until records flow again after SIGKILL of pid {kill.pid}{_noticed(kill)}",
         )
     row("committed", f"{result.committed:,}", "updates, in files that are final once they can be seen")
     return table
@@ -73,7 +73,7 @@ def _recovery(kill: Kill) -> str:
 def _noticed(kill: Kill) -> str:
     if kill.recovery is None:
         return ""
-    return f"; noticed after {(kill.recovery.noticed_ns - kill.killed_ns) / 1e6:.0f} ms"
+    return f", noticed in {(kill.recovery.noticed_ns - kill.killed_ns) / 1e6:.0f} ms"
 
 
 def _verdict(result: Result) -> list[tuple[str, str]]:

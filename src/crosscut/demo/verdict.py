@@ -66,8 +66,7 @@ def committed_updates(directory: str | os.PathLike[str]) -> Iterator[tuple[str, 
     """Yield the updates in the committed files of a JSON lines sink, each task's in order."""
     for path in sorted(glob.glob("part-*.jsonl", root_dir=directory)):
         with open(os.path.join(directory, path), "rb") as file:
-            for word, update in map(orjson.loads, file):
-                yield word, update
+            yield from map(orjson.loads, file)
 
 
 def differences(expected: Mapping[str, int], updates: Iterable[tuple[str, int]]) -> list[Difference]:

@@ -19,7 +19,7 @@ from crosscut.connectors.jsonl import jsonl
 from crosscut.connectors.lines import lines
 from crosscut.demo.corpus import write_corpus
 from crosscut.demo.verdict import Difference, committed_updates, differences, line_count, word_counts
-from crosscut.errors import CrosscutError, SettingsError
+from crosscut.errors import SettingsError
 from crosscut.flow.flow import Flow
 from crosscut.interfaces import Source
 from crosscut.runtime.status import JobStatus, Recovery

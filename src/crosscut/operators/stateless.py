@@ -1,9 +1,12 @@
-"""map, filter, flat_map, key_by: one C-level loop over the batch, and the user's function."""
+"""map, filter, flat_map, key_by: one loop over the batch, and the user's function.
+
+Never `map` or `filter` of the standard library: to them a StopIteration that the user's function lets
+out (`next` of something empty) is the end of the batch, and the records behind it would be lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any
 
 from crosscut.batch import Batch
@@ -18,7 +21,8 @@ class Map(Operator):
     def process(self, batch: Batch) -> Batch:
         remaining = iter(batch.records)
         try:
-            return Batch(list(map(self._function, remaining)))
+            function = self._function
+            return Batch([function(record) for record in remaining])
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
 
@@ -31,7 +35,8 @@ class Filter(Operator):
     def process(self, batch: Batch) -> Batch:
         remaining = iter(batch.records)
         try:
-            return Batch(list(filter(self._function, remaining)))
+            function = self._function
+            return Batch([record for record in remaining if function(record)])
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
 
@@ -43,10 +48,14 @@ class FlatMap(Operator):
 
     def process(self, batch: Batch) -> Batch:
         remaining = iter(batch.records)
+        results: list[Any] = []
+        extend, function = results.extend, self._function
         try:
-            return Batch(list(chain.from_iterable(map(self._function, remaining))))
+            for record in remaining:
+                extend(function(record))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        return Batch(results)
 
 
 class KeyBy(Operator):
@@ -60,7 +69,8 @@ class KeyBy(Operator):
     def process(self, batch: Batch) -> Batch:
         remaining = iter(batch.records)
         try:
-            keys = list(map(self._function, remaining))
+            function = self._function
+            keys = [function(record) for record in remaining]
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         return Batch(keys if self._keys_only else batch.records, keys)

@@ -296,7 +296,10 @@ class Listener:
         """Note a peer that has not proven the secret; close the oldest such if there are too many."""
         self._unproven[one] = None
         if len(self._unproven) > UNPROVEN_MAX:
-            next(iter(self._unproven)).close("too many connections without a handshake")
+            # Forgotten at once: it ends in a later turn of the loop, and a burst comes in a single one.
+            oldest = next(iter(self._unproven))
+            self.unproven_remove(oldest)
+            oldest.close("too many connections without a handshake")
 
     def unproven_remove(self, one: AcceptingSide) -> None:
         """Forget a peer that has proven the secret or is gone."""

@@ -11,7 +11,8 @@ from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 OPEN_READERS_MAX = 4
-"""Splits read in turn by one task; the others wait, so that a million files need four handles."""
+"""Splits read in turn by one task; the others wait, so that a million files need four handles. Splits
+that have nothing to read now do not count: endless ones would keep the others waiting for ever."""
 
 
 @dataclass(slots=True)
@@ -40,8 +41,9 @@ class SplitQueue:
     def read(self, limit: int) -> list[Any] | Wait:
         """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0)."""
         shortest = Wait(float("inf"))
+        idle_count = 0
         for _ in range(len(self._open) + len(self._unread)):
-            while self._unread and len(self._open) < OPEN_READERS_MAX:
+            while self._unread and len(self._open) < OPEN_READERS_MAX + idle_count:
                 split, position = self._unread.popleft()
                 self._open.append(_OpenSplit(split, self._source.reader(split, position)))
             if not self._open:
@@ -53,6 +55,7 @@ class SplitQueue:
                     self._open.popleft()
                     current.reader.close()
                 case Wait(delay_ms):
+                    idle_count += 1
                     self._open.rotate(-1)
                     shortest = min(shortest, Wait(delay_ms), key=lambda wait: wait.delay_ms)
                 case list():

@@ -12,6 +12,8 @@ from crosscut.protocol.job import Coordinator, Phase
 from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
 
 RATE_WINDOW_S = 2.0
+RATE_LEAST_S = 0.2
+"""Heartbeats of several workers come together: a rate between two of them would say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Observations:
 
     def rate(self) -> float:
         """Return records a second over the last readings."""
-        if len(self.rates) < 2 or self.rates[-1][0] == self.rates[0][0]:
+        if len(self.rates) < 2 or self.rates[-1][0] - self.rates[0][0] < RATE_LEAST_S * 1e9:
             return 0.0
         (then_ns, before), (now_ns, after) = self.rates[0], self.rates[-1]
         return (after - before) / ((now_ns - then_ns) / 1e9)

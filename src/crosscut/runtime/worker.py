@@ -54,6 +54,8 @@ from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail
 
 HEARTBEATS_PER_TIMEOUT = 4
+HEARTBEAT_S_MAX = 0.25
+"""Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
 CHANNEL_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
 
@@ -236,7 +238,9 @@ class Worker:
             tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
             dropped = {"stale epoch": self._stale_dropped} if self._stale_dropped else {}
             self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped))
-        asyncio.get_running_loop().call_later(timeout_s / HEARTBEATS_PER_TIMEOUT, self._beat)
+        asyncio.get_running_loop().call_later(
+            min(timeout_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_S_MAX), self._beat
+        )
 
     # Epochs.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -135,9 +136,10 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
         )
         if SparkContext._gateway is not None:
             # The JVM of an earlier, stopped SparkContext is still there and is used again.
-            with _environment(PYSPARK_PYTHON=sys.executable):
+            with _interrupts_kept(), _environment(PYSPARK_PYTHON=sys.executable):
                 return SparkContext(conf=conf)
         with (
+            _interrupts_kept(),
             find_java().launch_home() as java_home,
             _environment(
                 JAVA_HOME=str(java_home),
@@ -148,6 +150,21 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
             ),
         ):
             return SparkContext(conf=conf)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Undo what SparkContext does to Ctrl-C: cancel all Spark jobs, and with them our workers.
+
+    A job that is stopped by Ctrl-C needs them for its last checkpoint.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        # Like SparkContext: only the main thread may, and only there it did.
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -62,12 +62,18 @@ class KeyedState:
 
     @property
     def at_hand(self) -> tuple[CheckpointId, ...]:
-        """Checkpoints that `roll_back` can go to."""
-        return (self._base_id, *(n for n, _ in self._frozen))
+        """Checkpoints that `roll_back` can go to: none older than what the base has begun to take in."""
+        return tuple(n for n in (self._base_id, *(n for n, _ in self._frozen)) if n >= self._completed)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield every (key, value) once; the state must not change meanwhile."""
-        return _newest_first([self.values, *(layer for _, layer in reversed(self._frozen)), self._base])
+        """Yield every (key, value) once; no value may change meanwhile, but `complete` may go on."""
+        layers = [self.values, *(layer for _, layer in reversed(self._frozen)), self._base]
+        for position, layer in enumerate(layers):
+            newer = layers[:position]
+            # A list: folding a layer in adds keys to the base, of which `newer` holds every one.
+            for key in list(layer):
+                if not any(key in one for one in newer):
+                    yield key, layer[key]
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; constant time."""

@@ -14,7 +14,7 @@ from crosscut.runtime.splits import splits_from_json
 from crosscut.runtime.status import checkpoint_status
 from crosscut.store.checkpoint_store import CheckpointStore
 
-_POSITIONS_SHOWN = 4
+_POSITIONS_SHOWN = 2
 
 
 def listing(store: CheckpointStore, last: int) -> RenderableType:
@@ -115,8 +115,7 @@ def _positions(snapshot: Snapshot) -> str:
     shown = ", ".join(
         f"{split.split_id} at {_short(position)}" for split, position in found[:_POSITIONS_SHOWN]
     )
-    more = len(found) - _POSITIONS_SHOWN
-    return f"{shown}, and {more} more" if more > 0 else shown
+    return f"{len(found)} left: {shown}" + (", ..." if len(found) > _POSITIONS_SHOWN else "")
 
 
 def _short(position: JSON) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.runtime.status import JobStatus
 from crosscut.terminal.view import JobView
 
@@ -59,13 +60,13 @@ def follow(
         How often Ctrl-C was pressed.
 
     Raises:
-        JobFailedError: The job has failed.
+        JobFailedError: The job has failed, for whatever reason.
     """
     with Interrupts() as interrupts:
         handled = 0
         has_ended = False
         while not has_ended:
-            has_ended = job.wait(_POLL_S)
+            has_ended = _wait(job)
             status = job.snapshot()
             view.show(status)
             if has_ended:
@@ -75,3 +76,11 @@ def follow(
                 handled = interrupts.count
                 interrupted(handled)
         return handled
+
+
+def _wait(job: Job) -> bool:
+    try:
+        return job.wait(_POLL_S)
+    except CrosscutError as error:
+        # One kind for all that goes wrong after the start, so that the exit code can tell.
+        raise JobFailedError(error.message) from error

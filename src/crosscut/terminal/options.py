@@ -64,15 +64,15 @@ def settings_options(*names: str) -> Callable[[Command], Command]:
 
 
 def settings_from(values: dict[str, Any]) -> Settings:
-    """Make the settings from the values of the options; None means that an option was not given.
+    """Make the settings from the values of the options, and the defaults of those that do not exist.
 
     Raises:
         SettingsError: A value is out of range, or contradicts another.
     """
     given: dict[str, dict[str, Any]] = {}
     for setting in _settings(Settings, ""):
-        if (value := values.get(setting.parameter)) is not None:
-            given.setdefault(setting.group, {})[setting.name] = value
+        if setting.parameter in values:
+            given.setdefault(setting.group, {})[setting.name] = values[setting.parameter]
     own = given.get("", {})
     if "restart" in given:
         own["restart"] = Restart(**given["restart"])
@@ -93,20 +93,21 @@ def _settings(kind: type, group: str) -> Iterator[_Setting]:
 def _option(setting: _Setting) -> Callable[[Command], Command]:
     name = setting.parameter.replace("_", "-")
     if setting.kind is bool:
-        return click.option(f"--{name}/--no-{name}", setting.parameter, default=None, help=setting.text)
-    shown = None if setting.default is None else str(setting.default)
+        name = f"{name}/--no-{name}"
     return click.option(
         f"--{name}",
         setting.parameter,
         type=_click_type(setting),
-        default=None,
+        default=setting.default,
         help=setting.text,
-        show_default=shown if shown is not None else False,
+        show_default=True,
     )
 
 
 def _click_type(setting: _Setting) -> click.ParamType[Any]:
     kind = setting.kind
+    if kind is bool:
+        return click.BOOL
     if kind is int:
         return click.INT
     if kind == Duration:

@@ -34,24 +34,24 @@ class RecordsRead:
     """How many records the sources have read in all epochs, about.
 
     The counters of a job begin anew with each epoch, which goes back to a checkpoint. How far it goes
-    back is taken from the counter at the time that this checkpoint was seen.
+    back is taken from the counter at the time that this checkpoint was first seen under way.
     """
 
     def __init__(self) -> None:
         self.total = 0
         self._epoch = 0
         self._base = 0
-        self._checkpoint_id = 0
-        self._at_checkpoint = 0
+        self._begun: dict[int, int] = {}
 
     def update(self, status: JobStatus) -> int:
         """Take the newest status, return the total."""
         if status.epoch != self._epoch:
-            self._epoch, self._base = status.epoch, self._at_checkpoint
+            newest = status.checkpoints[-1].checkpoint_id if status.checkpoints else 0
+            self._base = max((total for n, total in self._begun.items() if n <= newest), default=0)
+            self._epoch, self._begun = status.epoch, {newest: self._base}
         self.total = self._base + status.records_read
-        newest = status.checkpoints[-1].checkpoint_id if status.checkpoints else 0
-        if newest != self._checkpoint_id:
-            self._checkpoint_id, self._at_checkpoint = newest, self.total
+        if status.checkpoint_under_way is not None:
+            self._begun.setdefault(status.checkpoint_under_way, self.total)
         return self.total
 
 
