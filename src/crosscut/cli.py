@@ -194,7 +194,7 @@ def _ending(job: Job, status: JobStatus, directory: str) -> str:
     return f"{job.status}: the next start with --checkpoint-dir {directory} resumes from {completed}"
 
 
-def _warn(message: Warning | str, *where: object) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"crosscut: warning: {message}", err=True)
 
 

@@ -13,14 +13,16 @@ Snapshots = Literal["aligned", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Restart strategy: at most `failures` within `window`, with a delay that doubles each time.
+    """Restart strategy: at most `failures` within `window`, after a delay.
+
+    The delay doubles with each failure in a row and starts again once a checkpoint has been completed.
 
     Attributes:
         failures: Failures tolerated within the window; one more fails the job. 0: the first does.
         window: Duration; failures older than this are forgotten.
-        delay: Duration before the first restart after a quiet window. Defaults to none at all: the
+        delay: Duration before the first restart since a checkpoint was completed. Defaults to none at all: the
             first failure is most often a lost process, and waiting would not bring it back.
-        delay_step: Duration before the second restart; doubles for each one after it.
+        delay_step: Duration before the second one in a row; doubles for each one after it.
         delay_max: Duration; the delay grows no further.
     """
 

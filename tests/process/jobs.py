@@ -24,10 +24,11 @@ from typing import Any
 import crosscut as cc
 from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import CheckpointCompleted
-from crosscut.runtime.failpoints import VARIABLE
+from crosscut.runtime.failpoints import VARIABLE, Plan, parsed
 from crosscut.store.checkpoint_store import open_store
 
-KEYS = 23
+KEYS = 499
+"""Enough for the state of a task to be stored in files, not in the manifest."""
 DEADLINE_S = 60.0
 
 Record = tuple[str, int]
@@ -182,9 +183,9 @@ class NumberedJob:
         leftovers = [path for path in self.out.iterdir() if not path.name.startswith("part-")]
         assert leftovers == []
         entries = self.completed()[-self.all_settings().retain :]
-        kept = {
-            part.path for entry in entries for one in entry.snapshots for part in one.snapshot.parts
-        } - {""}
+        kept = {part.path for entry in entries for one in entry.snapshots for part in one.snapshot.parts} - {
+            ""
+        }
         stored = {
             str(path.relative_to(self.checkpoint_dir))
             for path in (self.checkpoint_dir / "parts").rglob("*")
@@ -303,6 +304,12 @@ class Armed:
         return {
             rule for position, rule in enumerate(self.rules) if f"{position}-{rule.split(':')[0]}" in marks
         }
+
+    @property
+    def plan(self) -> Plan:
+        """The same for a single worker, whose plan a test makes by itself."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return parsed(self.value)
 
     @property
     def environment(self) -> dict[str, str]:

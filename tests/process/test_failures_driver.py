@@ -40,7 +40,8 @@ class Driver:
         self.errors = ""
         self.family: set[int] = set()
         self._readers = [
-            threading.Thread(target=self._read_reports), threading.Thread(target=self._read_errors)
+            threading.Thread(target=self._read_reports),
+            threading.Thread(target=self._read_errors),
         ]
         for reader in self._readers:
             reader.start()

@@ -1,4 +1,4 @@
-"""Processes that were believed dead and are not: whatever they do then, nothing changes."""
+"""Processes that were believed dead and are not: whatever they do then, it changes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,210 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import Armed, NumberedJob, is_gone, snapshot_of_tree, state_of, until
+from jobs import Armed, NumberedJob, state_of, until
 
-from crosscut.errors import WireError
+from crosscut.graph.channels import inputs_of
 from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
 from crosscut.runtime.channels import OutgoingChannel
-from crosscut.runtime.task import Barrier
+from crosscut.runtime.task import Barrier, Item
+
+SLEEPER = {"heartbeat_timeout": "600ms"}
+
+
+def epoch_of(job: Any) -> int:
+    return int(job.progress()["epoch"])
+
+
+RUN_WORKER = """
+import pickle, sys
+from crosscut.runtime.worker import run_worker
+with open(sys.argv[1], "rb") as file:
+    run_worker(pickle.load(file), int(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+class Attempts:
+    """Live attempts of a worker index that Spark knows nothing of, and so does not kill."""
+
+    def __init__(self, job: Any, directory: Path) -> None:
+        self._plan = job._driver._supply._plan
+        self._directory = directory
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, index: int, armed: Armed | None = None) -> subprocess.Popen[str]:
+        attempt = 1_000_000 + len(self._processes)
+        plan = replace(self._plan, failpoints=armed.plan) if armed else self._plan
+        path = self._directory / f"plan-{attempt}"
+        path.touch(mode=0o600)
+        path.write_bytes(cloudpickle.dumps(plan))
+        arguments = [sys.executable, "-c", RUN_WORKER, str(path), str(index), str(attempt)]
+        self._processes.append(subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True))
+        return self._processes[-1]
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def attempts(tmp_path: Path) -> Iterator[Callable[[Any], Attempts]]:
+    made: list[Attempts] = []
+
+    def of(job: Any) -> Attempts:
+        made.append(Attempts(job, tmp_path))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.end()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "snapshot.encoded",  # C4: goes on to upload the state of its old epoch
+        "snapshot.stored",  # C2: goes on to acknowledge
+        "commit.before",  # C1: goes on to commit what its replacement has committed
+        "align.partial",  # C3: goes on to process records and send them to its old peers
+    ],
+)
+def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
+    tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts], place: str
+) -> None:
+    """C1, C2, C3, C4, I-2, I7, I8: SIGSTOP, a new epoch without it, SIGCONT.
+
+    Spark starts a replacement only when it has killed what it replaces, so the worker that sleeps is
+    one of ours; Spark's own waits in reserve.
+    """
+    numbered = NumberedJob(tmp_path, count=40_000, settings=SLEEPER)
+    job = started(numbered)
+    until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
+    armed = Armed(tmp_path / "failpoints", (f"{place}:stop:3:0",))
+    zombie = attempts(job).start(0, armed)
+    until(lambda: 0 in job._driver._coordinator.reserve, "it to wait in reserve")
+    os.kill(started.watch(job)[0], signal.SIGKILL)
+    until(lambda: state_of(zombie.pid) == "T", "it to take the place over, and to stop")
+    assert armed.fired
+    until(lambda: epoch_of(job) == 3 and job.status == "running", "the next epoch")
+    assert zombie.pid not in started.watch(job)
+    before = len(job.checkpoints())
+    until(lambda: len(job.checkpoints()) > before, "a checkpoint of the next epoch")
+    zombie.send_signal(signal.SIGCONT)
+    _, errors = zombie.communicate(timeout=20)
+    assert zombie.returncode == 1
+    assert "worker 0 has lost the coordinator" in errors
+    assert not job.wait(0), "the job ended too early for this test"
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.progress()["restarts"] == 2
+    numbered.check_output_is_exact()
+    assert [path for path in numbered.out.iterdir() if not path.name.startswith("part-")] == []
+
+
+class Peer:
+    """The owner of one raw outgoing channel."""
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.reason = asyncio.get_running_loop().create_future()
+
+    def channel_opened(self, channel: ChannelId) -> None:
+        self.opened = True
+
+    def channel_proven(self, proven: Any, end: Any) -> None:
+        raise AssertionError
+
+    def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
+        raise AssertionError
+
+    def channel_clogged(self, channel: ChannelId, is_clogged: bool) -> None:
+        raise AssertionError
+
+    def channel_lost(self, channel: ChannelId, reason: str) -> None:
+        self.reason.set_result(reason)
+
+
+def test_a_channel_of_an_older_epoch_is_refused_by_the_new_downstream(tmp_path: Path, started: Any) -> None:
+    """C3, I7: a zombie that knows the secret and the channel, and connects with the epoch it knows."""
+    numbered = NumberedJob(tmp_path, count=40_000)
+    job = started(numbered)
+    until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
+    os.kill(started.watch(job)[0], signal.SIGKILL)
+    until(lambda: epoch_of(job) == 2 and job.status == "running", "the next epoch")
+    plan = job._driver._supply._plan
+    place = job._driver._coordinator.held[1].registration
+    target = TaskId(VertexId(job._graph.vertices[-1].vertex_id), 1)
+    (channel,) = [one for one in inputs_of(job._graph, target) if one.source.index == 0]
+
+    async def connect(epoch: int) -> tuple[bool, str]:
+        peer = Peer()
+        end = OutgoingChannel(peer, channel, Epoch(epoch), plan.credentials, 1 << 20)
+        await asyncio.get_running_loop().create_connection(lambda: end, place.host, place.data_port)
+        end.send_item(Barrier(10**6))  # type: ignore[arg-type]
+        return peer.opened, await asyncio.wait_for(peer.reason, 10)
+
+    assert asyncio.run(connect(1)) == (False, "the peer refused: stale epoch")
+    # Of this epoch, there is one already.
+    assert asyncio.run(connect(2)) == (False, "the peer refused: refused")
+    started.finish(job)
+    assert job.progress()["restarts"] == 1
+    numbered.check_output_is_exact()
+
+
+def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
+    tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts]
+) -> None:
+    """C5, I7: the one in reserve takes the place over when the holder dies."""
+    numbered = NumberedJob(tmp_path, count=50_000)
+    job = started(numbered)
+    until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
+    raw = attempts(job)
+    coordinator = job._driver._coordinator
+    second = raw.start(0)
+    until(lambda: 0 in coordinator.reserve, "the second attempt to wait")
+    assert second.pid not in started.watch(job)
+    assert epoch_of(job) == 1, "nobody was disturbed"
+    third, stranger = raw.start(0), raw.start(7)
+    _, errors = third.communicate(timeout=20)
+    assert third.returncode == 1
+    assert "was told to exit: worker 0 is held by one live attempt, and a second one waits" in errors
+    _, errors = stranger.communicate(timeout=20)
+    assert "was told to exit: worker 7 of a job that has workers 0 to 1" in errors
+    os.kill(started.watch(job)[0], signal.SIGKILL)
+    until(lambda: started.watch(job)[:1] == [second.pid], "the second attempt to take over")
+    # Spark's own replacement waits now, and takes over in its turn.
+    until(lambda: 0 in coordinator.reserve, "Spark's replacement to wait")
+    checkpoints = len(job.checkpoints())
+    until(lambda: len(job.checkpoints()) > checkpoints, "a checkpoint of the second attempt")
+    second.kill()
+    until(lambda: epoch_of(job) == 3 and second.pid not in started.watch(job), "Spark's to take over")
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.progress()["restarts"] == 2
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+def test_an_attempt_in_reserve_ends_with_the_job_and_one_that_comes_later_exits_by_itself(
+    tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts]
+) -> None:
+    """C5, SPARK-18761: nobody goes on working for a job that is over."""
+    numbered = NumberedJob(tmp_path, count=20_000)
+    job = started(numbered)
+    until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
+    raw = attempts(job)
+    waiting = raw.start(1)
+    until(lambda: 1 in job._driver._coordinator.reserve, "the attempt to wait")
+    started.finish(job)
+    waiting.communicate(timeout=20)
+    assert waiting.returncode == 0
+    late = raw.start(0)
+    _, errors = late.communicate(timeout=20)
+    assert late.returncode == 1
+    assert "worker 0 can't reach the coordinator" in errors
+    numbered.check_output_is_exact()

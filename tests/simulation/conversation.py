@@ -269,7 +269,7 @@ def state_of(machine: Any) -> Any:
     return {
         name: state_of(value)
         for name, value in vars(machine).items()
-        if name not in ("dropped", "_silence", "_rules")
+        if name not in ("dropped", "_silent_ticks", "_rules")
     }
 
 

@@ -116,9 +116,12 @@ def test_the_directory_is_absolute_and_may_be_a_file_url(
         jsonl("")
 
 
-def test_check_makes_the_directory_and_leaves_no_trace_in_it(tmp_path: Path) -> None:
-    jsonl(tmp_path / "a" / "b").check()
-    assert [p.name for p in (tmp_path / "a" / "b").rglob("*")] == [".crosscut"]
+def test_check_leaves_no_trace(tmp_path: Path) -> None:
+    """The job may still be refused, or be finished already."""
+    (tmp_path / "old").mkdir()
+    jsonl(tmp_path / "new").check()
+    jsonl(tmp_path / "old").check()
+    assert [p.name for p in tmp_path.rglob("*")] == ["old"]
 
 
 def test_check_says_why_a_directory_cannot_be_used(tmp_path: Path) -> None:

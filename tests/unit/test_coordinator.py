@@ -669,10 +669,18 @@ def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_
     assert talk.complete(1, 2, drained=True) == [
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
+        timer("finish", 1, 60_000),
     ]
     assert talk.coordinator.phase is Phase.FINISHING
     assert talk.committed(1) == [AppendEntry(3, JobFinished(E1, N1))]
     assert talk.hear(EntryAppended(3)) == [*both(ShutDown("the job has finished")), EndJob("finished")]
+
+
+def test_a_final_commit_that_takes_too_long_is_a_failure() -> None:
+    talk = talk_in(Phase.FINISHING)
+    effects = talk.fire("finish")
+    assert HaltTasks(E1) in [one.message for one in effects if isinstance(one, SendMessage)]
+    assert talk.coordinator.phase is Phase.WAITING
 
 
 def test_a_worker_lost_before_the_final_commit_leads_to_a_restore_that_commits() -> None:

@@ -262,3 +262,24 @@ flow.source(Nothing()).map(lambda record: Pair(record, 2)).sink(Nowhere())
 Path(sys.argv[1]).write_bytes(pack_graph(flow.compile(1, 1)))
 """
     assert run_shipped(tmp_path, driver) == ["Pair(one=1, two=2)", True, "__main__"]
+
+
+def test_a_record_class_that_holds_on_to_an_older_self_is_found_under_its_name(tmp_path: Path) -> None:
+    """Frozen dataclasses with slots do: the decorator makes a second class."""
+    driver = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from app import Nothing, Nowhere
+from crosscut.flow.flow import Flow
+from crosscut.graph.shipping import pack_graph
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    number: int
+
+flow = Flow("main")
+flow.source(Nothing()).map(Order).sink(Nowhere())
+Path(sys.argv[1]).write_bytes(pack_graph(flow.compile(1, 1)))
+"""
+    assert run_shipped(tmp_path, driver) == ["Order(number=1)", True, "__main__"]

@@ -122,31 +122,37 @@ BAD = FailureCause("ValueError", "bad", "parse", "'x'")
 
 def test_the_first_failure_restarts_at_once_and_the_delay_doubles_up_to_its_maximum() -> None:
     policy = replace(POLICY, failures_max=10)
-    delays = [restart([LOST] * count, policy) for count in range(1, 8)]
+    delays = [restart([LOST] * count, count, policy) for count in range(1, 8)]
     assert delays == [RestartAfter(ms) for ms in (0, 100, 200, 400, 800, 1_000, 1_000)]
 
 
+def test_a_completed_checkpoint_starts_the_delay_again() -> None:
+    policy = replace(POLICY, failures_max=10)
+    assert restart([LOST] * 7, 1, policy) == RestartAfter(policy.delay_ms)
+    assert restart([LOST] * 7, 2, policy) == RestartAfter(policy.delay_step_ms)
+
+
 def test_a_very_long_series_has_the_maximum_delay() -> None:
-    assert restart([LOST] * 5_000, replace(POLICY, failures_max=9_999)) == RestartAfter(1_000)
+    assert restart([LOST] * 5_000, 5_000, replace(POLICY, failures_max=9_999)) == RestartAfter(1_000)
 
 
 def test_too_many_failures_end_the_job_with_the_first_cause() -> None:
     causes = [BAD, *[LOST] * 5]
-    assert restart(causes, POLICY) == GiveUp(BAD, "6 failures within 300 s")
+    assert restart(causes, 1, POLICY) == GiveUp(BAD, "6 failures within 300 s")
 
 
 def test_no_failure_is_tolerated_if_the_policy_says_so() -> None:
-    assert restart([LOST], replace(POLICY, failures_max=0)) == GiveUp(LOST, "1 failures within 300 s")
+    assert restart([LOST], 1, replace(POLICY, failures_max=0)) == GiveUp(LOST, "1 failures within 300 s")
 
 
 def test_the_same_record_failing_three_times_in_a_row_ends_the_job() -> None:
     """K1."""
-    assert isinstance(restart([LOST, BAD, BAD], POLICY), RestartAfter)
-    assert restart([LOST, BAD, BAD, BAD], POLICY) == GiveUp(BAD, "the same record failed 3 times in a row")
+    assert isinstance(restart([LOST, BAD, BAD], 1, POLICY), RestartAfter)
+    assert restart([LOST, BAD, BAD, BAD], 1, POLICY) == GiveUp(BAD, "the same record failed 3 times in a row")
 
 
 def test_another_failure_in_between_or_another_record_breaks_the_series() -> None:
     other = replace(BAD, record="'y'")
-    assert isinstance(restart([BAD, BAD, LOST, BAD], POLICY), RestartAfter)
-    assert isinstance(restart([BAD, BAD, other], POLICY), RestartAfter)
-    assert isinstance(restart([LOST, LOST, LOST], POLICY), RestartAfter)
+    assert isinstance(restart([BAD, BAD, LOST, BAD], 1, POLICY), RestartAfter)
+    assert isinstance(restart([BAD, BAD, other], 1, POLICY), RestartAfter)
+    assert isinstance(restart([LOST, LOST, LOST], 1, POLICY), RestartAfter)

@@ -102,7 +102,11 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
         if isinstance(value, type) and reduced is not NotImplemented and value.__module__ != "builtins":
-            self.classes.append(value)
+            # @dataclass(frozen=True, slots=True) makes a second class, and the methods of the second hold
+            # on to the first. Both have the same name; what the module has under it must be bound last.
+            module = sys.modules.get(value.__module__)
+            is_found = getattr(module, value.__name__, None) is value
+            self.classes.insert(len(self.classes) if is_found else 0, value)
         return reduced
 
 

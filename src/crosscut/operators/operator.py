@@ -20,6 +20,8 @@ _RECORD_REPR = reprlib.Repr()
 _RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
 _RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
 
+_OURS = ("crosscut.operators.", "crosscut.runtime.")
+
 
 class Operator(ABC):
     """One operator of a chain, in one task and one epoch."""
@@ -52,8 +54,11 @@ class Operator(ABC):
 
 def user_code_error(uid: str, error: BaseException, record: Any) -> UserCodeError:
     """Return `error`, raised by user code in operator `uid` for `record`, as text that can travel."""
-    own_frame = error.__traceback__.tb_next if error.__traceback__ else None
-    text = "".join(traceback.format_exception(type(error), error, own_frame or error.__traceback__))
+    frames = error.__traceback__
+    # It begins where the user's code does: how we came to call it would only be in the way.
+    while frames and frames.tb_next and frames.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
     return UserCodeError(
         f"operator {uid!r} raised {type(error).__name__}: {error}",
         operator=uid,

@@ -90,7 +90,7 @@ LinkId = int
 
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
-    "retry-append", "stop",
+    "retry-append", "stop", "finish",
 ]  # fmt: skip
 
 

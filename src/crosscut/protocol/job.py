@@ -7,6 +7,7 @@ simulator does so in a virtual world. docs/protocol.md has the picture of the ph
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
@@ -14,7 +15,7 @@ from typing import assert_never
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol import recovery, retention
-from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway
 from crosscut.protocol.checkpoints import CheckpointRules, EpochCheckpoints, GivenUp
 from crosscut.protocol.effects import (
     CancelTimer,
@@ -65,7 +66,6 @@ from crosscut.protocol.messages import (
     HaltTasks,
     JobFinished,
     LogEntry,
-    Peer,
     RecordsFlowing,
     RegisterWorker,
     ShutDown,
@@ -81,9 +81,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
-
-LIVENESS_TICKS = 4
-"""Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
+from crosscut.protocol.roster import LIVENESS_TICKS, Roster
 
 CLAIM_ATTEMPTS_MAX = 20
 
@@ -135,13 +133,11 @@ class Coordinator:
         self.lineage = Lineage("")
         self.completed: CheckpointCompleted | None = None
         self.retained: tuple[CheckpointCompleted, ...] = ()
-        self.held: dict[WorkerIndex, Place] = {}
+        self._roster = Roster(rules.identity.parallelism)
         self.failures: tuple[FailureCause, ...] = ()
         self.restart_count = 0
         self.checkpoints_failed = 0
         self.dropped: Counter[str] = Counter()
-        self._reserve: dict[WorkerIndex, Place] = {}
-        self._silence: dict[LinkId, int] = {}
         self._now = ClockRead(0, "")
         self._log: LogWriter | None = None
         self._claim: recovery.Claim | None = None
@@ -153,13 +149,24 @@ class Coordinator:
         self._ready: set[WorkerIndex] = set()
         self._committed: dict[TaskId, CheckpointId] = {}
         self._stop_id: CheckpointId | None = None
-        self._failures_in_a_row = 0
+        self._checkpoint_failures_in_a_row = 0
         self._failures_seen = 0
+        self._failures_in_a_row = 0
 
     def start(self) -> list[JobEffect]:
         """Return the first effects."""
         tick_ms = self._rules.heartbeat_timeout_ms // LIVENESS_TICKS
         return [ReadLogTail(self._rules.retain), StartTimer(Timer("liveness"), tick_ms)]
+
+    @property
+    def held(self) -> Mapping[WorkerIndex, Place]:
+        """The admitted workers, by index."""
+        return self._roster.held
+
+    @property
+    def reserve(self) -> Mapping[WorkerIndex, Place]:
+        """Second live attempts, which wait for the place of the first."""
+        return self._roster.reserve
 
     @property
     def checkpoint_under_way(self) -> CheckpointId | None:
@@ -307,10 +314,10 @@ class Coordinator:
     # Workers come and go.
 
     def _received(self, link: LinkId, message: object) -> list[JobEffect]:
-        self._silence[link] = 0
+        self._roster.heard(link)
         if isinstance(message, RegisterWorker):
             return self._registered(link, message)
-        index = next((index for index, place in self.held.items() if place.link == link), None)
+        index = self._roster.index_of(link)
         if index is None:
             self.dropped["message of a worker without a place"] += 1
             return []
@@ -343,62 +350,46 @@ class Coordinator:
                 return []
 
     def _registered(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
-        place = Place(link, newcomer)
-        if any(one.link == link for one in self._places()):
+        if self._roster.knows(link):
             self.dropped["repeated registration"] += 1
             return []
-        decision = admission(newcomer, self._rules.identity.parallelism, self.held, self._reserve)
+        decision = self._roster.register(link, newcomer)
         match decision:
             case Admit():
-                self.held[newcomer.worker] = place
                 return self._deploy_if_gathered()
             case KeepInReserve():
-                self._reserve[newcomer.worker] = place
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
-                del self._silence[link]
                 return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
             case _:
                 assert_never(decision)
 
     def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
-        self._silence.pop(link, None)
-        waiting = next((index for index, place in self._reserve.items() if place.link == link), None)
-        if waiting is not None:
-            del self._reserve[waiting]
+        vacated = self._roster.lose(link)
+        if vacated is None:
             return []
-        index = next((index for index, place in self.held.items() if place.link == link), None)
-        if index is None:
-            return []
-        place = self.held.pop(index)
-        if index in self._reserve:
-            self.held[index] = self._reserve.pop(index)
         if self.phase in DEPLOYED:
-            name = f"worker {index} (pid {place.registration.pid} on {place.registration.host})"
+            one = vacated.place.registration
+            name = f"worker {vacated.index} (pid {one.pid} on {one.host})"
             return self._failed(FailureCause("WorkerLost", f"{name} is lost: {reason}"))
         return self._deploy_if_gathered()
 
     def _workers_ended(self, reason: str) -> list[JobEffect]:
         # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
         # place from the attempts of the next one.
-        effects: list[JobEffect] = [CloseLink(place.link) for place in self._places()]
+        effects: list[JobEffect] = [CloseLink(place.link) for place in self._roster.dismiss_all()]
         self._is_submitted = False
-        self.held.clear()
-        self._reserve.clear()
         return [*effects, *self._failed(FailureCause("SparkJobEnded", f"Spark ended the workers: {reason}"))]
 
     def _deploy_if_gathered(self) -> list[JobEffect]:
-        if self.phase is not Phase.GATHERING or len(self.held) < self._rules.identity.parallelism:
+        if self.phase is not Phase.GATHERING or not self._roster.is_full:
             return []
         self.phase = Phase.RESTORING
         self._ready = set()
         self._checkpoints = EpochCheckpoints(
             self.epoch, self._rules.tasks, self._rules.sources, self._next_id
         )
-        peers = tuple(
-            Peer(index, place.registration.host, place.registration.data_port)
-            for index, place in sorted(self.held.items())
-        )
+        peers = self._roster.peers()
         effects: list[JobEffect] = [
             CancelTimer(Timer("gather", self.epoch)),
             StartTimer(Timer("restore", self.epoch), self._rules.start_timeout_ms),
@@ -468,6 +459,10 @@ class Coordinator:
                 return self._failed(FailureCause("Timeout", f"restoring took too long: {reason}"))
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
+            case "finish" if self.phase is Phase.FINISHING:
+                timeout_s = self._rules.checkpoints.timeout_ms / 1000
+                reason = f"the output of the final checkpoint was not committed within {timeout_s:g} s"
+                return self._failed(FailureCause("Timeout", reason))
             case "stop" if self.phase is Phase.STOPPING:
                 return self._end("stopped", self._uncommitted())
             case _:
@@ -477,27 +472,17 @@ class Coordinator:
     def _liveness_tick(self) -> list[JobEffect]:
         tick_ms = self._rules.heartbeat_timeout_ms // LIVENESS_TICKS
         effects: list[JobEffect] = [StartTimer(Timer("liveness"), tick_ms)]
-        for place in self._places():
-            effects.append(SendMessage(place.link, CoordinatorHeartbeat(self.epoch)))
-            self._silence[place.link] = self._silence.get(place.link, 0) + 1
-        for place in self._places():
-            if self._silence.get(place.link, 0) > LIVENESS_TICKS:
+        effects += [
+            SendMessage(place.link, CoordinatorHeartbeat(self.epoch)) for place in self._roster.everybody()
+        ]
+        for place in self._roster.tick():
+            if self.phase is not Phase.ENDED:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
                 reason = f"silent for more than {self._rules.heartbeat_timeout_ms / 1000:g} s"
                 effects += [CloseLink(place.link), ReplaceWorker(one.worker, one.attempt)]
                 effects += self._link_lost(place.link, reason)
-                if self._has_ended():
-                    return effects
         return effects
-
-    def _has_ended(self) -> bool:
-        return self.phase is Phase.ENDED
-
-    def _places(self) -> list[Place]:
-        return [place for _, place in sorted(self.held.items())] + [
-            place for _, place in sorted(self._reserve.items())
-        ]
 
     def _too_few_workers(self) -> str:
         parallelism = self._rules.identity.parallelism
@@ -546,13 +531,14 @@ class Coordinator:
         dropped = self.retained
         self.completed = entry
         self.retained = retention.retained((*self.retained, entry), self._rules.retain)
-        self._failures_in_a_row = 0
+        self._checkpoint_failures_in_a_row = 0
         paths = (path for one in dropped for path in retention.parts_of(one))
         effects = self._delete(retention.unreferenced(paths, self.retained))
         if self._checkpoints is None or self._checkpoints.under_way != n:
             # It failed over while the entry was being appended; the next epoch restores n.
             return effects
         self._checkpoints.completed(n)
+        self._failures_in_a_row = 0
         effects = [
             CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
             *self._to_all(CommitCheckpoint(self.epoch, n)),
@@ -560,6 +546,7 @@ class Coordinator:
         ]
         if entry.is_final:
             self.phase = Phase.FINISHING
+            effects.append(StartTimer(Timer("finish", self.epoch), self._rules.checkpoints.timeout_ms))
         elif self._checkpoints.is_drained or (self.phase is Phase.STOPPING and self._stop_id is None):
             effects += self._trigger()
         return [*effects, *self._end_if_committed()]
@@ -576,7 +563,7 @@ class Coordinator:
     def _gave_up(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
         n = given_up.checkpoint_id
         self.checkpoints_failed += 1
-        self._failures_in_a_row += 1
+        self._checkpoint_failures_in_a_row += 1
         paths = [path for one in given_up.snapshots for path in retention.paths_of(one)]
         effects = [
             CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
@@ -584,8 +571,9 @@ class Coordinator:
             *self._delete(retention.unreferenced(paths, self.retained)),
         ]
         # Every failure uses an id up, and ids may not go further ahead of the log than the lead.
-        if self._failures_in_a_row > min(self._rules.checkpoints.failures_max, CHECKPOINT_IDS_LEAD_MAX):
-            message = f"{self._failures_in_a_row} checkpoints in a row failed; {n}, the last one: {reason}"
+        in_a_row = self._checkpoint_failures_in_a_row
+        if in_a_row > min(self._rules.checkpoints.failures_max, CHECKPOINT_IDS_LEAD_MAX):
+            message = f"{in_a_row} checkpoints in a row failed; {n}, the last one: {reason}"
             return [*effects, *self._end("failed", FailureCause("CheckpointsFailed", message))]
         if self.phase is Phase.STOPPING:
             self._stop_id = None
@@ -653,10 +641,11 @@ class Coordinator:
             return self._end("stopped", self._uncommitted() or cause)
         self.failures = (*self.failures, cause)
         self._failures_seen += 1
+        self._failures_in_a_row += 1
         forget = StartTimer(
             Timer("forget-failure", number=self._failures_seen), self._rules.restart.window_ms
         )
-        decision = recovery.restart(self.failures, self._rules.restart)
+        decision = recovery.restart(self.failures, self._failures_in_a_row, self._rules.restart)
         if isinstance(decision, recovery.GiveUp):
             message = f"{decision.cause.message} (given up after {decision.why})"
             return self._end("failed", replace(decision.cause, message=message))
@@ -676,5 +665,5 @@ class Coordinator:
         return [*self._to_all(ShutDown(reason)), EndJob(outcome, cause)]
 
     def _to_all(self, message: CoordinatorMessage) -> list[JobEffect]:
-        places = self._places() if isinstance(message, ShutDown) else list(self.held.values())
+        places = self._roster.everybody() if isinstance(message, ShutDown) else list(self.held.values())
         return [SendMessage(place.link, message) for place in sorted(places, key=lambda one: one.link)]

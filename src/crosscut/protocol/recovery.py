@@ -176,11 +176,13 @@ SAME_FAILURE_MAX = 3
 """The same record failing in the same operator this often in a row will fail for ever."""
 
 
-def restart(failures: Sequence[FailureCause], policy: RestartPolicy) -> RestartAfter | GiveUp:
+def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
     """Decide after a failure.
 
     Args:
         failures: Those within the window, the newest last; at least one.
+        in_a_row: Failures since a checkpoint was last completed, this one included: the delay grows
+            with them, so a job that makes progress is never slowed down.
     """
     first, newest = failures[0], failures[-1]
     if len(failures) > policy.failures_max:
@@ -192,9 +194,9 @@ def restart(failures: Sequence[FailureCause], policy: RestartPolicy) -> RestartA
         same += 1
     if same >= SAME_FAILURE_MAX:
         return GiveUp(newest, f"the same record failed {same} times in a row")
-    if len(failures) == 1:
+    if in_a_row <= 1:
         return RestartAfter(policy.delay_ms)
-    grown_ms = policy.delay_step_ms << min(len(failures) - 2, 30)
+    grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
     return RestartAfter(min(grown_ms, policy.delay_max_ms))
 
 

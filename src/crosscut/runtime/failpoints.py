@@ -80,8 +80,15 @@ class Failpoints:
 def armed() -> Plan | None:
     """Return the plan that this process's environment asks for, if any."""
     text = os.environ.get(VARIABLE)
-    if not text:
-        return None
+    return parsed(text) if text else None
+
+
+def parsed(text: str) -> Plan:
+    """Return the plan that `text` describes.
+
+    Raises:
+        SettingsError: It is not as the module says.
+    """
     directory, *rules = text.split(";")
     return Plan(directory, tuple(_rule(one) for one in rules if one))
 

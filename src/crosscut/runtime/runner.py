@@ -446,7 +446,9 @@ class TaskPool:
     def _sleep(self) -> None:
         """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
         # A clogged task is woken by its channel: its time may long have come.
-        waiting = [one.due_ns for one in self._runners if one.due_ns and not one.clogged and one.task.has_work]
+        waiting = [
+            one.due_ns for one in self._runners if one.due_ns and not one.clogged and one.task.has_work
+        ]
         if not waiting:
             return
         due_ns = min(waiting)

@@ -66,6 +66,7 @@ class JobStatus:
     """Everything at one moment; counters of records are of the running epoch.
 
     Attributes:
+        last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
     """
 
@@ -78,6 +79,7 @@ class JobStatus:
     checkpoints_failed: int
     checkpoint_under_way: int | None
     restarts: int
+    last_failure: str
     recoveries: tuple[Recovery, ...]
     first_flow_ns: int
     records_read: int
@@ -168,6 +170,7 @@ def build_status(
         checkpoints_failed=coordinator.checkpoints_failed,
         checkpoint_under_way=under_way,
         restarts=coordinator.restart_count,
+        last_failure=coordinator.failures[-1].message if coordinator.failures else "",
         recoveries=tuple(seen.recoveries),
         first_flow_ns=seen.first_flow_ns,
         records_read=seen.records_read(coordinator.epoch, sources),

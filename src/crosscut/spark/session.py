@@ -127,6 +127,9 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
     conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     conf.set("spark.port.maxRetries", "100")
     conf.set("spark.ui.showConsoleProgress", "false")
+    # Spark starts a replacement for a silent worker only when it has killed it, and gives it 2 s to end
+    # by itself before. Ours has been silent for the whole heartbeat timeout by then.
+    conf.set("spark.python.task.killTimeout", "100ms")
     with as_file(files("crosscut.spark") / "log4j2.properties") as log_settings:
         # The weaker of Spark's two ways to give Java options: a user's own still come on top. The
         # JVM only schedules and never sees a record, so its best compiler costs more than it gains.

@@ -66,10 +66,19 @@ class JobView(ABC):
         self._console = console
         self._total = total
         self._read = RecordsRead()
+        self._restarts = 0
         self._started_s = time.monotonic()
 
-    @abstractmethod
     def show(self, status: JobStatus) -> None:
+        """Show what the job looks like now, and say so if it had to restart."""
+        if status.restarts > self._restarts:
+            self._restarts = status.restarts
+            self.note(status.last_failure, style="red")
+        self._read.update(status)
+        self._show(status)
+
+    @abstractmethod
+    def _show(self, status: JobStatus) -> None:
         """Show what the job looks like now."""
 
     def note(self, text: str, style: str = "bold") -> None:
@@ -104,8 +113,7 @@ class LineView(JobView):
         self._last = ("", 0)
         self._due_s = 0.0
 
-    def show(self, status: JobStatus) -> None:
-        read = self._read.update(status)
+    def _show(self, status: JobStatus) -> None:
         now = (status.phase, status.epoch)
         if now == self._last and time.monotonic() < self._due_s:
             return
@@ -115,7 +123,7 @@ class LineView(JobView):
         fields = (
             f"{status.phase:<9}",
             f"epoch {status.epoch}",
-            f"records {read:,}" + (f" ({share:.0%})" if share is not None else ""),
+            f"records {self._read.total:,}" + (f" ({share:.0%})" if share is not None else ""),
             f"{status.records_per_second:,.0f} records/s",
             f"checkpoints {status.checkpoints_completed}",
             f"workers {workers or 'none'}",
@@ -139,13 +147,12 @@ class LiveView(JobView):
     ) -> None:
         self._live.stop()
 
-    def show(self, status: JobStatus) -> None:
-        read = self._read.update(status)
+    def _show(self, status: JobStatus) -> None:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim")
         grid.add_column()
         grid.add_row("phase", f"{status.phase}, epoch {status.epoch}, {self._elapsed():.1f} s")
-        grid.add_row("records", f"{read:,}, {status.records_per_second:,.0f} records/s")
+        grid.add_row("records", f"{self._read.total:,}, {status.records_per_second:,.0f} records/s")
         grid.add_row("checkpoints", _checkpoints(status))
         grid.add_row("workers", ", ".join(f"pid {one.pid}" for one in status.workers) or "none yet")
         parts: list[Text | ProgressBar | Table] = [Text(status.name, style="bold"), grid]

@@ -1,0 +1,200 @@
+"""The splits of a source task: read in turn, some open at a time, positions of exactly what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.runtime.splits import OPEN_READERS_MAX, SplitQueue, split_as_json, splits_from_json
+
+
+@dataclass
+class Scripted(Source):
+    """Splits that say what their script says: a record, a Wait, or the end once it is over.
+
+    A position is the number of lines of the script that were read.
+    """
+
+    scripts: dict[str, list[Any]]
+    endless: bool = False
+    opened: list[tuple[str, JSON]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        return [Split(name, 0, {"of": name}, 3) for name in self.scripts]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        assert isinstance(position, int)
+        self.opened.append((split.split_id, position))
+        return ScriptedReader(self, split.split_id, position)
+
+    @property
+    def open_count(self) -> int:
+        return len(self.opened) - len(self.closed)
+
+
+class ScriptedReader(SplitReader):
+    def __init__(self, source: Scripted, name: str, position: int) -> None:
+        self._source = source
+        self._name = name
+        self._at = position
+
+    @property
+    def position(self) -> JSON:
+        return self._at
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        script = self._source.scripts[self._name]
+        if self._at == len(script):
+            return Wait(5.0) if self._source.endless else EndOfSplit()
+        if isinstance(script[self._at], Wait):
+            self._at += 1
+            return script[self._at - 1]
+        records: list[Any] = []
+        while self._at < len(script) and len(records) < limit and not isinstance(script[self._at], Wait):
+            records.append(script[self._at])
+            self._at += 1
+        return records
+
+    def close(self) -> None:
+        self._source.closed.append(self._name)
+
+
+def queue_of(source: Scripted) -> SplitQueue:
+    return SplitQueue(source, [(split, split.start) for split in source.splits(1)])
+
+
+def positions(queue: SplitQueue) -> dict[str, JSON]:
+    return {split.split_id: position for split, position in splits_from_json(queue.positions())}
+
+
+def drained(queue: SplitQueue, limit: int = 10) -> list[Any]:
+    """Read until the queue is drained, and return what each read gave."""
+    answers: list[Any] = []
+    while not queue.is_drained:
+        answers.append(queue.read(limit))
+    return answers
+
+
+def test_splits_are_read_in_turn_at_most_limit_records_at_a_time() -> None:
+    queue = queue_of(Scripted({"a": [1, 2, 3], "b": [10, 20]}))
+    assert drained(queue, 2) == [[1, 2], [10, 20], [3], Wait(0)]
+
+
+def test_without_splits_it_is_drained_from_the_start() -> None:
+    queue = SplitQueue(Scripted({}), [])
+    assert queue.is_drained
+    assert (queue.read(10), queue.positions()) == (Wait(0), [])
+
+
+def test_many_splits_are_all_read_with_few_of_them_open() -> None:
+    source = Scripted({f"split {number}": [number] for number in range(50)})
+    queue, records = queue_of(source), []
+    while not queue.is_drained:
+        found = queue.read(10)
+        records += found if isinstance(found, list) else []
+        assert source.open_count <= OPEN_READERS_MAX
+    assert sorted(records) == list(range(50))
+    assert sorted(source.closed) == sorted(source.scripts)
+
+
+def test_empty_splits_cost_no_read_of_their_own() -> None:
+    source = Scripted({f"split {number}": [] for number in range(20)} | {"last": [1]})
+    assert queue_of(source).read(10) == [1]
+
+
+def test_when_all_splits_wait_the_shortest_wait_is_returned() -> None:
+    queue = queue_of(Scripted({"a": [Wait(7.0), 1], "b": [Wait(3.0), 2], "c": [Wait(5.0)]}))
+    assert queue.read(10) == Wait(3.0)
+    assert [queue.read(10), queue.read(10)] == [[1], [2]]
+
+
+def test_a_split_with_records_is_read_although_others_wait() -> None:
+    queue = queue_of(Scripted({"a": [Wait(7.0)], "b": [2]}))
+    assert queue.read(10) == [2]
+
+
+def test_endless_splits_that_have_nothing_do_not_keep_others_from_being_read() -> None:
+    source = Scripted({f"split {number}": [number] for number in range(20)}, endless=True)
+    queue = queue_of(source)
+    records = [record for _ in range(40) if isinstance(found := queue.read(1), list) for record in found]
+    assert sorted(records) == list(range(20))
+    assert queue.read(1) == Wait(5.0)
+
+
+def test_positions_are_those_of_the_unfinished_splits_opened_or_not() -> None:
+    source = Scripted({name: [name, name] for name in "abcdef"})
+    queue = queue_of(source)
+    queue.read(1)  # of a
+    queue.read(2)  # all of b
+    for _ in range(3):
+        queue.read(1)  # of c, d, a
+    assert positions(queue) == {"a": 2, "b": 2, "c": 1, "d": 1, "e": 0, "f": 0}
+    queue.read(1)  # of c: only now b turns out to be over, and e is opened
+    assert positions(queue) == {"a": 2, "c": 2, "d": 1, "e": 0, "f": 0}
+
+
+@pytest.mark.parametrize("reads", range(12))
+def test_a_queue_made_from_the_positions_reads_exactly_the_rest(reads: int) -> None:
+    scripts = {"a": [1, Wait(1.0), 2, 3], "b": [], "c": [10], "d": [20, 30], "e": [40], "f": [50]}
+    source = Scripted(scripts)
+    queue, before = queue_of(source), []
+    for _ in range(reads):
+        found = queue.read(1)
+        before += found if isinstance(found, list) else []
+    restored = SplitQueue(source, splits_from_json(queue.positions()))
+    after = [one for found in drained(restored, 1) if isinstance(found, list) for one in found]
+    assert sorted(before + after) == [1, 2, 3, 10, 20, 30, 40, 50]
+
+
+def test_close_closes_every_open_reader_once() -> None:
+    source = Scripted({name: [1, 2] for name in "abcdef"})
+    queue = queue_of(source)
+    queue.read(1)
+    queue.close()
+    queue.close()
+    assert sorted(source.closed) == ["a", "b", "c", "d"]
+
+
+def test_a_reader_that_returns_something_else_is_named() -> None:
+    class Wrong(ScriptedReader):
+        def read(self, limit: int) -> Any:
+            return (1, 2)
+
+    class WrongSource(Scripted):
+        def reader(self, split: Split, position: JSON) -> SplitReader:
+            return Wrong(self, split.split_id, 0)
+
+    with pytest.raises(ConnectorError, match="split 'a' returned a tuple: expected a list of records"):
+        queue_of(WrongSource({"a": []})).read(1)
+
+
+def test_a_reader_that_returns_an_empty_list_is_asked_again_later() -> None:
+    class Hesitant(ScriptedReader):
+        def read(self, limit: int) -> Any:
+            return []
+
+    class HesitantSource(Scripted):
+        def reader(self, split: Split, position: JSON) -> SplitReader:
+            return Hesitant(self, split.split_id, 0)
+
+    queue = queue_of(HesitantSource({"a": []}))
+    assert queue.read(1) == Wait(0)
+    assert not queue.is_drained
+
+
+def test_a_split_becomes_json_and_comes_back_with_its_start_as_position() -> None:
+    split = Split("a", {"offset": 3}, ["detail"], 5)
+    assert splits_from_json([split_as_json(split)]) == [(split, {"offset": 3})]
+    assert splits_from_json(None) == []
+
+
+@pytest.mark.parametrize("data", [[1], ["abcd"], [["a", 0, None, 1]], 5, [["a", 0, None, 1, 0, 0]]])
+def test_positions_that_are_none_are_refused(data: JSON) -> None:
+    with pytest.raises(ConnectorError, match="source positions are not readable"):
+        splits_from_json(data)
