@@ -45,6 +45,37 @@ class ForwardBarrier:
 
 
 @dataclass(frozen=True, slots=True)
+class OvertakeWithBarrier:
+    """Send barrier n on every output, ahead of what still waits there; log what it overtook."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class StartLog:
+    """From the capture on, keep what `channels` hold and get for the snapshot of n, each until its log
+    is stopped; a barrier n that already waits in one of them has arrived."""
+
+    checkpoint_id: CheckpointId
+    channels: tuple[ChannelId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopLog:
+    """The log of `channel` for n is whole."""
+
+    checkpoint_id: CheckpointId
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class StartAlignmentTimer:
+    """Answer AlignmentTimedOut when the alignment has taken as long as the settings allow."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSnapshot:
     """Write the frozen state in the background; answer SnapshotStored or SnapshotFailed."""
 
@@ -71,8 +102,9 @@ class DeclineCheckpoint:
 
 
 TaskEffect = (
-    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | StoreSnapshot | DiscardSnapshot
-    | AcknowledgeSnapshot | DeclineCheckpoint
+    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | StartLog
+    | StopLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
+    | DeclineCheckpoint
 )  # fmt: skip
 
 # Of the committer of one sink task.

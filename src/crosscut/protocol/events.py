@@ -21,6 +21,14 @@ class BarrierArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class BarrierAnnounced:
+    """Barrier n has come into the input queue of `channel`; it will be delivered in its turn."""
+
+    channel: ChannelId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointTriggered:
     """The coordinator asks a source task for checkpoint n: barrier n on its virtual input Nil."""
 
@@ -30,6 +38,13 @@ class CheckpointTriggered:
 @dataclass(frozen=True, slots=True)
 class CheckpointAborted:
     """The coordinator has given checkpoint n up."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentTimedOut:
+    """The alignment of n has taken as long as the settings allow."""
 
     checkpoint_id: CheckpointId
 
@@ -49,7 +64,10 @@ class SnapshotFailed:
     reason: str
 
 
-TaskEvent = BarrierArrived | CheckpointTriggered | CheckpointAborted | SnapshotStored | SnapshotFailed
+TaskEvent = (
+    BarrierArrived | BarrierAnnounced | CheckpointTriggered | CheckpointAborted | AlignmentTimedOut | SnapshotStored
+    | SnapshotFailed
+)  # fmt: skip
 
 # To the committer of one sink task.
 

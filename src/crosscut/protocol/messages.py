@@ -53,6 +53,8 @@ class Snapshot:
         drained: The task has seen the end of all its inputs and holds nothing that is yet to come
             out: no channel or back-edge record, no open sink buffer, no timer, no asynchronous call.
         ended: The operators of the task have been told of the end of input (it is told once).
+        log: Records that were on their way in channels, where the protocol logs any.
+        in_flight: How many those are.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 
@@ -62,6 +64,8 @@ class Snapshot:
     drained: bool = False
     ended: bool = False
     freeze_us: int = 0
+    log: Part | None = None
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +309,13 @@ class CommitCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseLoops:
+    """Every loop is empty, and no source has more: their back edges have ended, for good."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeat:
     """A worker that hears nothing for the timeout has lost its coordinator and stops by itself."""
 
@@ -342,6 +353,7 @@ CoordinatorMessage = (
     | TriggerCheckpoint
     | AbortCheckpoint
     | CommitCheckpoint
+    | CloseLoops
     | CoordinatorHeartbeat
     | StandBy
     | ShutDown

@@ -1,4 +1,10 @@
-"""Channels between workers: one TCP connection each. To block a channel is not to read it."""
+"""Channels between workers: one TCP connection each, with credit.
+
+A sender may have so many bytes under way that the receiver has not processed; the receiver gives
+credit back as it does. So memory is bounded at both ends, a blocked channel stops its sender without
+stopping the socket, and a barrier, which needs no credit, always gets through: what it has to overtake
+waits in user space, at one end or the other (docs/decisions, credit).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,18 @@ from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.ids import ChannelId, Epoch
 from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, Listener
-from crosscut.runtime.task import Barrier, EndOfInput, Item
+from crosscut.runtime.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
+    CREDIT_LIMITS,
     DATA_LIMITS,
     Frame,
     FrameDecoder,
     FrameType,
     decode_barrier,
+    decode_credit,
     encode_barrier,
+    encode_credit,
 )
 from crosscut.wire.handshake import Proven, Role, Verdict, channel_detail
 
@@ -33,8 +42,8 @@ class ChannelHost(Protocol):
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item has arrived."""
 
-    def channel_clogged(self, channel: ChannelId, is_clogged: bool) -> None:
-        """An output channel takes no more for now, or takes more again."""
+    def channel_unclogged(self, channel: ChannelId) -> None:
+        """An output channel that was full takes more again."""
 
     def channel_lost(self, channel: ChannelId, reason: str) -> None:
         """A channel is over, though nobody here closed it."""
@@ -46,11 +55,17 @@ class OutgoingChannel(ConnectingSide):
     def __init__(
         self, host: ChannelHost, channel: ChannelId, epoch: Epoch, credentials: Credentials, bytes_max: int
     ) -> None:
-        decoder = FrameDecoder({}, sequenced=True)  # Nothing ever comes back.
+        decoder = FrameDecoder(CREDIT_LIMITS, sequenced=True)
         super().__init__(credentials, Role.CHANNEL, epoch, channel_detail(channel), decoder)
         self.channel = channel
         self._host: ChannelHost | None = host
         self._bytes_max = bytes_max
+        self._under_way_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether records have to wait. Barriers need not: they are few, and the protocol's."""
+        return self._under_way_bytes >= self._bytes_max
 
     def send_item(self, item: Item) -> None:
         """Send a batch, a barrier, or the end of input.
@@ -60,7 +75,9 @@ class OutgoingChannel(ConnectingSide):
         """
         match item:
             case Batch():
-                self.send(FrameType.BATCH, encode_batch(item), sequenced=True)
+                payload = encode_batch(item)
+                self._under_way_bytes += len(payload)
+                self.send(FrameType.BATCH, payload, sequenced=True)
             case Barrier(checkpoint_id):
                 self.send(FrameType.BARRIER, encode_barrier(checkpoint_id), sequenced=True)
             case EndOfInput():
@@ -69,17 +86,19 @@ class OutgoingChannel(ConnectingSide):
                 assert_never(item)
 
     def opened(self) -> None:
-        if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=self._bytes_max)
         if self._host is not None:
             self._host.channel_opened(self.channel)
 
     def received(self, frame: Frame) -> None:
-        raise WireError(f"channel {self.channel}: {frame.kind.name} from the receiving end")
-
-    def clogged(self, is_clogged: bool) -> None:
-        if self._host is not None:
-            self._host.channel_clogged(self.channel, is_clogged)
+        credit_bytes = decode_credit(frame.payload)
+        if credit_bytes > self._under_way_bytes:
+            raise WireError(
+                f"channel {self.channel}: credit for {credit_bytes} bytes, of {self._under_way_bytes} under way"
+            )
+        was_full = self.is_full
+        self._under_way_bytes -= credit_bytes
+        if was_full and not self.is_full and self._host is not None:
+            self._host.channel_unclogged(self.channel)
 
     def lost(self, reason: str) -> None:
         if self._host is not None:
@@ -107,6 +126,10 @@ class IncomingChannel(AcceptingSide):
         """Say which channel this is; to be called before the verdict ACCEPTED."""
         self._host = host
         self._channel = channel
+
+    def give_credit(self, size_bytes: int) -> None:
+        """Tell the sender that so much has been processed."""
+        self.send(FrameType.CREDIT, encode_credit(size_bytes), sequenced=True)
 
     def opened(self) -> None:
         if self._host is not None and self._channel is not None:

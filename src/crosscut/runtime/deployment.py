@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crosscut.errors import StateError
 from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.protocol.recovery import FromMemory, FromNothing, FromStore, restore_from
+from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
+from crosscut.runtime.channel_log import decoded_log
 from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.items import LoggedBatch
 from crosscut.runtime.partitioning import Output, build_output
+from crosscut.runtime.queues import ItemQueue, SpillingQueue
 from crosscut.runtime.runner import TaskPool
 from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import Task
@@ -33,6 +38,8 @@ class TaskRules:
 
     batch_rows: int
     commit_attempts: int
+    snapshots: ProtocolKind = "aligned"
+    alignment_timeout_ms: float = 0.0
 
 
 class StateAtHand:
@@ -113,10 +120,20 @@ async def build_tasks(
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
+        closing = frozenset(channel for channel in inputs if graph.edges[channel.edge].back_edge)
+        replay: list[LoggedBatch] = []
+        if snapshot.log is not None:
+            replay = decoded_log(await pool.in_thread(read_part, snapshot.log))
+        queues: dict[ChannelId, ItemQueue] = {
+            channel: SpillingQueue() if channel in closing else deque() for channel in inputs
+        }
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
-            inputs=inputs,
+            protocol=snapshot_protocol(rules.snapshots, inputs, closing),
+            inputs=queues,
+            back_edges=closing,
+            replay=replay,
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
             batch_rows=rules.batch_rows,
@@ -127,7 +144,7 @@ async def build_tasks(
             parts=PartChain(deploy.restore, snapshot.parts),
             ended=snapshot.ended,
         )
-        pool.add(task, inputs, state, writer)
+        pool.add(task, inputs, state, writer, closing)
         failpoints("restore.task")
 
 

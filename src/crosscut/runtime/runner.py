@@ -22,15 +22,18 @@ from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskFailed, WorkerMessage
 from crosscut.runtime.channels import OutgoingChannel
+from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.items import Item
 from crosscut.runtime.task import (
     CancelStore,
     CompleteState,
     FrozenTask,
-    Item,
     Job,
+    PrepareTransaction,
     StoreFrozen,
     Task,
+    WaitForAlignment,
 )
 from crosscut.state.keyed import KeyedState
 
@@ -81,7 +84,7 @@ class TaskRunner:
         self._state = state
         self._writer = writer
         self._writer_lock = asyncio.Lock()
-        self._jobs: deque[StoreFrozen | CompleteState] = deque()
+        self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
         self._job_arrived = asyncio.Event()
         self._cancelled: set[CheckpointId] = set()
         self._freeze_us: dict[CheckpointId, int] = {}
@@ -154,9 +157,11 @@ class TaskRunner:
                 self._freeze_us[frozen.checkpoint_id] = elapsed_us
                 self._jobs.append(job)
                 self._job_arrived.set()
-            case CompleteState():
+            case PrepareTransaction() | CompleteState():
                 self._jobs.append(job)
                 self._job_arrived.set()
+            case WaitForAlignment(checkpoint_id):
+                self._pool.spawn(self, self._wait_for_alignment(checkpoint_id))
             case CancelStore(checkpoint_id):
                 self._cancelled.add(checkpoint_id)
             case CommitTransactions():
@@ -171,26 +176,39 @@ class TaskRunner:
             self._job_arrived.clear()
             while self._jobs:
                 job = self._jobs.popleft()
-                if isinstance(job, StoreFrozen):
-                    await self._store(job.frozen)
-                elif self._state is not None:
-                    for _ in self._state.complete(job.checkpoint_id):
-                        await asyncio.sleep(0)
+                match job:
+                    case PrepareTransaction():
+                        await self._prepare(job)
+                    case StoreFrozen(frozen):
+                        await self._store(frozen)
+                    case CompleteState(checkpoint_id):
+                        for _ in self._state.complete(checkpoint_id) if self._state else ():
+                            await asyncio.sleep(0)
+
+    async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
+        await asyncio.sleep(self._pool.alignment_timeout_ms / 1_000)
+        self.task.alignment_timed_out(checkpoint_id)
+        self.drain()
+
+    async def _prepare(self, job: PrepareTransaction) -> None:
+        if self._writer is None:
+            return
+        async with self._writer_lock:
+            handle = await self._pool.in_thread(self._writer.prepare, job.transaction)
+        self.task.transaction_prepared(job.checkpoint_id, handle)
+        self.drain()
 
     async def _store(self, frozen: FrozenTask) -> None:
         n = frozen.checkpoint_id
         self._pool.failpoints("snapshot.frozen")
-        # The transaction first: it has to be prepared even if the checkpoint is aborted, because its
-        # records come before every later barrier.
-        if frozen.transaction is not None and self._writer is not None:
-            async with self._writer_lock:
-                handle = await self._pool.in_thread(self._writer.prepare, frozen.transaction)
-            self.task.transaction_prepared(n, handle)
         reason = ""
-        part = None
-        if self._state is not None and n not in self._cancelled:
+        part = log = None
+        if n not in self._cancelled:
             try:
-                part = await self._store_state(self._state, frozen)
+                if self._state is not None:
+                    part = await self._store_state(self._state, frozen)
+                if frozen.log:
+                    log = await self._write_part(n, encoded_log(frozen.log))
             except (StoreError, StateError) as error:
                 reason = str(error)
         self._cancelled = {one for one in self._cancelled if one > n}
@@ -199,7 +217,7 @@ class TaskRunner:
             self.task.snapshot_failed(n, reason)
         else:
             self._pool.failpoints("snapshot.stored")
-            self.task.snapshot_stored(n, part, freeze_us)
+            self.task.snapshot_stored(n, part, freeze_us, log)
         self.drain()
 
     async def _store_state(self, state: KeyedState, frozen: FrozenTask) -> Part | None:
@@ -212,8 +230,11 @@ class TaskRunner:
             if n in self._cancelled:
                 return None
         self._pool.failpoints("snapshot.encoded")
-        task = self.task.task_id
-        return await self._pool.in_thread(self._pool.store.write_part, n, task, self._pool.epoch, chunks)
+        return await self._write_part(n, chunks)
+
+    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part:
+        task, epoch = self.task.task_id, self._pool.epoch
+        return await self._pool.in_thread(self._pool.store.write_part, n, task, epoch, chunks)
 
     async def _commit(self, commit: CommitTransactions) -> None:
         if self._writer is None:
@@ -247,6 +268,7 @@ class TaskPool:
         store: PartWriter,
         batch_rows: int,
         linger_ms: float,
+        alignment_timeout_ms: float,
         failpoints: Failpoints,
         report: Callable[[WorkerMessage], None],
         emptied: Callable[[ChannelId], None],
@@ -255,12 +277,14 @@ class TaskPool:
         self.store = store
         self.batch_rows = batch_rows
         self.linger_ns = int(linger_ms * 1e6)
+        self.alignment_timeout_ms = alignment_timeout_ms
         self.failpoints = failpoints
         self.report = report
         self._emptied = emptied
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
         self._by_input: dict[ChannelId, TaskRunner] = {}
+        self._back_edges: frozenset[ChannelId] = frozenset()
         self._local_sender: dict[ChannelId, TaskRunner] = {}
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -283,8 +307,10 @@ class TaskPool:
         inputs: tuple[ChannelId, ...],
         state: KeyedState | None,
         writer: SinkWriter | None,
+        back_edges: frozenset[ChannelId] = frozenset(),
     ) -> None:
-        """Add a task; in topological order."""
+        """Add a task; in topological order. Its back edges never make their sender wait."""
+        self._back_edges |= back_edges
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         for channel in inputs:
@@ -347,30 +373,43 @@ class TaskPool:
         """Send an item: by reference inside the worker, else over the channel's connection."""
         target = self._by_input.get(channel)
         if target is None:
-            connection = self._outgoing[channel]
-            connection.send_item(item)
-            if connection.is_clogged:
-                sender.clogged.add(channel)
+            self._send_out(sender, channel, item)
             return
         target.task.offer(channel, item)
         self._local_sender[channel] = sender
-        if target.task.queued(channel) > LOCAL_ITEMS_MAX:
+        if target.task.queued(channel) > LOCAL_ITEMS_MAX and channel not in self._back_edges:
             sender.clogged.add(channel)
+        target.drain()
         self._schedule()
+
+    def _send_out(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
+        """Send over the connection, or keep it while that takes no more: a barrier may overtake it."""
+        waiting = sender.task.unsent[channel]
+        waiting.append(item)
+        connection = self._outgoing[channel]
+        while waiting and not connection.is_full:
+            connection.send_item(waiting.popleft())
+        if waiting:
+            sender.clogged.add(channel)
 
     def received(self, channel: ChannelId, item: Item) -> int:
         """An item came in from another worker; return how many now wait in that channel."""
-        task = self._by_input[channel].task
-        task.offer(channel, item)
+        runner = self._by_input[channel]
+        runner.task.offer(channel, item)
+        runner.drain()
         self._schedule()
-        return task.queued(channel)
+        return runner.task.queued(channel)
 
-    def clogged(self, channel: ChannelId, is_clogged: bool) -> None:
-        """The connection of an output takes no more, or takes more again."""
+    def unclogged(self, channel: ChannelId) -> None:
+        """The connection of an output takes more again."""
+        connection = self._outgoing[channel]
         for runner in self._runners:
-            if is_clogged and any(channel in output.channels for output in runner.task.outputs):
-                runner.clogged.add(channel)
-            elif channel in runner.clogged:
+            if channel not in runner.clogged:
+                continue
+            waiting = runner.task.unsent[channel]
+            while waiting and not connection.is_full:
+                connection.send_item(waiting.popleft())
+            if not waiting:
                 runner.clogged.remove(channel)
                 self._schedule()
 
@@ -391,6 +430,10 @@ class TaskPool:
             self.report(RecordsFlowing(self.epoch))
 
     # The coordinator's words.
+
+    def close_loops(self) -> None:
+        """Every loop is empty, for good."""
+        self._tell(lambda task: task.close_loops())
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""

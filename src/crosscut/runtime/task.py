@@ -9,8 +9,9 @@ the coordinator). The task decides what happens; the driver decides nothing but 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, assert_never
 
 from crosscut.batch import Batch
@@ -19,7 +20,6 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import JSON, Wait
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
-from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -32,11 +32,17 @@ from crosscut.protocol.effects import (
     DiscardSnapshot,
     FailTask,
     ForwardBarrier,
+    OvertakeWithBarrier,
+    StartAlignmentTimer,
+    StartLog,
+    StopLog,
     StoreSnapshot,
     TaskEffect,
     UnblockChannels,
 )
 from crosscut.protocol.events import (
+    AlignmentTimedOut,
+    BarrierAnnounced,
     BarrierArrived,
     CheckpointAborted,
     CheckpointTriggered,
@@ -59,25 +65,14 @@ from crosscut.protocol.messages import (
     TransactionsCommitted,
     WorkerMessage,
 )
+from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.runtime.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.runtime.partitioning import Output
+from crosscut.runtime.queues import ItemQueue
 from crosscut.runtime.splits import SplitQueue
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """Barrier n, in a channel."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfInput:
-    """No record will follow in this channel; barriers may."""
-
-
-Item = Batch | Barrier | EndOfInput
+from crosscut.wire.batches import decode_batch, encode_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +81,30 @@ class FrozenTask:
 
     Attributes:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
-        transaction: What the sink's writer rotated off, or None.
+        log: What was on its way in channels when the snapshot was taken.
     """
 
     checkpoint_id: CheckpointId
     since: CheckpointId
-    transaction: Any
     positions: JSON
     ended: bool
+    log: tuple[LoggedBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTransaction:
+    """Make what the sink's writer rotated off durable; answer `transaction_prepared`.
+
+    It has to be done even if the checkpoint is aborted: its records come before every later barrier.
+    """
+
+    checkpoint_id: CheckpointId
+    transaction: Any
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFrozen:
-    """Encode and store, prepare the transaction; answer `snapshot_stored` or `snapshot_failed`."""
+    """Encode and store, after the transaction; answer `snapshot_stored` or `snapshot_failed`."""
 
     frozen: FrozenTask
 
@@ -117,7 +123,14 @@ class CompleteState:
     checkpoint_id: CheckpointId
 
 
-Job = StoreFrozen | CancelStore | CompleteState | CommitTransactions
+@dataclass(frozen=True, slots=True)
+class WaitForAlignment:
+    """Call `alignment_timed_out` when the alignment of n has taken as long as the settings allow."""
+
+    checkpoint_id: CheckpointId
+
+
+Job = PrepareTransaction | StoreFrozen | CancelStore | CompleteState | CommitTransactions | WaitForAlignment
 
 
 class Task:
@@ -137,7 +150,9 @@ class Task:
         *,
         task_id: TaskId,
         epoch: Epoch,
-        inputs: tuple[ChannelId, ...],
+        protocol: SnapshotProtocol,
+        inputs: Mapping[ChannelId, ItemQueue],
+        back_edges: frozenset[ChannelId] = frozenset(),
         chain: Sequence[Operator],
         outputs: Sequence[Output],
         batch_rows: int,
@@ -147,6 +162,7 @@ class Task:
         committer: Committer | None = None,
         parts: PartChain | None = None,
         ended: bool = False,
+        replay: Sequence[LoggedBatch] = (),
     ) -> None:
         self.task_id = task_id
         self.jobs: list[Job] = []
@@ -156,7 +172,8 @@ class Task:
         self.records_in = 0
         self.records_out = 0
         self._epoch = epoch
-        self._protocol = AlignedBarriers(inputs)
+        self._protocol = protocol
+        self._back_edges = back_edges
         self._chain = chain
         self.outputs = outputs
         self._batch_rows = batch_rows
@@ -167,7 +184,11 @@ class Task:
         sink = chain[-1] if chain else None
         self._writer = sink.writer if isinstance(sink, SinkOperator) else None
         self._parts = parts or PartChain()
-        self._queues: dict[ChannelId, deque[Item]] = {channel: deque() for channel in inputs}
+        self._queues = inputs
+        # What the driver could not hand over yet, because the channel takes no more for now.
+        self.unsent: dict[ChannelId, deque[Item]] = {
+            channel: deque() for output in outputs for channel in output.channels
+        }
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque()
         self._ended_inputs: set[ChannelId] = set()
@@ -175,10 +196,20 @@ class Task:
         self._ended = ended
         self._is_end_forwarded = False
         self._frozen: dict[CheckpointId, FrozenTask] = {}
+        self._logs: dict[CheckpointId, list[LoggedBatch]] = {}
+        self._stored_logs: dict[CheckpointId, Part] = {}
         self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
         self._known_parts: dict[CheckpointId, PartChain] = {}
         self._freeze_us = 0
         self.wait_ms = 0.0
+        for logged in replay:
+            # It was on its way before anything that is still to come, and is so again: if a snapshot
+            # is taken before it has been processed, it is in that one's log, once, like anything else.
+            batch = decode_batch(logged.data)
+            if logged.by_sender:
+                self.outbox.append((logged.channel, batch))
+            else:
+                self.offer(logged.channel, batch)
 
     # What the driver asks.
 
@@ -225,7 +256,22 @@ class Task:
     # What the driver tells.
 
     def offer(self, channel: ChannelId, item: Item) -> None:
-        """Add what arrived on an input, behind everything that arrived there before."""
+        """Add what arrived on an input, behind everything that arrived there before.
+
+        The outlets may have something in them afterwards: a barrier may count on arrival.
+        """
+        match item:
+            case Barrier(checkpoint_id):
+                if self._protocol.takes_on_arrival(channel, checkpoint_id):
+                    self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
+                    return
+                if self._protocol.announces_barriers:
+                    self._perform(self._protocol.handle(BarrierAnnounced(channel, checkpoint_id)))
+            case Batch():
+                for n in self._protocol.logging(channel):
+                    self._log(n, channel, item, by_sender=False)
+            case EndOfInput():
+                pass
         queue = self._queues[channel]
         if not queue:
             self._turn.append(channel)
@@ -274,21 +320,37 @@ class Task:
         """The coordinator has given a checkpoint up."""
         self._perform(self._protocol.handle(CheckpointAborted(checkpoint_id)))
 
+    def alignment_timed_out(self, checkpoint_id: CheckpointId) -> None:
+        """The alignment of n has taken as long as the settings allow."""
+        while self._ending is not None:
+            self._run_ending()
+        self._perform(self._protocol.handle(AlignmentTimedOut(checkpoint_id)))
+
+    def close_loops(self) -> None:
+        """The coordinator has found every loop empty, for good: their back edges have ended."""
+        for channel in sorted(self._back_edges):
+            self.offer(channel, EndOfInput())
+
     def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
         """The sink transaction of `checkpoint_id` is durable; told before `snapshot_stored`."""
         if self._committer is not None:
             self._commit(self._committer.handle(TransactionPrepared(checkpoint_id, handle)))
 
-    def snapshot_stored(self, checkpoint_id: CheckpointId, part: Part | None, freeze_us: int) -> None:
+    def snapshot_stored(
+        self, checkpoint_id: CheckpointId, part: Part | None, freeze_us: int, log: Part | None = None
+    ) -> None:
         """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
 
         Args:
+            log: Holds what was on its way, if anything was.
             freeze_us: How long the driver saw the task stopped while it froze.
         """
         frozen = self._frozen.get(checkpoint_id)
         if frozen is None:
             return
         self._freeze_us = freeze_us
+        if log is not None:
+            self._stored_logs[checkpoint_id] = log
         if part is not None:
             self._stored_parts[checkpoint_id] = self._parts.with_part(part, frozen.since)
         self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
@@ -359,8 +421,10 @@ class Task:
             case Barrier(checkpoint_id):
                 self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
             case EndOfInput():
+                is_new = channel not in self._ended_inputs
                 self._ended_inputs.add(channel)
-                if len(self._ended_inputs) == len(self._queues):
+                # The end comes around a loop as well, after it was told by `close_loops`.
+                if is_new and len(self._ended_inputs) == len(self._queues):
                     self._start_ending()
             case _:
                 assert_never(item)
@@ -413,9 +477,21 @@ class Task:
                     self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
                 case ForwardBarrier(checkpoint_id):
                     self._send_to_all(Barrier(checkpoint_id))
+                case OvertakeWithBarrier(checkpoint_id):
+                    self._overtake(checkpoint_id)
+                case StartLog(checkpoint_id, channels):
+                    self._start_log(checkpoint_id, channels)
+                case StopLog():
+                    # Carried out by asking `logging` for each batch that arrives.
+                    pass
+                case StartAlignmentTimer(checkpoint_id):
+                    self.jobs.append(WaitForAlignment(checkpoint_id))
                 case StoreSnapshot(checkpoint_id):
-                    self.jobs.append(StoreFrozen(self._frozen[checkpoint_id]))
+                    log = tuple(self._logs.pop(checkpoint_id, ()))
+                    frozen = self._frozen[checkpoint_id] = replace(self._frozen[checkpoint_id], log=log)
+                    self.jobs.append(StoreFrozen(frozen))
                 case DiscardSnapshot(checkpoint_id):
+                    self._logs.pop(checkpoint_id, None)
                     self._frozen.pop(checkpoint_id, None)
                     self.jobs.append(CancelStore(checkpoint_id))
                 case AcknowledgeSnapshot(checkpoint_id):
@@ -425,15 +501,57 @@ class Task:
                 case _:
                     assert_never(effect)
 
+    def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
+        logged = LoggedBatch(channel, encode_batch(batch), len(batch), by_sender)
+        self._logs.setdefault(n, []).append(logged)
+
+    def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
+        """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
+        for channel in channels:
+            barrier = Barrier(n)
+            for item in list(self._queues[channel]):
+                if item == barrier:
+                    self._queues[channel].remove(barrier)
+                    if not len(self._queues[channel]):
+                        self._turn.remove(channel)
+                    self._perform(self._protocol.handle(BarrierArrived(channel, n)))
+                    break
+                if isinstance(item, Batch):
+                    self._log(n, channel, item, by_sender=False)
+
+    def _overtake(self, n: CheckpointId) -> None:
+        """Send barrier n ahead of what the channels have not taken yet, and log that."""
+        self.flush()
+        outbox, self.outbox = self.outbox, []
+        for channel, item in outbox:
+            if self.unsent[channel]:
+                self.unsent[channel].append(item)
+            else:
+                self.outbox.append((channel, item))
+        for output in self.outputs:
+            for channel in output.channels:
+                waiting = self.unsent[channel]
+                if not waiting:
+                    self.outbox.append((channel, Barrier(n)))
+                    continue
+                for item in waiting:
+                    if isinstance(item, Batch):
+                        self._log(n, channel, item, by_sender=True)
+                # Behind older barriers, which have overtaken the same records.
+                older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), waiting))
+                waiting.insert(older, Barrier(n))
+
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         if self._ending is not None:
             raise ProtocolError(f"task {self.task_id}: a barrier while the operators are ending")
         if self._state is not None:
             self._state.freeze(checkpoint_id)
+        transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None
+        if transaction is not None:
+            self.jobs.append(PrepareTransaction(checkpoint_id, transaction))
         return FrozenTask(
             checkpoint_id=checkpoint_id,
             since=self._parts.increment_base,
-            transaction=self._writer.rotate(checkpoint_id) if self._writer is not None else None,
             positions=self._splits.positions() if self._splits is not None else None,
             ended=self._ended,
         )
@@ -447,7 +565,9 @@ class Task:
             parts=parts,
             positions=frozen.positions,
             pending=self._committer.pending(n) if self._committer is not None else (),
-            drained=frozen.ended,
+            drained=frozen.ended and not frozen.log,
+            log=self._stored_logs.pop(n, None),
+            in_flight=sum(one.rows for one in frozen.log),
             ended=frozen.ended,
             freeze_us=self._freeze_us,
         )

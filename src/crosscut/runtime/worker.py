@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import assert_never
 
+from crosscut.batch import Batch
 from crosscut.errors import WorkersError
-from crosscut.graph.channels import inputs_of, outputs_of
+from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.shipping import unpack_graph
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.protocol.messages import (
     AbortCheckpoint,
+    CloseLoops,
     CommitCheckpoint,
     CoordinatorHeartbeat,
     CoordinatorMessage,
@@ -49,7 +51,7 @@ from crosscut.runtime.control import WorkerLink
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.runner import TaskPool, failure_cause
-from crosscut.runtime.task import Item
+from crosscut.runtime.items import Item
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail
 
@@ -101,8 +103,13 @@ class Worker:
         self._incoming: dict[ChannelId, IncomingChannel] = {}
         self._outgoing: dict[ChannelId, OutgoingChannel] = {}
         self._expected: dict[bytes, ChannelId] = {}
+        self._back_edges = frozenset(
+            channel
+            for edge in self._graph.edges
+            if edge.back_edge
+            for channel in channels_of(self._graph, edge)
+        )
         self._early: list[tuple[Proven, IncomingChannel]] = []
-        self._paused: set[ChannelId] = set()
         self._incoming_bytes: dict[ChannelId, int] = {}
         self._missing: set[ChannelId] = set()
         self._all_open = asyncio.Event()
@@ -188,13 +195,13 @@ class Worker:
                 )
             case CoordinatorHeartbeat() | StandBy():
                 pass
-            case StartTasks() | TriggerCheckpoint() | AbortCheckpoint() | CommitCheckpoint():
+            case StartTasks() | TriggerCheckpoint() | AbortCheckpoint() | CommitCheckpoint() | CloseLoops():
                 self._task_word(message)
             case _:
                 assert_never(message)
 
     def _task_word(
-        self, message: StartTasks | TriggerCheckpoint | AbortCheckpoint | CommitCheckpoint
+        self, message: StartTasks | TriggerCheckpoint | AbortCheckpoint | CommitCheckpoint | CloseLoops
     ) -> None:
         pool = self._pool
         if pool is None or message.epoch != pool.epoch:
@@ -214,6 +221,8 @@ class Worker:
             case CommitCheckpoint(_, checkpoint_id):
                 self._failpoints("commit.told")
                 pool.completed(checkpoint_id)
+            case CloseLoops():
+                pool.close_loops()
             case _:
                 assert_never(message)
 
@@ -259,7 +268,6 @@ class Worker:
         for incoming in self._incoming.values():
             incoming.abandon()
         self._outgoing, self._incoming, self._expected = {}, {}, {}
-        self._paused.clear()
         self._incoming_bytes.clear()
         if pool is not None:
             await pool.close()
@@ -276,6 +284,7 @@ class Worker:
                 store=self._store,
                 batch_rows=self._plan.rules.batch_rows,
                 linger_ms=self._plan.linger_ms,
+                alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
                 failpoints=self._failpoints,
                 report=link.say,
                 emptied=self._emptied,
@@ -380,26 +389,25 @@ class Worker:
             self._all_open.set()
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
-        """Pass an item on; read no more for now if too much waits in that channel."""
+        """Pass an item on; its sender gets credit for it when it has been processed."""
         if self._pool is None:
             return
         self._pool.received(channel, item)
-        waiting = self._incoming_bytes.get(channel, 0) + size_bytes
-        self._incoming_bytes[channel] = waiting
-        if waiting > self._plan.channel_bytes and channel not in self._paused:
-            self._paused.add(channel)
-            self._incoming[channel].pause_reading()
+        if isinstance(item, Batch):
+            self._incoming_bytes[channel] = self._incoming_bytes.get(channel, 0) + size_bytes
+            if channel in self._back_edges:
+                # A loop that waited for itself would wait for ever: what comes around is spilled.
+                self._emptied(channel)
 
     def _emptied(self, channel: ChannelId) -> None:
-        self._incoming_bytes[channel] = 0
-        if channel in self._paused:
-            self._paused.remove(channel)
-            self._incoming[channel].resume_reading()
+        size_bytes = self._incoming_bytes.pop(channel, 0)
+        if size_bytes and channel in self._incoming:
+            self._incoming[channel].give_credit(size_bytes)
 
-    def channel_clogged(self, channel: ChannelId, is_clogged: bool) -> None:
-        """Pass on that an output takes no more, or takes more again."""
+    def channel_unclogged(self, channel: ChannelId) -> None:
+        """Pass on that an output takes more again."""
         if self._pool is not None:
-            self._pool.clogged(channel, is_clogged)
+            self._pool.unclogged(channel)
 
     def channel_lost(self, channel: ChannelId, reason: str) -> None:
         """A channel of the running epoch broke: a failure, unless its peer's death explains it."""

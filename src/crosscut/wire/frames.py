@@ -25,6 +25,7 @@ HEADER = struct.Struct(">2sBBIQ")
 """Magic, version, type, payload length, sequence number."""
 
 _BARRIER = struct.Struct(">Q")
+_COUNT = struct.Struct(">Q")
 _MEBIBYTE = 1 << 20
 
 Payload = bytes | memoryview
@@ -39,6 +40,8 @@ class FrameType(IntEnum):
     """Everything before it in the channel belongs to the checkpoint it names."""
     END_OF_INPUT = 3
     """The channel will never carry another record; it has no payload."""
+    CREDIT = 5
+    """Against the direction of the records: so many bytes have been processed, send as many more."""
     CONTROL = 4
     """A message between worker and coordinator, see `crosscut.wire.control`."""
 
@@ -50,10 +53,13 @@ DATA_LIMITS: Mapping[FrameType, int] = {
 }
 """Longest payload in bytes of each type that a data channel may carry."""
 
+CREDIT_LIMITS: Mapping[FrameType, int] = {FrameType.CREDIT: _COUNT.size}
+"""The same for the other direction of a data channel."""
+
 CONTROL_LIMITS: Mapping[FrameType, int] = {FrameType.CONTROL: 64 * _MEBIBYTE}
 """The same for a control link: no type in common, so neither can pose as the other."""
 
-DEFAULT_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CONTROL_LIMITS}
+DEFAULT_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CREDIT_LIMITS, **CONTROL_LIMITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,23 @@ def decode_barrier(payload: Payload) -> CheckpointId:
     if checkpoint_id == 0:
         raise WireError("BARRIER frame names checkpoint 0: ids start at 1")
     return CheckpointId(checkpoint_id)
+
+
+def encode_credit(size_bytes: int) -> bytes:
+    """Return the payload of a CREDIT frame."""
+    return _COUNT.pack(size_bytes)
+
+
+def decode_credit(payload: Payload) -> int:
+    """Return the bytes that a CREDIT frame gives back.
+
+    Raises:
+        WireError: The payload is not a count.
+    """
+    if len(payload) != _COUNT.size:
+        raise WireError(f"CREDIT frame of {len(payload)} bytes: expected {_COUNT.size}")
+    (size_bytes,) = _COUNT.unpack(payload)
+    return int(size_bytes)
 
 
 class FrameDecoder:

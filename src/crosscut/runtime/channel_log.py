@@ -1,0 +1,63 @@
+"""The part of a snapshot that holds what was on its way in channels.
+
+It is the magic `XCL1` and a series of blocks: length of the header (4 bytes, big-endian), the header
+(JSON: channel, rows, who sends it again), length of the batch (8 bytes), the batch as on the wire.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+
+from crosscut.errors import StateError
+from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.runtime.items import LoggedBatch
+
+MAGIC = b"XCL1"
+_LENGTHS = struct.Struct(">IQ")
+
+
+def encoded_log(log: Iterable[LoggedBatch]) -> list[bytes]:
+    """Return the part, in pieces."""
+    chunks = [MAGIC]
+    for one in log:
+        channel = one.channel
+        header = json.dumps(
+            {
+                "edge": channel.edge,
+                "source": [channel.source.vertex, channel.source.index],
+                "target": [channel.target.vertex, channel.target.index],
+                "rows": one.rows,
+                "by_sender": one.by_sender,
+            }
+        ).encode()
+        chunks += [_LENGTHS.pack(len(header), len(one.data)), header, one.data]
+    return chunks
+
+
+def decoded_log(data: bytes) -> list[LoggedBatch]:
+    """Return what `encoded_log` made the part from, in order.
+
+    Raises:
+        StateError: `data` is something else.
+    """
+    if data[: len(MAGIC)] != MAGIC:
+        raise StateError(f"a channel log of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}")
+    log = []
+    at = len(MAGIC)
+    try:
+        while at < len(data):
+            header_bytes, batch_bytes = _LENGTHS.unpack_from(data, at)
+            at += _LENGTHS.size
+            header = json.loads(data[at : at + header_bytes])
+            at += header_bytes
+            source, target = header["source"], header["target"]
+            channel = ChannelId(
+                header["edge"], TaskId(VertexId(source[0]), source[1]), TaskId(VertexId(target[0]), target[1])
+            )
+            log.append(LoggedBatch(channel, data[at : at + batch_bytes], header["rows"], header["by_sender"]))
+            at += batch_bytes
+    except (struct.error, ValueError, KeyError, IndexError, TypeError) as error:
+        raise StateError(f"a channel log of {len(data)} bytes is not readable: {error}") from error
+    return log

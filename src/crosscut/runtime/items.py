@@ -1,0 +1,39 @@
+"""What travels in a channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crosscut.batch import Batch
+from crosscut.ids import ChannelId, CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Barrier n, in a channel."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """No record will follow in this channel; barriers may."""
+
+
+Item = Batch | Barrier | EndOfInput
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """A batch that was on its way in `channel` when the snapshot was taken, encoded at once: what is
+    on its way may be changed by user code as soon as it is processed.
+
+    Attributes:
+        by_sender: The barrier overtook it in the sender's output queue, so the sender's snapshot holds
+            it and the sender sends it again; else the receiver's does.
+    """
+
+    channel: ChannelId
+    data: bytes
+    rows: int
+    by_sender: bool
