@@ -33,6 +33,7 @@ class TaskRules:
 
     batch_rows: int
     commit_attempts: int
+    sink_timeout_ms: int
 
 
 class StateAtHand:
