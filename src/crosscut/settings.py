@@ -9,6 +9,7 @@ from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
 
 Snapshots = Literal["aligned", "none"]
+Encryption = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,10 @@ class Settings:
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, to listen on a non-loopback address while
-            `spark.authenticate` is off (whoever can talk to Spark could then read the job's secret).
+            `spark.authenticate` is off (whoever can talk to Spark could then read the job's secret), or
+            with encryption while Spark's own is off (whoever can read Spark's traffic could read the key).
+        encryption: TLS 1.3 between workers and driver: "on", "off", or "auto" (if Spark encrypts the
+            traffic between its own processes).
     """
 
     parallelism: int = 2
@@ -88,6 +92,7 @@ class Settings:
     channel_bytes: int = 4 * 1024 * 1024
     host: str | None = None
     strict: bool = False
+    encryption: Encryption = "auto"
 
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
@@ -103,10 +108,11 @@ class Settings:
                 f"there would be tasks without a key group; raise max_parallelism (it can't be "
                 f"changed once the job has state) or lower parallelism"
             )
-        if self.snapshots not in get_args(Snapshots):
-            raise SettingsError(
-                f"snapshots={self.snapshots!r}: expected one of {', '.join(map(repr, get_args(Snapshots)))}"
-            )
+        for name, known in (("snapshots", get_args(Snapshots)), ("encryption", get_args(Encryption))):
+            if getattr(self, name) not in known:
+                raise SettingsError(
+                    f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, known))}"
+                )
         for name, least_ms in (
             ("checkpoint_interval", 10),
             ("checkpoint_timeout", 100),

@@ -110,8 +110,11 @@ class NumberedJob:
         if self.hook is not None:
             stream = stream.map(self.hook)
         add = added if self.keyed_hook is None else _adding_with(self.keyed_hook)
-        stream.key_by(key_of).aggregate(nothing, add).named("sums").sink(cc.files.jsonl(self.out))
+        stream.key_by(key_of).aggregate(nothing, add).named("sums").sink(self.sink())
         return flow
+
+    def sink(self) -> cc.Sink:
+        return cc.files.jsonl(self.out)
 
     def all_settings(self) -> cc.Settings:
         chosen: dict[str, Any] = {

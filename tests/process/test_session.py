@@ -30,6 +30,7 @@ print(json.dumps({
     "made_again": spark_context(2, "kills")[1],
     "slots": slots(context),
     "local": is_local(context),
+    "ctrl_c_is_ours": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "ui": context.uiWebUrl,
     "result": context.parallelize([1, 2], 1).mapPartitionsWithIndex(work).collect(),
 }))
@@ -47,7 +48,13 @@ def test_lost_workers_are_replaced_quietly_and_errors_are_shown_once(tmp_path: P
 
     assert ran.returncode == 0, ran.stderr
     first, second = (json.loads(line) for line in ran.stdout.splitlines())
-    expected: dict[str, Any] = {"made": True, "made_again": False, "local": True, "result": [3]}
+    expected: dict[str, Any] = {
+        "made": True,
+        "made_again": False,
+        "local": True,
+        "ctrl_c_is_ours": True,
+        "result": [3],
+    }
     assert first.items() >= expected.items()
     assert first["slots"] >= 3
     assert first["ui"].startswith("http://127.0.0.1:")

@@ -46,7 +46,8 @@ class Attempts:
 
     def start(self, index: int, armed: Armed | None = None) -> subprocess.Popen[str]:
         attempt = 1_000_000 + len(self._processes)
-        plan = replace(self._plan, failpoints=armed.plan) if armed else self._plan
+        # Its own watchdog would end a worker that has slept as soon as it wakes up: not this one's.
+        plan = replace(self._plan, heartbeat_timeout_ms=60_000, failpoints=armed.plan if armed else None)
         path = self._directory / f"plan-{attempt}"
         path.touch(mode=0o600)
         path.write_bytes(cloudpickle.dumps(plan))

@@ -218,7 +218,8 @@ def test_the_final_values_of_many_keys_leave_in_several_batches() -> None:
     assert [record for batch in batches for record in batch.records] == [(key, 1) for key in keys]
 
 
-def test_a_completed_checkpoint_may_be_folded_in_while_the_final_values_leave() -> None:
+@pytest.mark.parametrize("batches_before", [0, 3, 7])
+def test_a_completed_checkpoint_may_be_folded_in_while_the_final_values_leave(batches_before: int) -> None:
     """The merge adds keys to the dict that the end iterates over."""
     operator, state = built(CountSpec("final"))
     assert state is not None
@@ -227,9 +228,10 @@ def test_a_completed_checkpoint_may_be_folded_in_while_the_final_values_leave() 
         state.freeze(CheckpointId(n))
     operator.process(Batch([8_999, 9_000], [8_999, 9_000]))
     merging, emitted = state.complete(CheckpointId(2)), []
-    for batch in operator.end():
+    for position, batch in enumerate(operator.end()):
         emitted += batch.records
-        next(merging, None)
+        if position >= batches_before:
+            next(merging, None)
     expected = {key: 1 + (3_000 <= key < 5_000) for key in range(9_001)} | {8_999: 2}
     assert len(emitted) == len(expected)
     assert dict(emitted) == expected

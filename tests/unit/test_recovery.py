@@ -156,3 +156,11 @@ def test_another_failure_in_between_or_another_record_breaks_the_series() -> Non
     assert isinstance(restart([BAD, BAD, LOST, BAD], 1, POLICY), RestartAfter)
     assert isinstance(restart([BAD, BAD, other], 1, POLICY), RestartAfter)
     assert isinstance(restart([LOST, LOST, LOST], 1, POLICY), RestartAfter)
+
+
+def test_an_operator_that_fails_three_times_without_progress_ends_the_job() -> None:
+    """K1: every record fails, and another one each time."""
+    causes = [replace(BAD, record=record) for record in ("'x'", "'y'", "'z'")]
+    why = "the operator failed 3 times in a row, without progress"
+    assert restart(causes, 3, POLICY) == GiveUp(causes[-1], why)
+    assert isinstance(restart(causes, 2, POLICY), RestartAfter)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crosscut.errors import SettingsError
 
-CORPUS_BYTES = 32 * 1024 * 1024
+CORPUS_BYTES = 48 * 1024 * 1024
 _FILE_BYTES = 4 * 1024 * 1024
 
 

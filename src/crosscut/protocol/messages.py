@@ -140,6 +140,7 @@ class FailureCause:
         operator: uid of the operator whose user code failed, or "".
         record: repr of the record to blame, shortened, or "".
         traceback: As text, or "".
+        is_final: It will be the same after every restart, so there is no use in trying.
     """
 
     kind: str
@@ -147,6 +148,7 @@ class FailureCause:
     operator: str = ""
     record: str = ""
     traceback: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

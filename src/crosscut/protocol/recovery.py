@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from crosscut.ids import CheckpointId, Epoch, Lineage
 from crosscut.protocol.messages import (
@@ -173,7 +174,8 @@ class GiveUp:
 
 
 SAME_FAILURE_MAX = 3
-"""The same record failing in the same operator this often in a row will fail for ever."""
+"""What fails in user code this often, with the same record or before anything was completed, will do so
+for ever."""
 
 
 def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
@@ -185,20 +187,22 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
             with them, so a job that makes progress is never slowed down.
     """
     first, newest = failures[0], failures[-1]
+    if newest.is_final:
+        return GiveUp(newest, "a failure that no restart can mend")
     if len(failures) > policy.failures_max:
         return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
-    same = 0
-    for cause in reversed(failures):
-        if not cause.record or _blame(cause) != _blame(newest):
-            break
-        same += 1
-    if same >= SAME_FAILURE_MAX:
-        return GiveUp(newest, f"the same record failed {same} times in a row")
+    if _series(failures, lambda one: (one.kind, one.operator, one.record)) >= SAME_FAILURE_MAX:
+        return GiveUp(newest, f"the same record failed {SAME_FAILURE_MAX} times in a row")
+    if _series(failures[-in_a_row:], lambda one: (one.kind, one.operator)) >= SAME_FAILURE_MAX:
+        return GiveUp(newest, f"the operator failed {SAME_FAILURE_MAX} times in a row, without progress")
     if in_a_row <= 1:
         return RestartAfter(policy.delay_ms)
     grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
     return RestartAfter(min(grown_ms, policy.delay_max_ms))
 
 
-def _blame(cause: FailureCause) -> tuple[str, str, str]:
-    return (cause.kind, cause.operator, cause.record)
+def _series(failures: Sequence[FailureCause], blame: Callable[[FailureCause], object]) -> int:
+    """Return how many failures of user code, the newest last, have the same to blame."""
+    newest = failures[-1]
+    is_same = (bool(one.record) and blame(one) == blame(newest) for one in reversed(failures))
+    return sum(1 for _ in takewhile(bool, is_same))

@@ -1,7 +1,9 @@
 """Authenticated connections: the handshake of `crosscut.wire.handshake` over asyncio, then frames.
 
 No byte of a peer reaches a decoder before both sides have proven the job's secret, within a deadline
-and with a bounded number of connections that have not proven it yet (rules S1 to S5, S13).
+and with a bounded number of connections that have not proven it yet (rules S1 to S5, S13). Where the job
+is encrypted, all of that happens inside TLS, whose own handshake counts against the same deadline and
+the same number.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import cast
 
 from crosscut.errors import WireError
 from crosscut.ids import Epoch
+from crosscut.runtime.encryption import JobCertificate, Tunnel
 from crosscut.wire.frames import Frame, FrameDecoder, FrameType, encode_frame
 from crosscut.wire.handshake import (
     NONCE_BYTES,
@@ -40,6 +43,8 @@ class Credentials:
 
     secret: bytes
     job: bytes
+    certificate: JobCertificate | None = None
+    """With it, every connection is encrypted; none is accepted without."""
 
     def __repr__(self) -> str:
         return "Credentials(...)"
@@ -51,8 +56,9 @@ class Connection(asyncio.Protocol, ABC):
     All methods are called on the event loop's thread.
     """
 
-    def __init__(self, decoder: FrameDecoder) -> None:
+    def __init__(self, decoder: FrameDecoder, tunnel: Tunnel | None) -> None:
         self._decoder = decoder
+        self._tunnel = tunnel
         self._transport: asyncio.Transport | None = None
         self._is_open = False
         self._sequence = 0
@@ -100,9 +106,12 @@ class Connection(asyncio.Protocol, ABC):
             self._sequence += 1
         header, body = encode_frame(kind, self._sequence, payload)
         if len(body) <= _JOINED_BYTES_MAX:
-            self._transport.write(header + body)
-        else:
+            self._write(header + body)
+        elif self._tunnel is None:
             self._transport.writelines((header, body))
+        else:
+            self._write(header)
+            self._write(body)
 
     def pause_reading(self) -> None:
         """Read no more from the socket: TCP makes the sender wait."""
@@ -133,9 +142,17 @@ class Connection(asyncio.Protocol, ABC):
         self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline")
+        if self._tunnel is None:
+            self._connected()
+        else:
+            self._through(self._tunnel, b"")
 
     def data_received(self, data: bytes) -> None:
         try:
+            if self._tunnel is not None:
+                data = self._through(self._tunnel, data)
+                if not data:
+                    return
             if self._is_open:
                 self._decoder.feed(bytes(data))
                 self._take_frames()
@@ -160,8 +177,21 @@ class Connection(asyncio.Protocol, ABC):
 
     # The handshake.
 
+    def _connected(self) -> None:
+        """Bytes can be exchanged with the peer; if there is TLS, it is established."""
+
     @abstractmethod
     def _shake(self, data: bytes) -> None: ...
+
+    def _through(self, tunnel: Tunnel, data: bytes) -> bytes:
+        """Return the plain text in what was read, and tell the peer what TLS has to say."""
+        was_established = tunnel.is_established
+        plain = tunnel.receive(data)
+        if (answer := tunnel.answer()) and self._transport is not None:
+            self._transport.write(answer)
+        if tunnel.is_established and not was_established:
+            self._connected()
+        return plain
 
     def _settled(self) -> None:
         """The handshake is decided, or the connection is over."""
@@ -182,8 +212,13 @@ class Connection(asyncio.Protocol, ABC):
             self.received(frame)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._tunnel is None:
             self._transport.write(data)
+            return
+        for sealed in self._tunnel.seal(data):
+            self._transport.write(sealed)
 
 
 class ConnectingSide(Connection):
@@ -192,7 +227,8 @@ class ConnectingSide(Connection):
     def __init__(
         self, credentials: Credentials, role: Role, epoch: Epoch, detail: bytes, decoder: FrameDecoder
     ) -> None:
-        super().__init__(decoder)
+        certificate = credentials.certificate
+        super().__init__(decoder, certificate.connecting_tunnel() if certificate else None)
         self._handshake = ClientHandshake(
             secret=credentials.secret,
             job=credentials.job,
@@ -202,8 +238,7 @@ class ConnectingSide(Connection):
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def _connected(self) -> None:
         self._write(self._handshake.hello)
 
     def _shake(self, data: bytes) -> None:
@@ -225,7 +260,8 @@ class AcceptingSide(Connection):
     def __init__(
         self, listener: Listener, credentials: Credentials, role: Role, decoder: FrameDecoder
     ) -> None:
-        super().__init__(decoder)
+        certificate = credentials.certificate
+        super().__init__(decoder, certificate.accepting_tunnel() if certificate else None)
         self._listener = listener
         self._handshake = ServerHandshake(
             secret=credentials.secret,

@@ -38,6 +38,7 @@ class TaskRules:
 
     batch_rows: int
     commit_attempts: int
+    sink_timeout_ms: int
     snapshots: ProtocolKind = "aligned"
     alignment_timeout_ms: float = 0.0
 

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from crosscut.errors import WireError, invariant
 
-TLS_HANDSHAKE_BYTES_MAX = 16 * 1024
+TLS_HANDSHAKE_BYTES_MAX = 8 * 1024
 """Most that is taken from a peer before its handshake is over; a genuine one needs about 2 KiB."""
 
 _RECORD_BYTES = 16 * 1024
@@ -152,20 +152,22 @@ class Tunnel:
             WireError: The peer does not speak TLS 1.3 or is not of this job (M1), the bytes were altered,
                 replayed or cut (M4); close the connection.
         """
+        if not self._is_established:
+            # Nobody of us says anything else before the other side has answered.
+            self._handshake_bytes += len(data)
+            if self._handshake_bytes > TLS_HANDSHAKE_BYTES_MAX:
+                raise WireError(
+                    f"TLS refused: no end of the handshake within {TLS_HANDSHAKE_BYTES_MAX} bytes"
+                )
         self._arrived.write(data)
         plain: list[bytes] = []
         try:
             if not self._is_established:
-                self._handshake_bytes += len(data)
                 self._tls.do_handshake()
                 self._is_established = True
             while piece := self._tls.read(_RECORD_BYTES):
                 plain.append(piece)
         except ssl.SSLWantReadError:
-            if not self._is_established and self._handshake_bytes > TLS_HANDSHAKE_BYTES_MAX:
-                raise WireError(
-                    f"TLS refused: no end of the handshake within {TLS_HANDSHAKE_BYTES_MAX} bytes"
-                ) from None
             return b"".join(plain)
         except ssl.SSLError as error:
             what = "stream broken" if self._is_established else "refused: the peer is not of this job"

@@ -13,10 +13,17 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, Protocol, TypeVar, assert_never
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
-from crosscut.errors import CrosscutError, StateError, StoreError, UserCodeError
+from crosscut.errors import (
+    ConnectorError,
+    CrosscutError,
+    StateError,
+    StoreError,
+    UserCodeError,
+    WorkersError,
+)
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
@@ -48,6 +55,13 @@ SLICE_NS = 2_000_000
 LOCAL_ITEMS_MAX = 4
 """Items that may wait in a channel inside a worker before its sender has to pause."""
 
+THREADS_END_TIMEOUT_S = 2.0
+"""How long calls in threads may go on behind the end of their epoch, before the process has to end."""
+
+
+class SinkHungError(ConnectorError):
+    """A sink's method has not returned for too long; the thread in it is still there."""
+
 
 class PartWriter(Protocol):
     """Where snapshots are stored; called in threads."""
@@ -68,7 +82,20 @@ def failure_cause(error: BaseException) -> FailureCause:
             traceback=error.traceback,
         )
     text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
-    return FailureCause(type(error).__name__, str(error) or type(error).__name__, traceback=text)
+    return FailureCause(
+        kind=type(error).__name__,
+        message=str(error) or type(error).__name__,
+        operator=str(getattr(error, "operator", "")),
+        record=str(getattr(error, "record", "")),
+        traceback=text,
+        is_final=bool(getattr(error, "damaged", False)),
+    )
+
+
+def _note_outcome(call: asyncio.Future[Any]) -> None:
+    """Take what a call of an epoch that is over has raised: nobody else will."""
+    if not call.cancelled():
+        call.exception()
 
 
 class TaskRunner:
@@ -194,7 +221,7 @@ class TaskRunner:
         if self._writer is None:
             return
         async with self._writer_lock:
-            handle = await self._pool.in_thread(self._writer.prepare, job.transaction)
+            handle = await self._pool.call_sink(self._writer.prepare, job.transaction)
         self.task.transaction_prepared(job.checkpoint_id, handle)
         self.drain()
 
@@ -244,7 +271,10 @@ class TaskRunner:
         self._pool.failpoints("commit.before")
         try:
             async with self._writer_lock:
-                await self._pool.in_thread(self._writer.commit, commit.permit, list(commit.handles))
+                await self._pool.call_sink(self._writer.commit, commit.permit, list(commit.handles))
+        except SinkHungError:
+            # Not tried again: the first attempt is still at it.
+            raise
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             self.task.commit_failed(f"{type(error).__name__}: {error}")
         else:
@@ -269,6 +299,7 @@ class TaskPool:
         batch_rows: int,
         linger_ms: float,
         alignment_timeout_ms: float,
+        sink_timeout_ms: int,
         failpoints: Failpoints,
         report: Callable[[WorkerMessage], None],
         emptied: Callable[[ChannelId], None],
@@ -278,6 +309,7 @@ class TaskPool:
         self.batch_rows = batch_rows
         self.linger_ns = int(linger_ms * 1e6)
         self.alignment_timeout_ms = alignment_timeout_ms
+        self._sink_timeout_s = sink_timeout_ms / 1_000
         self.failpoints = failpoints
         self.report = report
         self._emptied = emptied
@@ -289,6 +321,7 @@ class TaskPool:
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(thread_name_prefix=f"crosscut-{epoch}")
+        self._calls: set[Future[Any]] = set()
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
@@ -329,7 +362,35 @@ class TaskPool:
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block, in a thread of this pool."""
-        return await self._loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+        def call() -> R:
+            try:
+                return function(*args, **kwargs)
+            except StopIteration as error:
+                # asyncio can't hand it on, and would let the caller wait for ever.
+                raise RuntimeError("StopIteration was raised") from error
+
+        future = self._threads.submit(call)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(future)
+
+    async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a method of a sink's writer in a thread.
+
+        Raises:
+            SinkHungError: It has not returned within the checkpoint timeout.
+        """
+        try:
+            async with asyncio.timeout(self._sink_timeout_s) as deadline:
+                return await self.in_thread(method, *args, **kwargs)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise SinkHungError(
+                f"{method.__qualname__} of the sink has not returned within "
+                f"checkpoint_timeout={self._sink_timeout_s:g} s"
+            ) from error
 
     def spawn(self, runner: TaskRunner, work: Coroutine[None, None, None]) -> None:
         """Run background work of a task; if it raises, the task has failed."""
@@ -346,7 +407,11 @@ class TaskPool:
             self.failed(runner.task.task_id, error)
 
     async def close(self) -> None:
-        """End everything of this epoch. Threads that hang in user code are left behind, fenced."""
+        """End everything of this epoch.
+
+        Raises:
+            WorkersError: A thread hangs in user code. Only the end of the process will end it.
+        """
         self._is_over = True
         self.failpoints("close")
         if self._timer is not None:
@@ -355,6 +420,16 @@ class TaskPool:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        # A writer is used by one thread at a time, and closed behind the last call.
+        calls = [asyncio.wrap_future(call) for call in tuple(self._calls)]
+        hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
+        for call in calls:
+            call.add_done_callback(_note_outcome)
+        if hung:
+            raise WorkersError(
+                f"{len(hung)} calls of sinks or of the store did not return within "
+                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch: the process ends"
+            )
         for runner in self._runners:
             try:
                 runner.task.close()

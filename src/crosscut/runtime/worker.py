@@ -56,7 +56,7 @@ from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail
 
 HEARTBEATS_PER_TIMEOUT = 4
-HEARTBEAT_S_MAX = 0.25
+HEARTBEAT_S_MAX = 0.1
 """Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
 CHANNEL_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
@@ -285,6 +285,7 @@ class Worker:
                 batch_rows=self._plan.rules.batch_rows,
                 linger_ms=self._plan.linger_ms,
                 alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
+                sink_timeout_ms=self._plan.rules.sink_timeout_ms,
                 failpoints=self._failpoints,
                 report=link.say,
                 emptied=self._emptied,

@@ -36,12 +36,13 @@ from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.runtime.connections import Credentials
 from crosscut.runtime.deployment import TaskRules
 from crosscut.runtime.driver import CoordinatorDriver
+from crosscut.runtime.encryption import make_certificate
 from crosscut.runtime.failpoints import Failpoints, armed
 from crosscut.runtime.splits import split_as_json
 from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.runtime.worker import WorkerPlan
 from crosscut.settings import Settings
-from crosscut.spark.session import LOOPBACK, is_local, slots, spark_context
+from crosscut.spark.session import LOOPBACK, encrypts_traffic, is_local, slots, spark_context
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -63,6 +64,7 @@ class Job:
         self._context = context
         self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
         self._host = _checked_host(settings, context)
+        self._is_encrypted = _checked_encryption(settings, context, self._host)
         self._slots = _checked_slots(settings, context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
@@ -214,7 +216,11 @@ class Job:
     async def _drive(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         settings = self._settings
-        credentials = Credentials(secrets.token_bytes(SECRET_BYTES), secrets.token_bytes(JOB_BYTES))
+        credentials = Credentials(
+            secrets.token_bytes(SECRET_BYTES),
+            secrets.token_bytes(JOB_BYTES),
+            make_certificate() if self._is_encrypted else None,
+        )
         plan_of_failpoints = armed()
         supply = SparkWorkers(
             self._context,
@@ -242,7 +248,11 @@ class Job:
                 bind_host=LOOPBACK if is_local(self._context) else None,
                 packed_graph=self._packed,
                 store_url=_absolute(settings.checkpoint_dir),
-                rules=TaskRules(settings.batch_rows, settings.commit_attempts),
+                rules=TaskRules(
+                    batch_rows=settings.batch_rows,
+                    commit_attempts=settings.commit_attempts,
+                    sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
+                ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,
                 heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
@@ -351,6 +361,22 @@ def _checked_host(settings: Settings, context: SparkContext) -> str:
             raise SettingsError(text)
         warnings.warn(text, RuntimeWarning, stacklevel=5)
     return address
+
+
+def _checked_encryption(settings: Settings, context: SparkContext, host: str) -> bool:
+    spark_encrypts = encrypts_traffic(context.getConf().get)
+    if settings.encryption == "auto":
+        return spark_encrypts
+    if settings.encryption == "on" and not spark_encrypts and not host.startswith("127."):
+        text = (
+            "encryption='on', but the key travels through Spark, whose own encryption is off: whoever can "
+            "read Spark's traffic can read it; set spark.ssl.rpc.enabled=true, or spark.authenticate=true "
+            "and spark.network.crypto.enabled=true"
+        )
+        if settings.strict:
+            raise SettingsError(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
+    return settings.encryption == "on"
 
 
 def _absolute(url: str) -> str:

@@ -70,6 +70,25 @@ def is_local(context: SparkContext) -> bool:
     return context.getConf().get("spark.master", "").startswith("local")
 
 
+def encrypts_traffic(conf: Callable[[str], str | None]) -> bool:
+    """Tell whether Spark encrypts what its processes say to each other, which includes our job's secret.
+
+    `spark.ssl.enabled` is not asked: it is about Spark's web pages, and its RPC does not inherit it.
+
+    Args:
+        conf: Gives a configuration value, or None if it is not set.
+    """
+
+    def is_on(name: str) -> bool:
+        return (conf(name) or "").strip().lower() == "true"
+
+    # Without authentication there is no key to encrypt with: Spark then ignores both of the others.
+    return is_on("spark.ssl.rpc.enabled") or (
+        is_on("spark.authenticate")
+        and (is_on("spark.network.crypto.enabled") or is_on("spark.authenticate.enableSaslEncryption"))
+    )
+
+
 def slots(context: SparkContext) -> int | None:
     """Return how many Spark tasks can run at once, or None if that can't be known.
 

@@ -47,10 +47,11 @@ def decode_part(data: bytes) -> Iterator[tuple[list[Any], list[Any]]]:
         raise StateError(f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}")
     offset = len(MAGIC)
     while offset < len(data):
-        (length,) = _LENGTH.unpack_from(data, offset)
-        offset += _LENGTH.size
-        yield _loaded(memoryview(data)[offset : offset + length])
-        offset += length
+        start = offset + _LENGTH.size
+        offset = start + int.from_bytes(data[offset:start], "big")
+        if start > len(data) or offset > len(data):
+            raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
+        yield _loaded(memoryview(data)[start:offset])
 
 
 def owned_copy(value: Any) -> Any:

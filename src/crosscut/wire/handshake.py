@@ -11,7 +11,8 @@ Every MAC is HMAC-SHA256 with the secret over its own label, the whole hello and
 a proof made for one role, job, epoch, channel or connection is worth nothing for another: replayed,
 reflected or altered messages don't match. All messages have one fixed size; parsing them is slicing.
 
-It proves who is there. It keeps nothing secret and does not protect the bytes that come after it.
+It proves who is there. It keeps nothing secret and does not protect the bytes that come after it: that is
+the part of TLS, inside of which it runs where the job is encrypted (`crosscut.runtime.encryption`).
 
 Sans-I/O: the caller sends what it is told to, brings the nonces (32 random bytes, new for each
 connection) and keeps the deadline. On WireError, or when the deadline passes, it closes the connection.

@@ -1,0 +1,369 @@
+"""User code that raises, exits, crashes or hangs, in every place where it is called.
+
+A bad function may end the job, with one clear error; it may not hang it, lose output, or leave a
+process behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, Once, Record, until
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, JobFailedError
+from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
+
+BAD = 4_000
+"""The number of the record that does harm."""
+
+FEW_RESTARTS = cc.Restart(failures=3, delay_step="20ms", delay_max="50ms")
+
+
+class OddError(BaseException):
+    """What nobody expects to be raised."""
+
+
+def raises() -> None:
+    raise LookupError("the user's own words")
+
+
+def raises_oddly() -> None:
+    raise OddError("the user's own words")
+
+
+def raises_stop_iteration() -> None:
+    next(iter(()))
+
+
+def exits() -> None:
+    sys.exit(3)
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def exits_at_once() -> None:
+    os._exit(3)
+
+
+def crashes() -> None:
+    ctypes.string_at(0)
+
+
+def never_ends() -> None:
+    for _ in itertools.count():
+        pass
+
+
+def sleeps_for_ever() -> None:
+    threading.Event().wait()
+
+
+def sleeps_in_c() -> None:
+    """Holds the interpreter lock: no other thread of this process runs any more."""
+    ctypes.PyDLL(None).sleep(3_600)
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Does harm at one record: always, or once in the life of the job."""
+
+    harm: Callable[[], Any]
+    once: Once | None = None
+
+    def __call__(self, one: Record) -> Record:
+        if one[1] == BAD and (self.once is None or self.once()):
+            self.harm()
+        return one
+
+
+@dataclass(frozen=True)
+class BadWhenPickled:
+    number: int
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the user's own words")
+
+
+HARMS = [
+    raises, raises_oddly, raises_stop_iteration, exits, interrupts, exits_at_once, crashes,
+]
+HANGS = [never_ends, sleeps_for_ever, sleeps_in_c]
+
+
+def failure(job: Any, started: Any, deadline_s: float = 60.0) -> str:
+    """Return the error that the job ends with."""
+    with pytest.raises(cc.CrosscutError) as caught:
+        started.finish(job, deadline_s=deadline_s)
+    assert job.status == "failed"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("place", ["hook", "keyed_hook"])
+def test_what_user_code_does_once_costs_a_restart_and_nothing_else(
+    tmp_path: Path, started: Any, harm: Callable[[], Any], place: str
+) -> None:
+    """L1, I1, I2, I10: an exception, an exit, a crash, in a map and in a keyed function."""
+    bad = Bad(harm, Once(tmp_path / "harm"))
+    hooks: dict[str, Any] = {place: bad}
+    numbered = NumberedJob(tmp_path, count=10_000, rate=None, **hooks)
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.progress()["restarts"] == 1
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize("harm", HANGS, ids=lambda one: one.__name__)
+def test_what_hangs_once_is_ended_by_the_watchdog_and_replaced(
+    tmp_path: Path, started: Any, harm: Callable[[], Any]
+) -> None:
+    """L1, L2, I10: a loop, a lock, and C code that holds the interpreter lock."""
+    bad = Bad(harm, Once(tmp_path / "harm"))
+    numbered = NumberedJob(
+        tmp_path, count=10_000, rate=None, hook=bad, settings={"heartbeat_timeout": "800ms"}
+    )
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    assert job.progress()["restarts"] == 1
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize("harm", [raises, raises_oddly, exits], ids=lambda one: one.__name__)
+def test_what_user_code_always_does_ends_the_job_with_operator_record_and_traceback(
+    tmp_path: Path, started: Any, harm: Callable[[], Any]
+) -> None:
+    """K1, L1, I12: restarted a few times, then given up; what was committed before stays."""
+    numbered = NumberedJob(tmp_path, hook=Bad(harm))
+    job = started(numbered)
+    text = failure(job, started)
+    assert "job 'numbered' failed" in text
+    assert "operator '2-map' raised" in text
+    assert f"record: ('key-{BAD % 499}', {BAD})" in text
+    assert "the same record failed 3 times in a row" in text
+    assert f"in {harm.__name__}" in text, "the user's own line"
+    assert "job.py" not in text
+    assert "runner.py" not in text, "none of ours"
+    numbered.check_nothing_is_visible_too_early()
+    # Repaired, the job goes on from its last checkpoint, and all is well.
+    repaired = NumberedJob(tmp_path, hook=Bad(harm, Once(tmp_path)))
+    started.finish(started(repaired))
+    repaired.check_output_is_exact()
+
+
+@pytest.mark.parametrize("harm", [exits_at_once, crashes], ids=lambda one: one.__name__)
+def test_a_process_that_always_dies_ends_the_job_with_the_reason(
+    tmp_path: Path, started: Any, harm: Callable[[], Any]
+) -> None:
+    """L1, I12: there is no traceback to show, so the error says which process and where to look."""
+    numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings={"restart": FEW_RESTARTS})
+    text = failure(started(numbered), started)
+    assert "given up after 4 failures" in text
+    assert "worker " in text
+    assert "its process has ended" in text
+
+
+@pytest.mark.parametrize("harm", HANGS, ids=lambda one: one.__name__)
+def test_what_always_hangs_ends_the_job_with_the_reason(
+    tmp_path: Path, started: Any, harm: Callable[[], Any]
+) -> None:
+    """L2, I12: within a few heartbeat timeouts, and the message says that it was a hang."""
+    settings = {"heartbeat_timeout": "600ms", "restart": FEW_RESTARTS}
+    numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings=settings)
+    text = failure(started(numbered), started)
+    if harm is sleeps_in_c:
+        assert "heartbeat_timeout" in text
+    else:
+        assert "operator '2-map'" in text
+        assert f"('key-{BAD % 499}', {BAD})" in text
+        assert f"in {harm.__name__}" in text
+        assert "heartbeat_timeout=0.6 s" in text
+
+
+def endless(_: Record) -> Any:
+    return itertools.repeat("x" * 10)
+
+
+def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) -> None:
+    """L1: flat_map takes everything that the function yields, so it never gives the loop back."""
+    flow = cc.Flow("endless")
+    source = flow.source(cc.generate(lambda i: i, count=10))
+    source.flat_map(lambda _: itertools.repeat(1)).sink(cc.files.jsonl(tmp_path / "out"))
+    job = started(
+        Written(flow, tmp_path, {"heartbeat_timeout": "400ms", "restart": cc.Restart(failures=0)})
+    )
+    assert "heartbeat_timeout=0.4 s" in failure(job, started)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A flow that a test has written itself, with the settings of all tests."""
+
+    flow: cc.Flow
+    directory: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def start(self, spark: Any) -> Any:
+        settings = NumberedJob(self.directory, settings={"restart": FEW_RESTARTS} | self.settings)
+        return self.flow.start(settings.all_settings(), spark=spark)
+
+
+# State.
+
+
+def test_state_that_can_not_be_stored_ends_the_job_with_the_key(tmp_path: Path, started: Any) -> None:
+    """L1, I12: in the snapshot. No checkpoint can ever complete, so nothing was committed."""
+    flow = cc.Flow("locks")
+    keyed = flow.source(cc.generate(lambda i: i, rate=1_000)).key_by(lambda i: i % 3)
+    keyed.aggregate(threading.Lock, lambda lock, _: lock, lambda _: 1).sink(cc.files.jsonl(tmp_path / "out"))
+    job = started(Written(flow, tmp_path, {"checkpoint_failures": 2}))
+    text = failure(job, started)
+    assert "3 checkpoints in a row failed" in text
+    assert "the state of key " in text
+    assert "of type lock, can't be stored" in text
+    assert list((tmp_path / "out").glob("part-*")) == []
+
+
+# A sink of the user's own.
+
+
+@dataclass(frozen=True)
+class BadSink(cc.Sink):
+    """Writes as `cc.files.jsonl` does, and does harm in one method: always, or once."""
+
+    inner: Any
+    method: str
+    harm: Callable[[], Any]
+    once: Once | None = None
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        self.pass_by("writer")
+        return BadWriter(self, self.inner.writer(context))
+
+    def pass_by(self, method: str) -> None:
+        if method == self.method and (self.once is None or self.once()):
+            self.harm()
+
+
+class BadWriter(SinkWriter):
+    def __init__(self, sink: BadSink, inner: SinkWriter) -> None:
+        self._sink = sink
+        self._inner = inner
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._sink.pass_by("recover")
+        if permit is not None:
+            self.commit(permit, handles)
+        self._inner.recover(permit, handles)
+
+    def write(self, records: list[Any]) -> None:
+        self._sink.pass_by("write")
+        self._inner.write(records)
+
+    def rotate(self, checkpoint_id: Any) -> Any:
+        self._sink.pass_by("rotate")
+        return self._inner.rotate(checkpoint_id)
+
+    def prepare(self, transaction: Any) -> JSON:
+        self._sink.pass_by("prepare")
+        return self._inner.prepare(transaction)
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._sink.pass_by("commit")
+        self._inner.commit(permit, handles)
+        self._sink.pass_by("committed")
+
+    def close(self) -> None:
+        self._inner.close()
+        self._sink.pass_by("close")
+
+
+METHODS = ["writer", "recover", "write", "rotate", "prepare", "commit", "committed"]
+
+
+@dataclass(frozen=True)
+class SinkJob(NumberedJob):
+    """A NumberedJob with a sink that does harm."""
+
+    method: str = ""
+    harm: Callable[[], Any] = raises
+    is_once: bool = True
+
+    def sink(self) -> cc.Sink:
+        once = Once(self.directory / "harm") if self.is_once else None
+        return BadSink(super().sink(), self.method, self.harm, once)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "harm", [raises, raises_oddly, raises_stop_iteration, exits, exits_at_once], ids=lambda one: one.__name__
+)
+def test_what_a_sink_does_once_costs_a_restart_at_most(
+    tmp_path: Path, started: Any, method: str, harm: Callable[[], Any]
+) -> None:
+    """L1, F1, I2, FLINK-10455: in open, write, snapshot, commit, and when the commit has been done."""
+    numbered = SinkJob(tmp_path, count=4_000, rate=None, method=method, harm=harm)
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    assert job.progress()["restarts"] <= 1
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize("harm", [raises, raises_oddly, exits, exits_at_once], ids=lambda one: one.__name__)
+def test_what_a_sink_does_when_it_is_closed_harms_nobody(
+    tmp_path: Path, started: Any, harm: Callable[[], Any]
+) -> None:
+    """L1, A5: close is called when the epoch is over already, here because of a failure and at the end."""
+    bad = Bad(raises, Once(tmp_path / "first"))
+    numbered = SinkJob(tmp_path, count=10_000, hook=bad, method="close", harm=harm, is_once=False)
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_sink_always_does_ends_the_job_with_its_words(
+    tmp_path: Path, started: Any, method: str
+) -> None:
+    """L1, I12."""
+    settings = {"restart": FEW_RESTARTS, "commit_attempts": 2}
+    numbered = SinkJob(tmp_path, rate=None, method=method, is_once=False, settings=settings)
+    text = failure(started(numbered), started)
+    assert "the user's own words" in text
+    numbered.check_nothing_is_visible_too_early()
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit", "recover"])
+def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
+    tmp_path: Path, started: Any, method: str
+) -> None:
+    """L2, I10: the event loop is alive, so heartbeats do not tell; timeouts do."""
+    numbered = SinkJob(
+        tmp_path,
+        count=20_000,
+        method=method,
+        harm=sleeps_for_ever,
+        settings={"checkpoint_timeout": "500ms", "start_timeout": "3s", "checkpoint_failures": 2},
+    )
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=30)
+    numbered.check_output_is_exact()
+
+
+_ = (ConnectorError, JobFailedError, until, time)

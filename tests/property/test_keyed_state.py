@@ -1,0 +1,179 @@
+"""Keyed state against a plain dict: any order of updates, freezes, parts, merges and roll-backs.
+
+The oracle keeps a deep copy of a dict at every freeze and knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import crosscut.state.keyed as keyed
+from crosscut.ids import CheckpointId
+from crosscut.protocol.messages import Part
+from crosscut.state.encoding import decode_part
+from crosscut.state.keyed import KeyedState
+from crosscut.state.snapshots import PartChain
+
+KEYS = st.integers(0, 12) | st.sampled_from(["a", ("a", 1), None])
+NOTHING = CheckpointId(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks() -> Any:
+    """Several steps for a handful of keys, so that merging and encoding can be broken off anywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed, "ROWS_PER_BLOCK", 2)
+        yield
+
+
+def decoded(parts: list[bytes]) -> dict[Any, Any]:
+    state = KeyedState(list)
+    state.load(iter(parts), CheckpointId(1), lambda key: True)
+    return dict(state.items())
+
+
+class KeyedStateWorld(RuleBasedStateMachine):
+    """One task's state over several epochs, as the task and its runner use it."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.state = KeyedState(list)
+        self.oracle: dict[Any, list[int]] = {}
+        self.at_freeze: dict[int, dict[Any, list[int]]] = {}
+        self.next_id = 1
+        self.chain = PartChain()
+        # Stored, with what its completion will make of the chain.
+        self.stored: dict[int, PartChain] = {}
+        self.bytes_of: dict[str, bytes] = {}
+        self.merging: Any = None
+
+    # What user code does.
+
+    @rule(key=KEYS, number=st.integers(0, 9))
+    def append_in_place(self, key: Any, number: int) -> None:
+        value = self.state.values[key]
+        assert value == self.oracle.get(key, [])
+        value.append(number)
+        self.oracle.setdefault(key, []).append(number)
+
+    @rule(key=KEYS, number=st.integers(0, 9))
+    def replace(self, key: Any, number: int) -> None:
+        self.state.values[key] = [number]
+        self.oracle[key] = [number]
+
+    @rule(key=KEYS)
+    def look_up(self, key: Any) -> None:
+        assert self.state.values[key] == self.oracle.setdefault(key, [])
+
+    # What the task does at a barrier, and its runner after it.
+
+    @rule(steps_between=st.integers(0, 3), touched=st.lists(KEYS, max_size=3))
+    def take_a_checkpoint(self, steps_between: int, touched: list[Any]) -> None:
+        """Freeze and encode, while user code changes values between the steps."""
+        self.finish_merging()
+        n = CheckpointId(self.next_id)
+        self.next_id += 1
+        since = self.chain.increment_base
+        self.state.freeze(n)
+        self.at_freeze[n] = deepcopy(self.oracle)
+        chunks = []
+        for step, chunk in enumerate(self.state.encoded(n, since)):
+            chunks.append(chunk)
+            if step < steps_between:
+                for key in touched:
+                    self.append_in_place(key, step)
+        data = b"".join(chunks)
+        part = Part(f"parts/{n}/state", len(data), "")
+        self.bytes_of[part.path] = data
+        chain = PartChain(n, self.chain.with_part(part, since))
+        assert decoded([self.bytes_of[one.path] for one in chain.parts]) == self.at_freeze[n]
+        self.stored[n] = chain
+
+    @precondition(lambda self: self.stored)
+    @rule(data=st.data(), steps=st.integers(0, 4))
+    def complete(self, data: st.DataObject, steps: int) -> None:
+        """The newest or an older one: the others were aborted. Merge some steps, the rest later."""
+        self.finish_merging()
+        n = CheckpointId(data.draw(st.sampled_from(sorted(self.stored))))
+        self.chain = self.stored[n]
+        self.stored = {m: chain for m, chain in self.stored.items() if m > n}
+        self.merging = self.state.complete(n)
+        for _ in range(steps):
+            next(self.merging, None)
+
+    def finish_merging(self) -> None:
+        if self.merging is not None:
+            for _ in self.merging:
+                pass
+            self.merging = None
+
+    # What an epoch's end does.
+
+    @precondition(lambda self: self.at_freeze and self.chain.checkpoint_id)
+    @rule()
+    def fail_over_with_the_state_at_hand(self) -> None:
+        n = self.chain.checkpoint_id
+        assert n in self.state.at_hand
+        self.state.roll_back(n)
+        self.restored(n)
+
+    @precondition(lambda self: self.at_freeze and self.chain.checkpoint_id)
+    @rule(owned=st.sets(KEYS, min_size=1))
+    def fail_over_to_another_process(self, owned: set[Any]) -> None:
+        """A fresh state reads the parts; what it does not own, it does not take."""
+        n = self.chain.checkpoint_id
+        parts = [self.bytes_of[one.path] for one in self.chain.parts]
+        some = KeyedState(list)
+        some.load(iter(parts), n, owned.__contains__)
+        assert dict(some.items()) == {k: v for k, v in self.at_freeze[n].items() if k in owned}
+        self.state = KeyedState(list)
+        self.state.load(iter(parts), n, lambda key: True)
+        self.restored(n)
+
+    @rule()
+    def start_again_from_nothing(self) -> None:
+        if self.chain.checkpoint_id:
+            return
+        self.state = KeyedState(list)
+        self.oracle, self.stored, self.merging = {}, {}, None
+
+    def restored(self, n: CheckpointId) -> None:
+        self.oracle = deepcopy(self.at_freeze[n])
+        self.stored, self.merging = {}, None
+        assert self.state.at_hand == (n,)
+
+    @invariant()
+    def the_state_is_the_dict(self) -> None:
+        if hasattr(self, "state"):
+            items = list(self.state.items())
+            assert len({repr(key) for key, _ in items}) == len(items)
+            assert dict(items) == self.oracle
+
+    @invariant()
+    def the_newest_completed_checkpoint_is_at_hand(self) -> None:
+        if hasattr(self, "state"):
+            assert self.chain.checkpoint_id in self.state.at_hand
+
+
+TestKeyedState = KeyedStateWorld.TestCase
+TestKeyedState.settings = settings(max_examples=150, stateful_step_count=40)
+
+
+def test_blocks_of_one_part_do_not_overlap() -> None:
+    """A key stands once in a part, however many layers it is in."""
+    state = KeyedState(int)
+    for n in range(1, 5):
+        state.values.update(dict.fromkeys(range(n), n))
+        state.freeze(CheckpointId(n))
+    keys = [
+        key
+        for some_keys, _ in decode_part(b"".join(state.encoded(CheckpointId(4), NOTHING)))
+        for key in some_keys
+    ]
+    assert sorted(keys) == [0, 1, 2, 3]

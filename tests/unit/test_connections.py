@@ -1,0 +1,473 @@
+"""Connections over real loopback sockets: who gets in, who is closed, and what never reaches a decoder."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+import crosscut.runtime.connections as connections
+from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.runtime.connections import (
+    UNPROVEN_MAX,
+    AcceptingSide,
+    ConnectingSide,
+    Credentials,
+    Listener,
+)
+from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
+from crosscut.wire.handshake import HANDSHAKE_BYTES_MAX, Proven, Role, Verdict, worker_detail
+
+CREDENTIALS = Credentials(b"s" * 32, b"j" * 16)
+DETAIL = worker_detail(WorkerIndex(0), AttemptId(1))
+DEADLINE_S = 10.0
+
+
+class CountingDecoder(FrameDecoder):
+    """The real decoder, which also remembers all that it was fed."""
+
+    def __init__(self, limits: Mapping[FrameType, int] = CONTROL_LIMITS) -> None:
+        super().__init__(limits, sequenced=False)
+        self.fed = b""
+
+    def feed(self, data: bytes) -> None:
+        self.fed += data
+        super().feed(data)
+
+
+class End:
+    """What both kinds of ends note; `changed` wakes whoever waits for a condition."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.lost_reason: str | None = None
+        self.clogged_changes: list[bool] = []
+        self.is_opened = False
+        self.changed = asyncio.Event()
+
+    def opened(self) -> None:
+        self.is_opened = True
+        self.changed.set()
+
+    def received(self, frame: Frame) -> None:
+        self.frames.append(bytes(frame.payload))
+        self.changed.set()
+
+    def lost(self, reason: str) -> None:
+        assert self.lost_reason is None, "told twice"
+        self.lost_reason = reason
+        self.changed.set()
+
+    def clogged(self, is_clogged: bool) -> None:
+        self.clogged_changes.append(is_clogged)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Server(End, AcceptingSide):
+    def __init__(self, listener: Listener, verdict: Verdict | None = Verdict.ACCEPTED) -> None:
+        End.__init__(self)
+        self.decoder = CountingDecoder()
+        AcceptingSide.__init__(self, listener, CREDENTIALS, Role.WORKER_TO_COORDINATOR, self.decoder)
+        self.verdict = verdict
+        self.proven: Proven | None = None
+
+    def decide(self, proven: Proven) -> Verdict | None:
+        self.proven = proven
+        self.changed.set()
+        return self.verdict
+
+
+class Client(End, ConnectingSide):
+    def __init__(
+        self, credentials: Credentials = CREDENTIALS, role: Role = Role.WORKER_TO_COORDINATOR
+    ) -> None:
+        End.__init__(self)
+        self.decoder = CountingDecoder()
+        ConnectingSide.__init__(self, credentials, role, Epoch(3), DETAIL, self.decoder)
+
+
+class Site:
+    """A listener with the ends it has accepted, in order."""
+
+    def __init__(self, verdict: Verdict | None = Verdict.ACCEPTED) -> None:
+        self.listener = Listener()
+        self.verdict = verdict
+        self.accepted: list[Server] = []
+        self.port = 0
+        self._arrived = asyncio.Event()
+
+    def accept(self) -> Server:
+        server = Server(self.listener, self.verdict)
+        self.accepted.append(server)
+        self._arrived.set()
+        return server
+
+    async def listen(self) -> Site:
+        self.port = await self.listener.listen("127.0.0.1", self.accept)
+        return self
+
+    async def server(self, index: int = 0) -> Server:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.accepted) <= index:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.accepted[index]
+
+    async def connected(self, client: Client) -> Client:
+        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self.port)
+        return client
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A peer that speaks bytes of its own."""
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+
+def played(scene: Callable[[Site], Coroutine[Any, Any, None]], verdict: Verdict | None) -> None:
+    async def play() -> None:
+        site = await Site(verdict).listen()
+        try:
+            await scene(site)
+        finally:
+            site.listener.close()
+            for server in site.accepted:
+                server.close("the test is over")
+            await asyncio.gather(
+                *(one.until(lambda one=one: one.lost_reason is not None) for one in site.accepted)
+            )  # type: ignore[misc]
+
+    asyncio.run(play())
+
+
+def scene(
+    verdict: Verdict | None = Verdict.ACCEPTED,
+) -> Callable[[Callable[[Site], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """Make a test of a coroutine that gets a listening site."""
+
+    def decorated(function: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        def test() -> None:
+            played(function, verdict)
+
+        test.__doc__ = function.__doc__
+        return test
+
+    return decorated
+
+
+# Genuine peers.
+
+
+@scene()
+async def test_two_ends_that_know_the_secret_exchange_frames_both_ways(site: Site) -> None:
+    client = await site.connected(Client())
+    server = await site.server()
+    await client.until(lambda: client.is_open)
+    await server.until(lambda: server.is_open)
+    assert server.proven == Proven(Role.WORKER_TO_COORDINATOR, Epoch(3), DETAIL)
+    assert client.local_address == "127.0.0.1"
+    payloads = [b"x", b"", b"y" * 1_000_000]
+    for payload in payloads:
+        client.send(FrameType.CONTROL, payload, sequenced=False)
+        server.send(FrameType.CONTROL, payload, sequenced=False)
+    await server.until(lambda: len(server.frames) == 3)
+    await client.until(lambda: len(client.frames) == 3)
+    assert server.frames == client.frames == payloads
+    client.close_gently("enough")
+    await server.until(lambda: server.lost_reason is not None)
+    await client.until(lambda: client.lost_reason is not None)
+    assert (client.lost_reason, server.lost_reason) == ("enough", "closed by the peer")
+
+
+@scene()
+async def test_a_frame_in_one_packet_with_the_verdict_is_not_lost(site: Site) -> None:
+    class Eager(Server):
+        def opened(self) -> None:
+            super().opened()
+            self.send(FrameType.CONTROL, b"at once", sequenced=False)
+
+    site.accept = lambda: Eager(site.listener)  # type: ignore[method-assign]
+    port = await site.listener.listen("127.0.0.1", site.accept)
+    client = Client()
+    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    await client.until(lambda: client.frames == [b"at once"])
+    client.close("done")
+
+
+@scene(verdict=None)
+async def test_a_verdict_may_come_later_than_the_deadline_of_the_handshake(site: Site) -> None:
+    """A peer that has heard of its epoch first waits for the other's deployment."""
+    client = await site.connected(Client())
+    server = await site.server()
+    await server.until(lambda: server.proven is not None)
+    await client.until(lambda: client._deadline is None)
+    assert server._deadline is None
+    assert not client.is_opened
+    server.give_verdict(Verdict.ACCEPTED)
+    await client.until(lambda: client.is_opened)
+    client.close("done")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.STALE_EPOCH, Verdict.REFUSED])
+def test_a_genuine_peer_that_is_not_wanted_is_told_why(verdict: Verdict) -> None:
+    async def scene_(site: Site) -> None:
+        client = await site.connected(Client())
+        await client.until(lambda: client.lost_reason is not None)
+        assert client.lost_reason == f"the peer refused: {verdict.name.lower().replace('_', ' ')}"
+        assert not client.is_opened
+
+    played(scene_, verdict)
+
+
+@scene()
+async def test_a_peer_that_stops_reading_clogs_the_connection_until_it_reads_again(site: Site) -> None:
+    client = await site.connected(Client())
+    server = await site.server()
+    await server.until(lambda: server.is_open)
+    server.pause_reading()
+    sent_count = 0
+    while not client.is_clogged:
+        client.send(FrameType.CONTROL, b"z" * 100_000, sequenced=False)
+        sent_count += 1
+    server.resume_reading()
+    await client.until(lambda: client.clogged_changes == [True, False])
+    await server.until(lambda: len(server.frames) == sent_count)
+    client.close("done")
+
+
+@scene()
+async def test_what_is_sent_after_the_end_goes_nowhere(site: Site) -> None:
+    client = await site.connected(Client())
+    await client.until(lambda: client.is_open)
+    client.close("done")
+    await client.until(lambda: client.lost_reason is not None)
+    client.send(FrameType.CONTROL, b"late", sequenced=False)
+    client.pause_reading()
+    client.resume_reading()
+    client.close_gently("again")
+    assert client.lost_reason == "done"
+
+
+@scene()
+async def test_a_proven_peer_that_breaks_the_frame_rules_is_closed(site: Site) -> None:
+    """M3: the limit is checked before anything of the payload is gathered."""
+    client = await site.connected(Client())
+    server = await site.server()
+    await client.until(lambda: client.is_open)
+    client._write(b"XC\x01\x04\xff\xff\xff\xff" + bytes(8))
+    await server.until(lambda: server.lost_reason is not None)
+    assert server.lost_reason is not None
+    assert "its limit is" in server.lost_reason
+    assert server.frames == []
+    await client.until(lambda: client.lost_reason is not None)
+
+
+# Peers that are not genuine. None of their bytes may reach a decoder (I13).
+
+
+async def closed_without_a_trace(site: Site, index: int = 0) -> Server:
+    server = await site.server(index)
+    await server.until(lambda: server.lost_reason is not None)
+    assert (server.decoder.fed, server.frames, server.proven, server.is_opened) == (b"", [], None, False)
+    return server
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [Credentials(b"x" * 32, CREDENTIALS.job), Credentials(CREDENTIALS.secret, b"k" * 16)],
+    ids=["other secret", "other job"],
+)
+def test_a_peer_with_another_secret_or_of_another_job_is_closed(credentials: Credentials) -> None:
+    """M1. The client finds out first if only the secret differs: the server has to prove it, too."""
+
+    async def scene_(site: Site) -> None:
+        client = await site.connected(Client(credentials))
+        await client.until(lambda: client.lost_reason is not None)
+        assert (client.is_opened, client.decoder.fed) == (False, b"")
+        await closed_without_a_trace(site)
+
+    played(scene_, Verdict.ACCEPTED)
+
+
+@scene()
+async def test_a_client_that_only_claims_to_know_the_secret_is_closed(site: Site) -> None:
+    """M1: one that goes on although the server's proof does not fit its own secret."""
+    reader, writer = await site.raw()
+    writer.write(Client()._handshake.hello)
+    await reader.readexactly(64)
+    writer.write(bytes(32))
+    assert await reader.read() == b""
+    await closed_without_a_trace(site)
+    writer.close()
+
+
+@scene()
+async def test_a_peer_of_another_role_is_closed(site: Site) -> None:
+    """M4: a channel can't pose as a control link."""
+    client = await site.connected(Client(role=Role.CHANNEL))
+    await client.until(lambda: client.lost_reason is not None)
+    await closed_without_a_trace(site)
+
+
+@scene()
+async def test_a_recorded_conversation_is_worth_nothing_the_second_time(site: Site) -> None:
+    """M4: the server's nonce is another one."""
+    recorded = b""
+
+    class Recording(Client):
+        def _write(self, data: bytes) -> None:
+            nonlocal recorded
+            recorded += data
+            super()._write(data)
+
+    client = await site.connected(Recording())
+    await client.until(lambda: client.is_open)
+    reader, writer = await site.raw()
+    writer.write(recorded)
+    await closed_without_a_trace(site, 1)
+    assert len(await reader.read()) == 64  # Its proof, and no verdict.
+    writer.close()
+    client.close("done")
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n" * 20, bytes(1_000_000), b"XCUT" * 500])
+def test_garbage_is_closed(garbage: bytes) -> None:
+    """M2."""
+
+    async def scene_(site: Site) -> None:
+        reader, writer = await site.raw()
+        writer.write(garbage)
+        server = await closed_without_a_trace(site)
+        assert server.lost_reason is not None
+        assert server.lost_reason.startswith("handshake refused")
+        assert len(server._handshake._unread) <= HANDSHAKE_BYTES_MAX
+        writer.transport.abort()
+        del reader
+
+    played(scene_, Verdict.ACCEPTED)
+
+
+@scene()
+async def test_a_server_that_is_not_genuine_is_told_no_proof(site: Site) -> None:
+    """M1: garbage from the side that was connected to."""
+
+    class Impostor(asyncio.Protocol):
+        heard = b""
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(bytes(64))
+
+        def data_received(self, data: bytes) -> None:
+            Impostor.heard += data
+
+    impostor = await asyncio.get_running_loop().create_server(Impostor, "127.0.0.1", 0)
+    client = Client()
+    port = impostor.sockets[0].getsockname()[1]
+    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    await client.until(lambda: client.lost_reason is not None)
+    assert client.decoder.fed == b""
+    assert client._handshake.hello.startswith(Impostor.heard)
+    impostor.close()
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 1, 50])
+def test_a_slow_peer_is_closed_at_the_deadline_however_it_trickles(
+    sent_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M2: bytes of its own do not give it more time."""
+    monkeypatch.setattr(connections, "HANDSHAKE_DEADLINE_S", 0.2)
+
+    async def scene_(site: Site) -> None:
+        reader, writer = await site.raw()
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        for byte in Client()._handshake.hello[:sent_bytes]:
+            writer.write(bytes([byte]))
+        server = await closed_without_a_trace(site)
+        assert server.lost_reason == "no handshake before the deadline"
+        assert loop.time() - started_s >= 0.19
+        assert await reader.read() == b""
+        writer.close()
+
+    played(scene_, Verdict.ACCEPTED)
+
+
+@scene()
+async def test_a_client_gives_a_silent_server_up_at_the_deadline(site: Site) -> None:
+    with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as silent:
+        patch.setattr(connections, "HANDSHAKE_DEADLINE_S", 0.1)
+        client = Client()
+        port = silent.getsockname()[1]
+        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+        await client.until(lambda: client.lost_reason is not None)
+        assert client.lost_reason == "no handshake before the deadline"
+
+
+@scene()
+async def test_a_real_peer_is_served_among_many_idle_connections_and_the_oldest_of_them_are_closed(
+    site: Site,
+) -> None:
+    """M2: also if they come in a single burst, faster than closed ones go away."""
+    count = 3 * UNPROVEN_MAX
+    idle = []
+    for _ in range(count):
+        one = socket.create_connection(("127.0.0.1", site.port))
+        one.setblocking(False)
+        idle.append(one)
+    last = await site.server(count - 1)
+    for server in site.accepted[: count - UNPROVEN_MAX]:
+        await server.until(lambda one=server: one.lost_reason is not None)  # type: ignore[misc]
+        assert server.lost_reason == "too many connections without a handshake"
+    assert last.lost_reason is None
+    client = await site.connected(Client())
+    await client.until(lambda: client.is_open)
+    client.send(FrameType.CONTROL, b"hello", sequenced=False)
+    real = await site.server(count)
+    await real.until(lambda: real.frames == [b"hello"])
+    assert sum(server.lost_reason is None for server in site.accepted) <= UNPROVEN_MAX + 1
+    client.close("done")
+    for one in idle:
+        one.close()
+
+
+@scene()
+async def test_a_proven_peer_is_not_closed_for_idle_ones_that_come_later(site: Site) -> None:
+    """M2."""
+    client = await site.connected(Client())
+    server = await site.server()
+    await server.until(lambda: server.is_open)
+    idle = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(UNPROVEN_MAX + 5)]
+    await site.server(UNPROVEN_MAX + 5)
+    first_idle = site.accepted[1]
+    await first_idle.until(lambda: first_idle.lost_reason is not None)
+    assert server.lost_reason is None
+    client.close("done")
+    for one in idle:
+        one.close()
+
+
+@scene()
+async def test_closing_the_listener_closes_who_has_not_proven_the_secret_and_nobody_else(site: Site) -> None:
+    client = await site.connected(Client())
+    server = await site.server()
+    await server.until(lambda: server.is_open)
+    _, writer = await site.raw()
+    unproven = await site.server(1)
+    site.listener.close()
+    await unproven.until(lambda: unproven.lost_reason is not None)
+    assert unproven.lost_reason == "the listener is closed"
+    assert server.lost_reason is None
+    writer.close()
+    client.close("done")
+
+
+def test_credentials_do_not_show_the_secret() -> None:
+    assert repr(CREDENTIALS) == "Credentials(...)"
