@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
 
-Snapshots = Literal["aligned", "none"]
+SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "none"]
+_SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "on", "off"]
 
 
@@ -54,8 +56,11 @@ class Settings:
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
-        snapshots: "aligned" (exactly once), or "none" (no checkpoints while running, no recovery:
-            a failure ends the job; output is committed at the end).
+        snapshots: How consistent cuts are taken. "aligned" (barriers; exactly once), "unaligned" (the
+            barrier overtakes what waits; exactly once, under back pressure too), "aligned, unaligned
+            after 100ms" (switches when alignment takes longer), "at-least-once" (no channel is ever
+            blocked; records may count twice after a failure), or "none" (no checkpoint until the end: a
+            failure starts from the beginning; output is committed at the end).
         linger: How long a batch that is not full may wait for more records.
         batch_rows: Records in a full batch.
         restart: What happens after a failure.
@@ -80,7 +85,7 @@ class Settings:
     checkpoint_interval: Duration = "1s"
     checkpoint_timeout: Duration = "60s"
     checkpoint_failures: int = 10
-    snapshots: Snapshots = "aligned"
+    snapshots: str = "aligned"
     linger: Duration = "1ms"
     batch_rows: int = 1_000
     restart: Restart = field(default_factory=Restart)
@@ -108,7 +113,7 @@ class Settings:
                 f"there would be tasks without a key group; raise max_parallelism (it can't be "
                 f"changed once the job has state) or lower parallelism"
             )
-        for name, known in (("snapshots", get_args(Snapshots)), ("encryption", get_args(Encryption))):
+        for name, known in (("encryption", get_args(Encryption)),):
             if getattr(self, name) not in known:
                 raise SettingsError(
                     f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, known))}"
@@ -123,6 +128,7 @@ class Settings:
             found_ms = duration_ms(getattr(self, name), name)
             if found_ms < least_ms:
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected at least {least_ms} ms")
+        self.snapshot_kind()
         if not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir:
             raise SettingsError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
@@ -133,6 +139,25 @@ class Settings:
     def milliseconds(self, name: str) -> float:
         """Return the duration setting `name` in milliseconds."""
         return duration_ms(getattr(self, name), name)
+
+    def snapshot_kind(self) -> tuple[SnapshotKind, float]:
+        """Return the protocol that `snapshots` names, and its alignment timeout in milliseconds (or 0).
+
+        Raises:
+            SettingsError: It names none.
+        """
+        found = self.snapshots if isinstance(self.snapshots, str) else repr(self.snapshots)
+        match found:
+            case "aligned" | "unaligned" | "at-least-once" | "none":
+                return found, 0.0
+            case _:
+                pass
+        if switching := _SWITCHING.fullmatch(found):
+            return "switching", duration_ms(switching[1], "snapshots: the time after 'unaligned after'")
+        raise SettingsError(
+            f"snapshots={self.snapshots!r}: expected 'aligned', 'unaligned', 'aligned, unaligned after "
+            f"100ms' (or another duration), 'at-least-once' or 'none'"
+        )
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -48,6 +48,10 @@ class Draft:
         self._operators.append(operator)
         return operator
 
+    def close_loop(self, head: DraftOperator, *again: tuple[DraftOperator, Partitioning]) -> None:
+        """Lead what goes round again back to the head of its loop."""
+        head.inputs = (*head.inputs, *again)
+
     def rename(self, operator: DraftOperator, uid: str) -> None:
         """Give `operator` the uid under which its state is found.
 
@@ -60,7 +64,7 @@ class Draft:
         operator.uid = uid
 
     def nodes(self) -> tuple[OperatorNode, ...]:
-        """Return the operators as plain data; an operator comes after all that it reads from."""
+        """Return the operators as plain data; an operator comes after all that it reads from, back edges aside."""
         return tuple(
             OperatorNode(o.uid, o.spec, tuple((source.uid, how) for source, how in o.inputs))
             for o in self._operators

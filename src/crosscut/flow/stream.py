@@ -21,6 +21,7 @@ from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
     KeyBySpec,
+    LoopSpec,
     MapSpec,
     OperatorSpec,
     Partitioning,
@@ -114,6 +115,43 @@ class Stream(_Tail):
             raise _error(self._draft, "union", "expected at least one other stream, found none")
         inputs = ((stream._operator, stream._how) for stream in (self, *streams))
         return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs))
+
+    def iterate(self, body: Callable[[Stream], tuple[Stream, Stream]]) -> Stream:
+        """Run a loop: records go round through `body` until it lets them out.
+
+        Args:
+            body: Gets the loop's stream (what comes in, and what came around); returns two streams
+                made from it: what goes round again, and what leaves.
+
+        Returns:
+            What leaves. A bounded job ends when all input is read and the loop is empty.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("collatz")
+            >>> def step(loop):
+            ...     stepped = loop.map(lambda n: n // 2 if n % 2 == 0 else 3 * n + 1)
+            ...     return stepped.filter(lambda n: n != 1), stepped.filter(lambda n: n == 1)
+            >>> ones = flow.source(cc.generate(lambda i: i + 2, count=100)).iterate(step)
+        """
+        head = self._draft.add("loop", LoopSpec(), (self._operator, self._how))
+        returned = body(Stream(self._draft, head)) if callable(body) else body
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise _error(
+                self._draft,
+                "loop",
+                f"the loop's body must return two streams, (what goes round again, what leaves); it "
+                f"returned {_shown(returned)}",
+            )
+        again, out = returned
+        for stream in (again, out):
+            if not isinstance(stream, Stream) or stream._draft is not self._draft:
+                shown = _shown(stream)
+                raise _error(
+                    self._draft, "loop", f"the loop's body returned {shown}: expected a stream of this flow"
+                )
+        self._draft.close_loop(head, (again._operator, again._how))
+        return out
 
     def rebalance(self) -> Stream:
         """Deal the records out evenly over the tasks of the next operator."""

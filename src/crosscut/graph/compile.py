@@ -18,6 +18,7 @@ from crosscut.graph.specs import (
     FlatMapSpec,
     JobGraph,
     KeyBySpec,
+    LoopSpec,
     MapSpec,
     OperatorNode,
     OperatorSpec,
@@ -46,6 +47,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "flat_map"
         case KeyBySpec():
             return "key_by"
+        case LoopSpec():
+            return "loop"
         case UnionSpec():
             return "union"
         case CountSpec():
@@ -66,7 +69,7 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
 
     Args:
         name: Of the flow.
-        nodes: Each after all that it reads from.
+        nodes: Each after all that it reads from; the head of a loop comes before what comes around to it.
         parallelism: Tasks per vertex.
         max_parallelism: Number of key groups, at least `parallelism`.
 

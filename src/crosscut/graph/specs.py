@@ -51,6 +51,11 @@ class UnionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopSpec:
+    """The head of a loop: what comes in and what comes around again. Has no function of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class CountSpec:
     emit: Emit
 
@@ -90,6 +95,7 @@ OperatorSpec = (
     | FlatMapSpec
     | KeyBySpec
     | UnionSpec
+    | LoopSpec
     | CountSpec
     | SumSpec
     | ReduceSpec

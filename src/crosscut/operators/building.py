@@ -11,6 +11,7 @@ from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
     KeyBySpec,
+    LoopSpec,
     MapSpec,
     OperatorNode,
     ReduceSpec,
@@ -51,7 +52,7 @@ def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | Non
     """
     spec = node.spec
     match spec:
-        case SourceSpec() | UnionSpec():
+        case SourceSpec() | UnionSpec() | LoopSpec():
             return None
         case MapSpec(function):
             return Map(node.uid, function)

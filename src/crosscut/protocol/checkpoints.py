@@ -32,6 +32,7 @@ class CheckpointRules:
 @dataclass(slots=True)
 class _Pending:
     started_ms: int
+    is_after_drain: bool
     snapshots: dict[TaskId, Snapshot] = field(default_factory=dict)
 
 
@@ -55,6 +56,24 @@ class GivenUp:
 
     checkpoint_id: CheckpointId
     snapshots: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a completed checkpoint shows of the job.
+
+    Attributes:
+        is_after_drain: It was triggered when every source was drained.
+        in_flight: Records that were on their way in channels.
+    """
+
+    is_after_drain: bool
+    in_flight: int
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way anywhere and nothing can come: a stable property."""
+        return self.is_after_drain and self.in_flight == 0
 
 
 class EpochCheckpoints:
@@ -108,7 +127,7 @@ class EpochCheckpoints:
             return None
         checkpoint_id = self.next_id
         self.next_id = CheckpointId(checkpoint_id + 1)
-        self._pending[checkpoint_id] = _Pending(now_ms)
+        self._pending[checkpoint_id] = _Pending(now_ms, self.is_drained)
         return Triggered(checkpoint_id)
 
     def acknowledge(
@@ -141,10 +160,12 @@ class EpochCheckpoints:
             )
         )
 
-    def completed(self, checkpoint_id: CheckpointId) -> None:
-        """Note that the log entry of `checkpoint_id` is durable."""
-        del self._pending[checkpoint_id]
+    def completed(self, checkpoint_id: CheckpointId) -> Completion:
+        """Note that the log entry of `checkpoint_id` is durable; return what it shows."""
+        pending = self._pending.pop(checkpoint_id)
         self._appending = None
+        in_flight = sum(snapshot.in_flight for snapshot in pending.snapshots.values())
+        return Completion(pending.is_after_drain, in_flight)
 
     def give_up(self, checkpoint_id: CheckpointId) -> GivenUp | None:
         """Abort `checkpoint_id` only.

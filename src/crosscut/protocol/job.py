@@ -16,7 +16,7 @@ from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol import recovery, retention
 from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway
-from crosscut.protocol.checkpoints import CheckpointRules, EpochCheckpoints, GivenUp
+from crosscut.protocol.checkpoints import CheckpointRules, Completion, EpochCheckpoints, GivenUp
 from crosscut.protocol.effects import (
     CancelTimer,
     CloseLink,
@@ -57,6 +57,7 @@ from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
     CheckpointCompleted,
+    CloseLoops,
     CommitCheckpoint,
     CoordinatorHeartbeat,
     CoordinatorMessage,
@@ -83,6 +84,9 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.roster import LIVENESS_TICKS, Roster
 
+LOOP_WATCH_MS = 250
+"""Between the checkpoints that watch a loop run empty, once all sources are drained."""
+
 CLAIM_ATTEMPTS_MAX = 20
 
 
@@ -108,6 +112,7 @@ class JobRules:
     """What the coordinator has to know of the job and its settings; durations in milliseconds.
 
     Attributes:
+        has_loops: Whether the graph has back edges.
         slots: How many workers Spark can run at once, where known; only for the error text.
     """
 
@@ -120,6 +125,7 @@ class JobRules:
     retain: int
     heartbeat_timeout_ms: int
     start_timeout_ms: int
+    has_loops: bool = False
     slots: int | None = None
 
 
@@ -149,6 +155,7 @@ class Coordinator:
         self._ready: set[WorkerIndex] = set()
         self._committed: dict[TaskId, CheckpointId] = {}
         self._stop_id: CheckpointId | None = None
+        self._are_loops_closed = False
         self._checkpoint_failures_in_a_row = 0
         self._failures_seen = 0
         self._failures_in_a_row = 0
@@ -386,6 +393,7 @@ class Coordinator:
             return []
         self.phase = Phase.RESTORING
         self._ready = set()
+        self._are_loops_closed = False
         self._checkpoints = EpochCheckpoints(
             self.epoch, self._rules.tasks, self._rules.sources, self._next_id
         )
@@ -537,7 +545,7 @@ class Coordinator:
         if self._checkpoints is None or self._checkpoints.under_way != n:
             # It failed over while the entry was being appended; the next epoch restores n.
             return effects
-        self._checkpoints.completed(n)
+        shown = self._checkpoints.completed(n)
         self._failures_in_a_row = 0
         effects = [
             CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
@@ -547,9 +555,23 @@ class Coordinator:
         if entry.is_final:
             self.phase = Phase.FINISHING
             effects.append(StartTimer(Timer("finish", self.epoch), self._rules.checkpoints.timeout_ms))
-        elif self._checkpoints.is_drained or (self.phase is Phase.STOPPING and self._stop_id is None):
+        elif self.phase is Phase.STOPPING and self._stop_id is None:
             effects += self._trigger()
+        elif self._checkpoints.is_drained:
+            effects += self._towards_the_end(shown)
         return [*effects, *self._end_if_committed()]
+
+    def _towards_the_end(self, shown: Completion) -> list[JobEffect]:
+        """Every source is drained: what does the checkpoint that has just completed say of the end?"""
+        if not self._rules.has_loops or self._are_loops_closed or not shown.is_after_drain:
+            return self._trigger()
+        if shown.is_quiet:
+            # Chandy and Lamport's stable property, once more: a loop that is empty on a cut, with no
+            # source left to feed it, is empty for ever.
+            self._are_loops_closed = True
+            return [*self._to_all(CloseLoops(self.epoch)), *self._trigger()]
+        delay_ms = min(self._rules.checkpoints.interval_ms, LOOP_WATCH_MS)
+        return [StartTimer(Timer("trigger", self.epoch), delay_ms)]
 
     def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
         if self._checkpoints is None or self._checkpoints.under_way != entry.checkpoint_id:

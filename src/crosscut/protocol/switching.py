@@ -22,9 +22,7 @@ class AlignedThenUnaligned(AlignedBarriers):
 
     announces_barriers = True
 
-    def __init__(
-        self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()
-    ) -> None:
+    def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:
         super().__init__(inputs, back_edges)
         self._announced = CheckpointId(0)
 

@@ -14,10 +14,10 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, Vertex
 from crosscut.interfaces import JSON, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
+from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.protocol.recovery import FromMemory, FromNothing, FromStore, restore_from
-from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
 from crosscut.runtime.channel_log import decoded_log
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import LoggedBatch

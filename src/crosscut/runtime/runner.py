@@ -28,8 +28,8 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskFailed, WorkerMessage
-from crosscut.runtime.channels import OutgoingChannel
 from crosscut.runtime.channel_log import encoded_log
+from crosscut.runtime.channels import OutgoingChannel
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Item
 from crosscut.runtime.task import (

@@ -50,8 +50,8 @@ from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import WorkerLink
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
-from crosscut.runtime.runner import TaskPool, failure_cause
 from crosscut.runtime.items import Item
+from crosscut.runtime.runner import TaskPool, failure_cause
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail
 

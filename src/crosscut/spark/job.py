@@ -221,6 +221,7 @@ class Job:
             secrets.token_bytes(JOB_BYTES),
             make_certificate() if self._is_encrypted else None,
         )
+        kind, alignment_timeout_ms = settings.snapshot_kind()
         plan_of_failpoints = armed()
         supply = SparkWorkers(
             self._context,
@@ -252,6 +253,8 @@ class Job:
                     batch_rows=settings.batch_rows,
                     commit_attempts=settings.commit_attempts,
                     sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
+                    snapshots="aligned" if kind == "none" else kind,
+                    alignment_timeout_ms=alignment_timeout_ms,
                 ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,
@@ -415,6 +418,7 @@ def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRu
     milliseconds = settings.milliseconds
     restart = settings.restart
     return JobRules(
+        has_loops=any(edge.back_edge for edge in graph.edges),
         identity=JobIdentity(
             driver=secrets.token_hex(8),
             new_lineage=Lineage(secrets.token_hex(8)),
@@ -427,7 +431,7 @@ def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRu
         sources=tasks(lambda vertex: vertex.source is not None),
         sinks=tasks(lambda vertex: vertex.sink is not None),
         checkpoints=CheckpointRules(
-            periodic=settings.snapshots != "none",
+            periodic=settings.snapshot_kind()[0] != "none",
             interval_ms=int(milliseconds("checkpoint_interval")),
             timeout_ms=int(milliseconds("checkpoint_timeout")),
             failures_max=settings.checkpoint_failures,
