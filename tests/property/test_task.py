@@ -22,6 +22,7 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
+from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
 from crosscut.runtime.partitioning import build_output
 from crosscut.runtime.splits import SplitQueue, splits_from_json
@@ -165,7 +166,8 @@ class World:
         self.tasks[task_id] = Task(
             task_id=task_id,
             epoch=Epoch(self.epoch),
-            inputs=(),
+            protocol=AlignedBarriers(()),
+            inputs={},
             chain=[operator],
             outputs=[output],
             batch_rows=4,
@@ -196,7 +198,8 @@ class World:
         self.tasks[task_id] = Task(
             task_id=task_id,
             epoch=Epoch(self.epoch),
-            inputs=inputs,
+            protocol=AlignedBarriers(inputs),
+            inputs={channel: deque() for channel in inputs},
             chain=[operator],
             outputs=[output],
             batch_rows=4,

@@ -126,7 +126,7 @@ def test_options_become_settings_of_the_right_types() -> None:
     [
         (["--parallelism", "many"], "'many' is not a valid integer"),
         (["--linger", "5 parsecs"], "'5 parsecs' is not a duration"),
-        (["--snapshots", "sometimes"], "'sometimes' is not one of"),
+        (["--snapshots", "sometimes"], "snapshots='sometimes': expected 'aligned'"),
         (["--parallelism", "0"], "parallelism=0: expected a whole number from 1"),
         (["--checkpoint-interval", "1ms"], "checkpoint_interval='1ms': expected at least 10 ms"),
         (["--restart-failures", "-1"], "restart.failures=-1: expected"),

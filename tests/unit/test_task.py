@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from crosscut.operators.keyed import Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import KeyBy, Map
+from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.commit import RETRY_DELAY_MS, Committer
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import (
@@ -37,6 +39,7 @@ from crosscut.runtime.splits import SplitQueue, split_as_json
 from crosscut.runtime.task import (
     Barrier,
     CancelStore,
+    PrepareTransaction,
     CompleteState,
     EndOfInput,
     FrozenTask,
@@ -72,7 +75,8 @@ def task_of(
     return Task(
         task_id=HERE,
         epoch=EPOCH,
-        inputs=inputs,
+        protocol=AlignedBarriers(inputs),
+        inputs={channel: deque() for channel in inputs},
         chain=chain,
         outputs=[output(X, rows=rows)] if outputs is None else outputs,
         batch_rows=rows,
@@ -119,7 +123,7 @@ def offer(task: Task, channel: ChannelId, *items: Any) -> None:
 
 
 def frozen(n: CheckpointId, since: int = 0, *, positions: Any = None, ended: bool = False) -> StoreFrozen:
-    return StoreFrozen(FrozenTask(n, CheckpointId(since), None, positions, ended))
+    return StoreFrozen(FrozenTask(n, CheckpointId(since), positions, ended))
 
 
 def acknowledged(n: CheckpointId, **snapshot: Any) -> SnapshotAcknowledged:
@@ -524,12 +528,13 @@ def visible(directory: Path) -> list[str]:
 
 def stored(task: Task, writer: SinkWriter, n: CheckpointId) -> Any:
     """Play the runner: prepare what was frozen for `n` and tell the task; return the handle."""
-    (job,) = asked(task)
+    *before, job = asked(task)
     assert isinstance(job, StoreFrozen)
     assert job.frozen.checkpoint_id == n
     handle = None
-    if job.frozen.transaction is not None:
-        handle = writer.prepare(job.frozen.transaction)
+    for one in before:
+        assert isinstance(one, PrepareTransaction)
+        handle = writer.prepare(one.transaction)
         task.transaction_prepared(n, handle)
     task.snapshot_stored(n, None, 0)
     return handle
@@ -577,9 +582,9 @@ def test_the_transaction_of_an_aborted_checkpoint_is_committed_with_the_next_one
     task.run()
     task.run()
     task.abort(N1)
-    store, cancel = asked(task)
+    prepare, _, cancel = asked(task)
     assert cancel == CancelStore(N1)
-    handle = writer.prepare(store.frozen.transaction)
+    handle = writer.prepare(prepare.transaction)
     task.transaction_prepared(N1, handle)
     task.snapshot_stored(N1, None, 0)
     assert said(task) == []

@@ -64,7 +64,7 @@ class Snapshot:
     drained: bool = False
     ended: bool = False
     freeze_us: int = 0
-    log: Part | None = None
+    log: tuple[Part, ...] = ()
     in_flight: int = 0
 
 

@@ -22,8 +22,7 @@ def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
 
 def paths_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the paths of the files of one snapshot; inline parts have none."""
-    parts = snapshot.parts if snapshot.log is None else (*snapshot.parts, snapshot.log)
-    return tuple(part.path for part in parts if part.path)
+    return tuple(part.path for part in (*snapshot.parts, *snapshot.log) if part.path)
 
 
 def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[CheckpointCompleted, ...]:

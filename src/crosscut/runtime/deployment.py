@@ -123,8 +123,8 @@ async def build_tasks(
         inputs = inputs_of(graph, task_id)
         closing = frozenset(channel for channel in inputs if graph.edges[channel.edge].back_edge)
         replay: list[LoggedBatch] = []
-        if snapshot.log is not None:
-            replay = decoded_log(await pool.in_thread(read_part, snapshot.log))
+        for part in snapshot.log:
+            replay += decoded_log(await pool.in_thread(read_part, part))
         queues: dict[ChannelId, ItemQueue] = {
             channel: SpillingQueue() if channel in closing else deque() for channel in inputs
         }

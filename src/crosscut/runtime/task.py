@@ -197,7 +197,7 @@ class Task:
         self._is_end_forwarded = False
         self._frozen: dict[CheckpointId, FrozenTask] = {}
         self._logs: dict[CheckpointId, list[LoggedBatch]] = {}
-        self._stored_logs: dict[CheckpointId, Part] = {}
+        self._stored_logs: dict[CheckpointId, tuple[Part, ...]] = {}
         self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
         self._known_parts: dict[CheckpointId, PartChain] = {}
         self._freeze_us = 0
@@ -350,7 +350,7 @@ class Task:
             return
         self._freeze_us = freeze_us
         if log is not None:
-            self._stored_logs[checkpoint_id] = log
+            self._stored_logs[checkpoint_id] = (log,)
         if part is not None:
             self._stored_parts[checkpoint_id] = self._parts.with_part(part, frozen.since)
         self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
@@ -566,7 +566,7 @@ class Task:
             positions=frozen.positions,
             pending=self._committer.pending(n) if self._committer is not None else (),
             drained=frozen.ended and not frozen.log,
-            log=self._stored_logs.pop(n, None),
+            log=self._stored_logs.pop(n, ()),
             in_flight=sum(one.rows for one in frozen.log),
             ended=frozen.ended,
             freeze_us=self._freeze_us,
