@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from crosscut.errors import SettingsError
@@ -30,6 +31,7 @@ def duration_ms(value: Duration, name: str) -> float:
             raise SettingsError(f"{name}={value!r}: {expected}")
         return float(value) * 1_000.0
     match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise SettingsError(f"{name}={value!r}: {expected}")
-    return float(match[1]) * _UNIT_MS[match[2]]
+    found_ms = float(match[1]) * _UNIT_MS[match[2]] if match else math.inf
+    if not found_ms < 1e15:
+        raise SettingsError(f"{name}={value!r:.60}: {expected}")
+    return found_ms

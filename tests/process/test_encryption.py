@@ -26,6 +26,7 @@ from crosscut.runtime.encryption import JobCertificate, make_certificate
 from crosscut.runtime.task import Barrier, EndOfInput, Item
 from crosscut.settings import Settings
 from crosscut.spark.job import _checked_encryption
+from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
 
 DEADLINE_S = 20.0
@@ -193,7 +194,7 @@ def test_a_stranger_that_connects_is_closed_before_any_parse(
     async def test() -> None:
         receiver = Receiver(credentials)
         stranger, end = await connect(await receiver.listen(), strangers(credentials)[kind])
-        end.send(connections.FrameType.BATCH, b"x" * 1_000, sequenced=True)
+        end.send(FrameType.BATCH, b"x" * 1_000, sequenced=True)
         started_s = asyncio.get_running_loop().time()
         await eventually(lambda: stranger.reasons, "the stranger to be closed")
         assert asyncio.get_running_loop().time() - started_s < connections.HANDSHAKE_DEADLINE_S / 2
@@ -503,4 +504,3 @@ def test_a_key_that_would_travel_in_the_open_is_warned_of_or_refused(
         assert _checked_encryption(settings, spark, "10.0.0.1") is True
     with pytest.raises(SettingsError, match="the key travels through Spark"):
         _checked_encryption(replace(settings, strict=True), spark, "10.0.0.1")
-

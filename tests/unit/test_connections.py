@@ -103,6 +103,8 @@ class Site:
         self.verdict = verdict
         self.accepted: list[Server] = []
         self.port = 0
+        self.clients: list[Client] = []
+        self.strangers: list[asyncio.StreamWriter] = []
         self._arrived = asyncio.Event()
 
     def accept(self) -> Server:
@@ -112,7 +114,7 @@ class Site:
         return server
 
     async def listen(self) -> Site:
-        self.port = await self.listener.listen("127.0.0.1", self.accept)
+        self.port = await self.listener.listen("127.0.0.1", lambda: self.accept())
         return self
 
     async def server(self, index: int = 0) -> Server:
@@ -123,12 +125,27 @@ class Site:
         return self.accepted[index]
 
     async def connected(self, client: Client) -> Client:
-        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self.port)
+        return await self.connected_to(self.port, client)
+
+    async def connected_to(self, port: int, client: Client) -> Client:
+        self.clients.append(client)
+        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
         return client
 
-    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A peer that speaks bytes of its own."""
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.strangers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        self.listener.close()
+        for writer in self.strangers:
+            writer.transport.abort()
+        for end in (*self.accepted, *self.clients):
+            end.close("the test is over")
+        for end in (*self.accepted, *self.clients):
+            await end.until(lambda one=end: one.lost_reason is not None)  # type: ignore[misc]
 
 
 def played(scene: Callable[[Site], Coroutine[Any, Any, None]], verdict: Verdict | None) -> None:
@@ -137,12 +154,7 @@ def played(scene: Callable[[Site], Coroutine[Any, Any, None]], verdict: Verdict 
         try:
             await scene(site)
         finally:
-            site.listener.close()
-            for server in site.accepted:
-                server.close("the test is over")
-            await asyncio.gather(
-                *(one.until(lambda one=one: one.lost_reason is not None) for one in site.accepted)
-            )  # type: ignore[misc]
+            await site.close()
 
     asyncio.run(play())
 
@@ -194,11 +206,8 @@ async def test_a_frame_in_one_packet_with_the_verdict_is_not_lost(site: Site) ->
             self.send(FrameType.CONTROL, b"at once", sequenced=False)
 
     site.accept = lambda: Eager(site.listener)  # type: ignore[method-assign]
-    port = await site.listener.listen("127.0.0.1", site.accept)
-    client = Client()
-    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    client = await site.connected(Client())
     await client.until(lambda: client.frames == [b"at once"])
-    client.close("done")
 
 
 @scene(verdict=None)
@@ -212,7 +221,6 @@ async def test_a_verdict_may_come_later_than_the_deadline_of_the_handshake(site:
     assert not client.is_opened
     server.give_verdict(Verdict.ACCEPTED)
     await client.until(lambda: client.is_opened)
-    client.close("done")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.STALE_EPOCH, Verdict.REFUSED])
@@ -231,6 +239,7 @@ async def test_a_peer_that_stops_reading_clogs_the_connection_until_it_reads_aga
     client = await site.connected(Client())
     server = await site.server()
     await server.until(lambda: server.is_open)
+    await client.until(lambda: client.is_open)
     server.pause_reading()
     sent_count = 0
     while not client.is_clogged:
@@ -239,7 +248,6 @@ async def test_a_peer_that_stops_reading_clogs_the_connection_until_it_reads_aga
     server.resume_reading()
     await client.until(lambda: client.clogged_changes == [True, False])
     await server.until(lambda: len(server.frames) == sent_count)
-    client.close("done")
 
 
 @scene()
@@ -299,13 +307,12 @@ def test_a_peer_with_another_secret_or_of_another_job_is_closed(credentials: Cre
 @scene()
 async def test_a_client_that_only_claims_to_know_the_secret_is_closed(site: Site) -> None:
     """M1: one that goes on although the server's proof does not fit its own secret."""
-    reader, writer = await site.raw()
+    reader, writer = await site.stranger()
     writer.write(Client()._handshake.hello)
     await reader.readexactly(64)
     writer.write(bytes(32))
     assert await reader.read() == b""
     await closed_without_a_trace(site)
-    writer.close()
 
 
 @scene()
@@ -329,12 +336,9 @@ async def test_a_recorded_conversation_is_worth_nothing_the_second_time(site: Si
 
     client = await site.connected(Recording())
     await client.until(lambda: client.is_open)
-    reader, writer = await site.raw()
+    _, writer = await site.stranger()
     writer.write(recorded)
     await closed_without_a_trace(site, 1)
-    assert len(await reader.read()) == 64  # Its proof, and no verdict.
-    writer.close()
-    client.close("done")
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n" * 20, bytes(1_000_000), b"XCUT" * 500])
@@ -342,14 +346,12 @@ def test_garbage_is_closed(garbage: bytes) -> None:
     """M2."""
 
     async def scene_(site: Site) -> None:
-        reader, writer = await site.raw()
+        _, writer = await site.stranger()
         writer.write(garbage)
         server = await closed_without_a_trace(site)
         assert server.lost_reason is not None
         assert server.lost_reason.startswith("handshake refused")
         assert len(server._handshake._unread) <= HANDSHAKE_BYTES_MAX
-        writer.transport.abort()
-        del reader
 
     played(scene_, Verdict.ACCEPTED)
 
@@ -370,8 +372,8 @@ async def test_a_server_that_is_not_genuine_is_told_no_proof(site: Site) -> None
 
     impostor = await asyncio.get_running_loop().create_server(Impostor, "127.0.0.1", 0)
     client = Client()
-    port = impostor.sockets[0].getsockname()[1]
-    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    port: int = impostor.sockets[0].getsockname()[1]
+    await site.connected_to(port, client)
     await client.until(lambda: client.lost_reason is not None)
     assert client.decoder.fed == b""
     assert client._handshake.hello.startswith(Impostor.heard)
@@ -386,7 +388,7 @@ def test_a_slow_peer_is_closed_at_the_deadline_however_it_trickles(
     monkeypatch.setattr(connections, "HANDSHAKE_DEADLINE_S", 0.2)
 
     async def scene_(site: Site) -> None:
-        reader, writer = await site.raw()
+        reader, writer = await site.stranger()
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         for byte in Client()._handshake.hello[:sent_bytes]:
@@ -395,7 +397,6 @@ def test_a_slow_peer_is_closed_at_the_deadline_however_it_trickles(
         assert server.lost_reason == "no handshake before the deadline"
         assert loop.time() - started_s >= 0.19
         assert await reader.read() == b""
-        writer.close()
 
     played(scene_, Verdict.ACCEPTED)
 
@@ -406,7 +407,7 @@ async def test_a_client_gives_a_silent_server_up_at_the_deadline(site: Site) -> 
         patch.setattr(connections, "HANDSHAKE_DEADLINE_S", 0.1)
         client = Client()
         port = silent.getsockname()[1]
-        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+        await site.connected_to(port, client)
         await client.until(lambda: client.lost_reason is not None)
         assert client.lost_reason == "no handshake before the deadline"
 
@@ -433,7 +434,6 @@ async def test_a_real_peer_is_served_among_many_idle_connections_and_the_oldest_
     real = await site.server(count)
     await real.until(lambda: real.frames == [b"hello"])
     assert sum(server.lost_reason is None for server in site.accepted) <= UNPROVEN_MAX + 1
-    client.close("done")
     for one in idle:
         one.close()
 
@@ -441,7 +441,7 @@ async def test_a_real_peer_is_served_among_many_idle_connections_and_the_oldest_
 @scene()
 async def test_a_proven_peer_is_not_closed_for_idle_ones_that_come_later(site: Site) -> None:
     """M2."""
-    client = await site.connected(Client())
+    await site.connected(Client())
     server = await site.server()
     await server.until(lambda: server.is_open)
     idle = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(UNPROVEN_MAX + 5)]
@@ -449,24 +449,21 @@ async def test_a_proven_peer_is_not_closed_for_idle_ones_that_come_later(site: S
     first_idle = site.accepted[1]
     await first_idle.until(lambda: first_idle.lost_reason is not None)
     assert server.lost_reason is None
-    client.close("done")
     for one in idle:
         one.close()
 
 
 @scene()
 async def test_closing_the_listener_closes_who_has_not_proven_the_secret_and_nobody_else(site: Site) -> None:
-    client = await site.connected(Client())
+    await site.connected(Client())
     server = await site.server()
     await server.until(lambda: server.is_open)
-    _, writer = await site.raw()
+    await site.stranger()
     unproven = await site.server(1)
     site.listener.close()
     await unproven.until(lambda: unproven.lost_reason is not None)
     assert unproven.lost_reason == "the listener is closed"
     assert server.lost_reason is None
-    writer.close()
-    client.close("done")
 
 
 def test_credentials_do_not_show_the_secret() -> None:

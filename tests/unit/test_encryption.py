@@ -134,7 +134,7 @@ def test_an_older_tls_is_refused(certificate: JobCertificate) -> None:
 
 
 @pytest.mark.parametrize("side", ["connecting", "accepting"])
-@pytest.mark.parametrize("said", [b"XCUT\x01\x02" + bytes(92), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff"])
+@pytest.mark.parametrize("said", [b"XCUT\x01\x02" + bytes(92), b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\xff"])
 def test_plain_text_is_refused(certificate: JobCertificate, side: str, said: bytes) -> None:
     """M1, TLS stripped: whoever expects TLS never falls back."""
     tunnel: Tunnel = getattr(certificate, f"{side}_tunnel")()
@@ -150,12 +150,11 @@ def test_a_handshake_without_end_is_refused_before_it_fills_the_memory(certifica
     tunnel = certificate.accepting_tunnel()
     record = b"\x16\x03\x01" + (1_000).to_bytes(2, "big")
     first = b"\x01" + (65_000).to_bytes(3, "big") + b"\x03\x03"
-    taken = 0
+    tunnel.receive(record + first + bytes(994))
+    for _ in range(TLS_HANDSHAKE_BYTES_MAX // 1_005 - 1):
+        tunnel.receive(record + bytes(1_000))
     with pytest.raises(WireError, match="no end of the handshake"):
-        tunnel.receive(record + first + bytes(994))
-        for taken in range(1_000, 100_000, 1_000):
-            tunnel.receive(record + bytes(1_000))
-    assert taken <= TLS_HANDSHAKE_BYTES_MAX + 1_000
+        tunnel.receive(record + bytes(1_000))
 
 
 @pytest.mark.parametrize("place", [0, 5, 100, -1])
@@ -246,5 +245,5 @@ def test_whether_spark_encrypts_follows_from_its_configuration(conf: dict[str, s
 
 @pytest.mark.parametrize("wrong", ["yes", "On", "", True, None])
 def test_an_unknown_choice_is_refused_by_name(wrong: object) -> None:
-    with pytest.raises(SettingsError, match="encryption=.*'auto', 'on', 'off'"):
+    with pytest.raises(SettingsError, match=r"encryption=.*'auto', 'on', 'off'"):
         Settings(encryption=wrong)  # type: ignore[arg-type]

@@ -199,7 +199,7 @@ class Coordinator:
             case TimerFired(timer):
                 return self._timer_fired(timer)
             case LinkClosed(link, reason):
-                return self._link_lost(link, reason)
+                return self._link_lost(link, self._why_closed(link, reason))
             case WorkersEnded(reason):
                 return self._workers_ended(reason)
             case LogTailRead():
@@ -370,6 +370,15 @@ class Coordinator:
                 return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
             case _:
                 assert_never(decision)
+
+    def _why_closed(self, link: LinkId, reason: str) -> str:
+        if not self._roster.is_quiet(link):
+            return f"its process has ended ({reason})"
+        timeout_s = self._rules.heartbeat_timeout_ms / 1000
+        return (
+            f"its process has ended ({reason}) after a call had held it up for "
+            f"heartbeat_timeout={timeout_s:g} s; the stack of that call is on the standard error of the worker"
+        )
 
     def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
         vacated = self._roster.lose(link)

@@ -75,6 +75,10 @@ class Roster:
         """Note that `link` has said something."""
         self._silent_ticks[link] = 0
 
+    def is_quiet(self, link: LinkId) -> bool:
+        """Whether `link` has said nothing for most of the heartbeat timeout."""
+        return self._silent_ticks.get(link, 0) >= LIVENESS_TICKS - 1
+
     def tick(self) -> list[Place]:
         """Note that a tick has passed; return those who have been silent for too long."""
         self._silent_ticks = {

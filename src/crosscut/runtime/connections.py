@@ -31,7 +31,7 @@ from crosscut.wire.handshake import (
 )
 
 HANDSHAKE_DEADLINE_S = 5.0
-UNPROVEN_MAX = 64
+UNPROVEN_MAX = 512
 """Connections of a listener that have not proven the secret; beyond, the oldest one is closed."""
 
 _JOINED_BYTES_MAX = 64 * 1024

@@ -130,7 +130,7 @@ class Tunnel:
     is over, and takes 256 KiB from its first byte on. This way what holds for plain connections holds for
     encrypted ones, with every event loop: back pressure, limits, and the order of what is sent.
 
-    The keys of a connection are not renewed while it lasts (the standard library offers no call for it).
+    The keys of a connection are not renewed while it lasts: the standard library offers no call for it.
     """
 
     def __init__(self, context: ssl.SSLContext, *, accepting: bool) -> None:

@@ -95,7 +95,8 @@ def parsed(text: str) -> Plan:
 
 def _rule(text: str) -> Rule:
     fields = text.split(":")
-    if len(fields) not in (3, 4) or fields[1] not in get_args(Action):
+    is_rule = len(fields) in (3, 4) and fields[1] in get_args(Action)
+    if not is_rule or not all(number.isdecimal() for number in fields[2:]):
         raise SettingsError(f"{VARIABLE}: {text!r} is not NAME:ACTION:NTH[:WORKER]")
     worker = int(fields[3]) if len(fields) == 4 else None
     return Rule(fields[0], cast(Action, fields[1]), int(fields[2]), worker)

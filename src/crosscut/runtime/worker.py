@@ -16,10 +16,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from types import ModuleType
-from typing import assert_never
+from types import FrameType, ModuleType
+from typing import Any, assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import WorkersError
@@ -58,6 +58,10 @@ from crosscut.wire.handshake import Proven, Verdict, channel_detail
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_S_MAX = 0.1
 """Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
+_SOFT_SHARE = 0.9
+"""Share of the heartbeat timeout after which what holds the loop is interrupted: the failure has to
+reach the coordinator before the silence does."""
+
 CHANNEL_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
 
@@ -144,7 +148,7 @@ class Worker:
             self._beat()
             await self._over
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            _watch(None)
             self._listener.close()
             link.close_gently("the worker ends")
             await self._halt()
@@ -238,10 +242,7 @@ class Worker:
         if os.getppid() != self._parent:
             self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
             return
-        if threading.current_thread() is threading.main_thread():
-            # If user code holds this thread for longer, it is shown where, and the process ends: a
-            # thread of the C level does that, even if the interpreter lock is never released.
-            faulthandler.dump_traceback_later(timeout_s, exit=True)
+        _watch(timeout_s)
         pool = self._pool
         if self._link is not None and self._link.is_open:
             tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
@@ -425,6 +426,38 @@ class Worker:
         asyncio.get_running_loop().call_later(CHANNEL_LOST_GRACE_S, report)
 
 
+class HeldUpError(BaseException):
+    """User code holds the event loop. Not an Exception, which user code may well catch and go on."""
+
+
+def _watch(timeout_s: float | None) -> None:
+    """Begin to count anew how long the event loop has been held up; None: count no more.
+
+    First a signal interrupts what holds it, Python code or a blocking call, with an exception that
+    names operator and record as any other does. What survives that, such as C code that keeps the
+    interpreter lock, is shown on standard error and the process ends: a C thread sees to it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if timeout_s is None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        return
+    signal.setitimer(signal.ITIMER_REAL, _SOFT_SHARE * timeout_s)
+    faulthandler.dump_traceback_later(timeout_s, exit=True)
+
+
+def _held_up(plan: WorkerPlan) -> Callable[[int, FrameType | None], None]:
+    def interrupt(_: int, __: FrameType | None) -> None:
+        timeout_s = plan.heartbeat_timeout_ms / 1_000
+        raise HeldUpError(
+            f"it held its worker up for almost heartbeat_timeout={timeout_s:g} s: nothing else runs there "
+            f"meanwhile; make it return sooner, or raise heartbeat_timeout"
+        )
+
+    return interrupt
+
+
 def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
     """Run a worker in this process until the coordinator ends it.
 
@@ -432,10 +465,11 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
         WorkersError: Told to fail, or the coordinator is lost.
     """
     uvloop = _uvloop()
-    previous = None
+    previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C in the terminal reaches every process of the group: the driver decides what it means.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, _held_up(plan))
     # The young generation's default of 700 objects is a fraction of one batch.
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
@@ -445,8 +479,8 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-        if previous is not None:
-            signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         sys.stdout.flush()
 
 

@@ -1,0 +1,93 @@
+"""Settings are judged when they are made, and name what is wrong with what."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from crosscut.errors import SettingsError
+from crosscut.settings import Restart, Settings
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"parallelism": 0}, "parallelism=0: expected a whole number from 1 to 10000"),
+    ({"parallelism": 2.0}, "parallelism=2.0: expected a whole number"),
+    ({"parallelism": True}, "parallelism=True: expected a whole number"),
+    ({"parallelism": "2"}, "parallelism='2': expected a whole number"),
+    ({"max_parallelism": 32_769}, "max_parallelism=32769: expected a whole number from 1 to 32768"),
+    ({"parallelism": 4, "max_parallelism": 3}, "parallelism=4 is above max_parallelism=3"),
+    ({"checkpoint_failures": -1}, "checkpoint_failures=-1: expected a whole number from 0"),
+    ({"batch_rows": 0}, "batch_rows=0"),
+    ({"retain": 0}, "retain=0: expected a whole number from 1"),
+    ({"commit_attempts": 0}, "commit_attempts=0"),
+    ({"channel_bytes": 1_000}, "channel_bytes=1000: expected a whole number from 65536"),
+    ({"snapshots": "sometimes"}, "snapshots='sometimes': expected one of 'aligned'"),
+    ({"checkpoint_interval": "1ms"}, "checkpoint_interval='1ms': expected at least 10 ms"),
+    ({"checkpoint_interval": "often"}, "checkpoint_interval='often': expected a duration"),
+    ({"checkpoint_timeout": 0.05}, "checkpoint_timeout=0.05: expected at least 100 ms"),
+    ({"linger": "-1ms"}, "linger='-1ms': expected a duration"),
+    ({"heartbeat_timeout": "100ms"}, "heartbeat_timeout='100ms': expected at least 200 ms"),
+    ({"start_timeout": 0}, "start_timeout=0: expected at least 100 ms"),
+    ({"checkpoint_dir": ""}, "checkpoint_dir='': expected a directory or an fsspec URL"),
+    ({"checkpoint_dir": None}, "checkpoint_dir=None: expected a directory"),
+    ({"restart": 3}, "restart=3: expected crosscut.Restart"),
+]
+BAD_RESTARTS: list[tuple[dict[str, Any], str]] = [
+    ({"failures": -1}, "restart.failures=-1: expected a whole number from 0"),
+    ({"window": "soon"}, "restart.window='soon': expected a duration"),
+    ({"delay": -1}, "restart.delay=-1: expected a duration"),
+    ({"delay_step": None}, "restart.delay_step=None: expected a duration"),
+    ({"delay_max": "x"}, "restart.delay_max='x': expected a duration"),
+]
+
+
+@pytest.mark.parametrize(("values", "text"), BAD, ids=[text for _, text in BAD])
+def test_a_setting_that_cannot_be_is_refused_when_it_is_made(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as failure:
+        Settings(**values)
+    assert text in str(failure.value)
+
+
+@pytest.mark.parametrize(("values", "text"), BAD_RESTARTS, ids=[text for _, text in BAD_RESTARTS])
+def test_so_is_one_of_the_restart_strategy(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as failure:
+        Restart(**values)
+    assert text in str(failure.value)
+
+
+def test_the_defaults_are_valid_and_the_limits_are_inclusive() -> None:
+    Settings()
+    Settings(
+        parallelism=1,
+        max_parallelism=1,
+        checkpoint_interval="10ms",
+        checkpoint_timeout="100ms",
+        linger=0,
+        heartbeat_timeout="200ms",
+        retain=1,
+        channel_bytes=65_536,
+        restart=Restart(failures=0),
+    )
+
+
+def test_durations_are_given_in_milliseconds() -> None:
+    settings = Settings(checkpoint_interval="1.5s", linger=0.002, restart=Restart(window="1m"))
+    assert settings.milliseconds("checkpoint_interval") == 1_500
+    assert settings.milliseconds("linger") == 2
+    assert settings.restart.milliseconds("window") == 60_000
+
+
+def test_settings_are_immutable_and_survive_pickling() -> None:
+    settings = Settings(parallelism=3, restart=Restart(failures=1))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.parallelism = 4  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_every_setting_is_explained_where_it_is_defined() -> None:
+    for kind in (Settings, Restart):
+        for field in dataclasses.fields(kind):
+            assert f"\n        {field.name}: " in (kind.__doc__ or ""), field.name
+    assert Settings.names() == tuple(field.name for field in dataclasses.fields(Settings))

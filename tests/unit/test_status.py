@@ -1,0 +1,155 @@
+"""What a job looks like from outside, against what was told to its coordinator."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.simulation.conversation import K0, K1, S0, S1, Talk, registration
+
+from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    Part,
+    Snapshot,
+    SnapshotDeclined,
+    TaskSnapshot,
+    TaskStatistics,
+)
+from crosscut.runtime.status import (
+    RATE_WINDOW_S,
+    CheckpointStatus,
+    JobStatus,
+    Observations,
+    Recovery,
+    WorkerStatus,
+    build_status,
+    checkpoint_status,
+)
+
+SOURCES = frozenset({S0, S1})
+SECOND_NS = 1_000_000_000
+
+
+def statistics(task: TaskId, records_in: int) -> TaskStatistics:
+    return TaskStatistics(task, records_in=records_in, state_keys=2, queued_records=3)
+
+
+def status_of(talk: Talk, seen: Observations) -> JobStatus:
+    return build_status("the-job", talk.coordinator, seen, SOURCES)
+
+
+def test_a_job_that_waits_for_workers_shows_those_that_came() -> None:
+    talk = Talk()
+    talk.gathering()
+    talk.message(1, registration(1, 2))
+    status = status_of(talk, Observations())
+    place = registration(1, 2)
+    assert (status.name, status.phase, status.epoch) == ("the-job", "gathering", 1)
+    assert status.workers == (WorkerStatus(1, place.host, place.pid, 0),)
+    assert (status.records_read, status.tasks, status.checkpoint_under_way) == (0, (), None)
+
+
+def test_counters_are_of_the_running_epoch_and_records_are_read_by_sources_only() -> None:
+    talk = Talk()
+    talk.running()
+    seen = Observations()
+    of_worker_1 = (statistics(S1, 20), statistics(K1, 200))
+    seen.workers[WorkerIndex(1)] = (Epoch(1), of_worker_1)
+    seen.workers[WorkerIndex(0)] = (Epoch(0), (statistics(S0, 1_000), statistics(K0, 2_000)))
+    status = status_of(talk, seen)
+    assert status.phase == "running"
+    assert status.tasks == of_worker_1
+    assert (status.records_read, status.state_keys, status.queued_records) == (20, 4, 6)
+    assert [worker.epoch for worker in status.workers] == [0, 1]
+
+
+def test_checkpoints_failures_and_restarts_are_those_of_the_coordinator() -> None:
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    assert status_of(talk, Observations()).checkpoint_under_way == 1
+    talk.message(0, SnapshotDeclined(Epoch(1), CheckpointId(1), S0, "disk full"))
+    status = status_of(talk, Observations())
+    assert (status.checkpoint_under_way, status.checkpoints_failed, status.restarts) == (None, 1, 0)
+    talk.message(0, SnapshotDeclined(Epoch(7), CheckpointId(1), S0, "from another epoch"))
+    assert status_of(talk, Observations()).dropped == {"stale epoch": 1}
+
+
+def test_a_status_is_json_as_it_is() -> None:
+    talk = Talk()
+    talk.running()
+    seen = Observations()
+    seen.workers[WorkerIndex(0)] = (Epoch(1), (statistics(S0, 5),))
+    seen.recoveries.append(Recovery(2, "worker 1 is lost", SECOND_NS, 3 * SECOND_NS // 2))
+    seen.checkpoints.append(CheckpointStatus(1, 1, 5, 10, 10, 3, False, ""))
+    found = json.loads(json.dumps(status_of(talk, seen).as_dict()))
+    assert found["records_read"] == 5
+    assert found["recoveries"][0]["cause"] == "worker 1 is lost"
+    assert found["checkpoints"][0]["checkpoint_id"] == 1
+
+
+def test_a_recovery_lasts_from_noticing_the_failure_to_the_next_records() -> None:
+    assert Recovery(2, "cause", SECOND_NS, 3 * SECOND_NS // 2).seconds == 0.5
+
+
+# Rates.
+
+
+def rate_after(*readings: tuple[float, int]) -> float:
+    seen = Observations()
+    for at_s, records in readings:
+        seen.note_rate(int(at_s * SECOND_NS), records)
+    return seen.rate()
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    slow_then_fast = [(at, at * 10) for at in range(10)] + [(10 + at, 100 + at * 1_000) for at in range(10)]
+    assert rate_after(*slow_then_fast) == pytest.approx(1_000)
+
+
+@pytest.mark.parametrize("readings", [[], [(1.0, 5)], [(1.0, 5), (1.0, 9)]])
+def test_too_few_readings_give_no_rate(readings: list[tuple[float, int]]) -> None:
+    assert rate_after(*readings) == 0.0
+
+
+def test_a_counter_that_starts_again_with_a_new_epoch_gives_no_negative_rate() -> None:
+    assert rate_after((0, 1_000), (1, 2_000), (2, 10)) == 0.0
+    assert rate_after((0, 1_000), (1, 2_000), (2, 10), (3, 60)) == 50.0
+
+
+def test_readings_do_not_pile_up() -> None:
+    seen = Observations()
+    for number in range(10_000):
+        seen.note_rate(number * SECOND_NS // 100, number)
+    assert len(seen.rates) <= RATE_WINDOW_S * 100 + 2
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_shows_what_a_restore_reads_and_what_it_added() -> None:
+    older, newer = Part("parts/3/k-0-1-aa", 100, "00"), Part("parts/4/k-0-1-bb", 10, "00")
+    inline = Part("", 7, "00", inline="AAAAAAAAAA==")
+    entry = CheckpointCompleted(
+        epoch=Epoch(2),
+        checkpoint_id=CheckpointId(4),
+        snapshots=(
+            TaskSnapshot(K0, Snapshot(parts=(older, newer), freeze_us=30)),
+            TaskSnapshot(K1, Snapshot(parts=(inline,), freeze_us=50)),
+            TaskSnapshot(S0, Snapshot()),
+        ),
+        is_final=True,
+        duration_ms=12,
+        wall_clock="2026-01-01T00:00:00+00:00",
+    )
+    assert checkpoint_status(entry) == CheckpointStatus(
+        checkpoint_id=4,
+        epoch=2,
+        duration_ms=12,
+        state_bytes=117,
+        new_bytes=17,
+        freeze_us=50,
+        is_final=True,
+        wall_clock="2026-01-01T00:00:00+00:00",
+    )
