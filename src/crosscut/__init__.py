@@ -18,6 +18,7 @@ from __future__ import annotations
 from crosscut import errors, files
 from crosscut.connectors.collect import collect
 from crosscut.connectors.generate import generate
+from crosscut.cuts import Cut, no_deadlock
 from crosscut.errors import CrosscutError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import KeyedStream, Stream
@@ -41,6 +42,7 @@ __all__ = [
     "JSON",
     "CommitPermit",
     "CrosscutError",
+    "Cut",
     "EndOfSplit",
     "Flow",
     "KeyedStream",
@@ -58,4 +60,5 @@ __all__ = [
     "errors",
     "files",
     "generate",
+    "no_deadlock",
 ]

@@ -138,6 +138,56 @@ def explain(target: str, **values: Any) -> None:
     load_flow(target).explain(settings.parallelism, settings.max_parallelism)
 
 
+@program.command()
+@click.argument("target", metavar="[APP.PY:FLOW]", required=False)
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many worlds.")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The first one.")
+@click.option("--seed", type=click.IntRange(0), help="Only this world, with its last steps shown.")
+@click.option(
+    "--faults", metavar="LIST", help="With --seed: only these faults of its plan, as in 0,3,5, or none."
+)
+def simulate(target: str | None, seeds: int, first_seed: int, seed: int | None, faults: str | None) -> None:
+    """Run a flow in simulated worlds full of faults, and check that its output stays exact.
+
+    Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
+    Without a flow, Crosscut simulates itself on graphs of its own. A failure is printed with the command
+    that replays it.
+    """
+    import time
+
+    from crosscut.terminal.target import load_flow
+    from crosscut.testing.simulator.command import Simulation
+
+    started = time.monotonic()
+    simulation = Simulation(
+        load_flow(target) if target else None, f"crosscut simulate {target or ''}".strip()
+    )
+    for note in simulation.notes:
+        click.echo(note)
+    if seed is not None:
+        life = simulation.one(seed, _fault_indices(faults))
+        click.echo(simulation.report(life) if life.failure else f"seed {seed}: nothing is wrong")
+        sys.exit(FAILED if life.failure else 0)
+    failed = 0
+    for life in simulation.lives(first_seed, seeds):
+        failed += 1
+        click.echo(simulation.report(life))
+    click.echo(f"{simulation.summary(seeds, started)}, {failed} failed")
+    if failed:
+        sys.exit(FAILED)
+
+
+def _fault_indices(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(one) for one in text.split(",")) if text != "none" else ()
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers, as in 0,3,5", param_hint="--faults"
+        ) from error
+
+
 @program.group()
 def checkpoints() -> None:
     """Look into a checkpoint directory. Nothing is changed; the job may be running."""

@@ -77,6 +77,10 @@ class WorkersError(CrosscutError):
     """Spark did not run the workers that the job needs, or lost them for good."""
 
 
+class CheckpointError(CrosscutError):
+    """A checkpoint that was asked for has failed; the job may well run on."""
+
+
 class JobFailedError(CrosscutError):
     """The job failed for good; the first cause is in the message and in `__cause__` where known."""
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
 
-SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "none"]
+SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "on", "off"]
 
@@ -54,13 +54,18 @@ class Settings:
         checkpoint_dir: Directory or fsspec URL of the checkpoint store. One job owns one directory;
             starting a flow on a directory that holds its job resumes that job.
         checkpoint_interval: Between the starts of two checkpoints.
+        checkpoint_pause: At least so long between the end of a checkpoint and the start of the next one; one
+            that falls due in the pause starts at its end.
+        checkpoints_in_flight: How many may be under way at once, if they take longer than the interval;
+            completing one gives up the older ones.
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
         snapshots: How consistent cuts are taken. "aligned" (barriers; exactly once), "unaligned" (the
             barrier overtakes what waits; exactly once, under back pressure too), "aligned, unaligned
             after 100ms" (switches when alignment takes longer), "at-least-once" (no channel is ever
-            blocked; records may count twice after a failure), or "none" (no checkpoint until the end: a
-            failure starts from the beginning; output is committed at the end).
+            blocked; records may count twice after a failure), "halting" (everything stops for each
+            checkpoint; exactly once, and slow: a baseline to compare with), or "none" (no checkpoint until
+            the end: a failure starts from the beginning; output is committed at the end).
         linger: How long a batch that is not full may wait for more records.
         batch_rows: Records in a full batch.
         restart: What happens after a failure.
@@ -83,6 +88,8 @@ class Settings:
     parallelism: int = 2
     checkpoint_dir: str = "checkpoints"
     checkpoint_interval: Duration = "1s"
+    checkpoint_pause: Duration = 0
+    checkpoints_in_flight: int = 1
     checkpoint_timeout: Duration = "60s"
     checkpoint_failures: int = 10
     snapshots: str = "aligned"
@@ -102,6 +109,7 @@ class Settings:
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
         _check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
+        _check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
         _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
         _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
         _check_integer("retain", self.retain, 1, 10_000)
@@ -120,6 +128,7 @@ class Settings:
                 )
         for name, least_ms in (
             ("checkpoint_interval", 10),
+            ("checkpoint_pause", 0),
             ("checkpoint_timeout", 100),
             ("linger", 0),
             ("heartbeat_timeout", 200),
@@ -128,7 +137,17 @@ class Settings:
             found_ms = duration_ms(getattr(self, name), name)
             if found_ms < least_ms:
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected at least {least_ms} ms")
-        self.snapshot_kind()
+        kind, _ = self.snapshot_kind()
+        if kind == "halting" and self.checkpoints_in_flight > 1:
+            raise SettingsError(
+                f"checkpoints_in_flight={self.checkpoints_in_flight}: with snapshots='halting' everything "
+                f"stands still for one checkpoint; expected 1"
+            )
+        if self.checkpoints_in_flight > self.retain:
+            raise SettingsError(
+                f"checkpoints_in_flight={self.checkpoints_in_flight} is above retain={self.retain}: one "
+                f"under way builds on a completed one, which must not be dropped meanwhile; raise retain"
+            )
         if not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir:
             raise SettingsError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
@@ -148,7 +167,7 @@ class Settings:
         """
         found = self.snapshots if isinstance(self.snapshots, str) else repr(self.snapshots)
         match found:
-            case "aligned" | "unaligned" | "at-least-once" | "none":
+            case "aligned" | "unaligned" | "at-least-once" | "halting" | "none":
                 return found, 0.0
             case _:
                 pass
@@ -156,7 +175,7 @@ class Settings:
             return "switching", duration_ms(switching[1], "snapshots: the time after 'unaligned after'")
         raise SettingsError(
             f"snapshots={self.snapshots!r}: expected 'aligned', 'unaligned', 'aligned, unaligned after "
-            f"100ms' (or another duration), 'at-least-once' or 'none'"
+            f"100ms' (or another duration), 'at-least-once', 'halting' or 'none'"
         )
 
     @classmethod

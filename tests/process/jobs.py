@@ -186,9 +186,8 @@ class NumberedJob:
         leftovers = [path for path in self.out.iterdir() if not path.name.startswith("part-")]
         assert leftovers == []
         entries = self.completed()[-self.all_settings().retain :]
-        kept = {part.path for entry in entries for one in entry.snapshots for part in one.snapshot.parts} - {
-            ""
-        }
+        snapshots = [one.snapshot for entry in entries for one in entry.snapshots]
+        kept = {part.path for one in snapshots for part in (*one.parts, *one.log)} - {""}
         stored = {
             str(path.relative_to(self.checkpoint_dir))
             for path in (self.checkpoint_dir / "parts").rglob("*")

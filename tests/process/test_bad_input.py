@@ -234,7 +234,9 @@ def flipped(data: bytes) -> bytes:
     return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
 
 
-@pytest.mark.parametrize("damage", [torn, zero_filled, flipped, None], ids=lambda one: getattr(one, "__name__", "gone"))
+@pytest.mark.parametrize(
+    "damage", [torn, zero_filled, flipped, None], ids=lambda one: getattr(one, "__name__", "gone")
+)
 def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     tmp_path: Path, spark: Any, damage: Callable[[bytes], bytes] | None
 ) -> None:
@@ -362,7 +364,7 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
     arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps({"checkpoint_interval": "1h"})]
     ran = subprocess.run(
         [sys.executable, jobs.__file__, *arguments],
-        preexec_fn=limited,  # noqa: PLW1509
+        preexec_fn=limited,
         capture_output=True,
         text=True,
         timeout=100,

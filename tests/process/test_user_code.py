@@ -98,7 +98,13 @@ class BadWhenPickled:
 
 
 HARMS = [
-    raises, raises_oddly, raises_stop_iteration, exits, interrupts, exits_at_once, crashes,
+    raises,
+    raises_oddly,
+    raises_stop_iteration,
+    exits,
+    interrupts,
+    exits_at_once,
+    crashes,
 ]
 HANGS = [never_ends, sleeps_for_ever, sleeps_in_c]
 
@@ -204,9 +210,7 @@ def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) ->
     flow = cc.Flow("endless")
     source = flow.source(cc.generate(lambda i: i, count=10))
     source.flat_map(lambda _: itertools.repeat(1)).sink(cc.files.jsonl(tmp_path / "out"))
-    job = started(
-        Written(flow, tmp_path, {"heartbeat_timeout": "400ms", "restart": cc.Restart(failures=0)})
-    )
+    job = started(Written(flow, tmp_path, {"heartbeat_timeout": "400ms", "restart": cc.Restart(failures=0)}))
     assert "heartbeat_timeout=0.4 s" in failure(job, started)
 
 

@@ -10,8 +10,11 @@ from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, Vertex
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import JobEffect, SendMessage
 from crosscut.protocol.events import (
+    BrokenInvariant,
     CancelRequested,
+    CheckpointRequested,
     ClockRead,
+    CutJudged,
     EntryAppended,
     EntryRead,
     EntryRefused,
@@ -46,6 +49,7 @@ from crosscut.protocol.messages import (
     SourceDrained,
     SplitAssignment,
     TaskFailed,
+    TaskQuiet,
     TaskSnapshot,
     TransactionsCommitted,
     WorkerHeartbeat,
@@ -72,6 +76,7 @@ def job_rules(
     retain: int = 2,
     slots: int | None = None,
     driver: str = "driver 1",
+    awaits_verdict: bool = False,
 ) -> JobRules:
     return JobRules(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8, "host"),
@@ -84,6 +89,7 @@ def job_rules(
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,
         slots=slots,
+        awaits_verdict=awaits_verdict,
     )
 
 
@@ -213,6 +219,7 @@ def messages(epoch: Epoch) -> tuple[WorkerMessage, ...]:
         TaskFailed(epoch, K0, CAUSE),
         SnapshotAcknowledged(epoch, n, K0, snapshot(K0, 1)),
         SnapshotDeclined(epoch, n, K0, "superseded"),
+        TaskQuiet(epoch, n, K0),
         SourceDrained(epoch, S0),
         TransactionsCommitted(epoch, n, K0),
         WorkerHeartbeat(epoch),
@@ -229,6 +236,7 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
     "forget-failure",
     "retry-append",
     "stop",
+    "pause",
 )
 
 
@@ -255,8 +263,11 @@ def events() -> list[JobEvent]:
         *(EntryRead(index, entry) for index in (1, 2, 3) for entry in (None, claim(2), completed(1))),
         PartsListed(("parts/1/out-0-0-ab",)),
         StopRequested(),
+        CheckpointRequested(1),
         CancelRequested(),
         CancelRequested(CAUSE),
+        *(CutJudged(CheckpointId(n)) for n in (1, 2)),
+        CutJudged(CheckpointId(1), (BrokenInvariant("total", "it is 99", stop=True),)),
     ]
 
 

@@ -34,7 +34,7 @@ def test_a_checkpoint_is_whole_when_every_task_has_acknowledged() -> None:
     machine = checkpoints()
     machine.trigger(100)
     assert acknowledged(machine, K1, S1, K0) is None
-    assert machine.acknowledged == {K1, S1, K0}
+    assert machine.missing(N5) == {S0}
     snapshots = tuple(TaskSnapshot(task, Snapshot()) for task in (S0, S1, K0, K1))
     expected = CheckpointCompleted(Epoch(2), N5, snapshots, duration_ms=150, wall_clock="noon")
     assert acknowledged(machine, S0) == Whole(expected)
@@ -46,7 +46,7 @@ def test_acknowledgements_are_remembered_by_task_and_never_counted() -> None:
     machine.trigger(100)
     assert acknowledged(machine, K0, K0, K0, K0, K0) is None
     assert machine.dropped == {"repeated acknowledgement": 4}
-    assert machine.acknowledged == {K0}
+    assert machine.missing(N5) == {S0, S1, K1}
 
 
 def test_the_first_snapshot_of_a_task_counts() -> None:

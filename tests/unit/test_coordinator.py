@@ -303,6 +303,7 @@ def test_while_an_append_is_uncertain_nothing_is_aborted_committed_or_deleted() 
     assert talk.hear(EntryRead(2, completed(1))) == [
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
+        DeleteParts(("parts/9/out-0-0-ab",)),
     ]
 
 

@@ -39,10 +39,10 @@ from crosscut.runtime.splits import SplitQueue, split_as_json
 from crosscut.runtime.task import (
     Barrier,
     CancelStore,
-    PrepareTransaction,
     CompleteState,
     EndOfInput,
     FrozenTask,
+    PrepareTransaction,
     StoreFrozen,
     Task,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from crosscut.cuts import Invariant, OnBroken, Predicate
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
@@ -36,6 +37,7 @@ class Flow:
 
     def __init__(self, name: str) -> None:
         self._draft = Draft(name)
+        self._invariants: dict[str, Invariant] = {}
 
     @property
     def name(self) -> str:
@@ -56,6 +58,48 @@ class Flow:
                 operator=label,
             )
         return Stream(self._draft, self._draft.add("source", SourceSpec(source)))
+
+    def invariant(self, name: str, predicate: Predicate, on_broken: OnBroken = "report") -> None:
+        """State what has to be true of every consistent cut of the running job.
+
+        The predicate gets the cut of a completed checkpoint, a `crosscut.Cut`, in a thread of the
+        driver; it never delays checkpoints or records. If it returns something false or raises, the
+        invariant is broken: `job.progress()["invariants"]` and a log warning name the checkpoint.
+
+        Args:
+            name: Unique within the flow; for people.
+            predicate: Stays on the driver. If it takes longer than the checkpoint interval, only the newest
+                cut is evaluated next.
+            on_broken: "report", or "stop" to end the job as failed. Output up to the broken cut has been
+                committed by then.
+
+        Raises:
+            FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("orders")
+            >>> flow.invariant("no debts", lambda cut: min(cut.values("balance").values(), default=0) >= 0)
+        """
+        problem = ""
+        if not isinstance(name, str) or not name:
+            problem = "expected a name"
+        elif name in self._invariants:
+            problem = "another one has that name; names are unique within the flow"
+        elif not callable(predicate):
+            problem = (
+                f"the predicate is an object of type {type(predicate).__name__}: expected a function of a cut"
+            )
+        elif on_broken not in get_args(OnBroken):
+            problem = f"on_broken={on_broken!r}: expected 'report' or 'stop'"
+        if problem:
+            raise FlowError(f"flow {self.name!r}, invariant {name!r}: {problem}")
+        self._invariants[name] = Invariant(name, predicate, on_broken)
+
+    @property
+    def invariants(self) -> tuple[Invariant, ...]:
+        """What was stated with `invariant`, in order."""
+        return tuple(self._invariants.values())
 
     def compile(self, parallelism: int, max_parallelism: int) -> JobGraph:
         """Return the graph that would run. The flow can be added to and compiled again.

@@ -31,8 +31,6 @@ from crosscut.protocol.effects import (
     BlockChannel,
     CaptureState,
     DeclineCheckpoint,
-    StartLog,
-    StopLog,
     TaskEffect,
     UnblockChannels,
 )
@@ -68,9 +66,9 @@ class AlignedBarriers(SnapshotProtocol):
                 f"barrier {checkpoint_id} on {channel}, which is blocked by barrier {self._aligning}: "
                 f"the driver must not deliver from a blocked channel"
             )
-        if channel in self._logging.get(checkpoint_id, ()):
-            return self._came_back(channel, checkpoint_id)
         effects = self._give_up_logs(channel, checkpoint_id)
+        if channel in self._logging.get(checkpoint_id, ()):
+            return [*effects, *self._logged(channel, checkpoint_id)]
         if self._aligning is not None and checkpoint_id > self._aligning:
             # FIFO: this channel will not deliver the older barrier any more, so its alignment would
             # never end. That holds even if the newer checkpoint is aborted already.
@@ -90,21 +88,6 @@ class AlignedBarriers(SnapshotProtocol):
             owing = self._back_edges - self._delivered
             effects += self._end_alignment()
             effects += self._log(checkpoint_id, owing) if owing else self._store(checkpoint_id)
-        return effects
-
-    def _log(self, checkpoint_id: CheckpointId, owing: frozenset[ChannelId]) -> list[TaskEffect]:
-        self._logging[checkpoint_id] = set(owing)
-        return [StartLog(checkpoint_id, tuple(one for one in self._inputs if one in owing))]
-
-    def _came_back(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
-        """The barrier has come around: the log of this back edge is whole."""
-        effects = self._give_up_logs(channel, checkpoint_id)
-        owing = self._logging[checkpoint_id]
-        owing.remove(channel)
-        effects.append(StopLog(checkpoint_id, channel))
-        if not owing:
-            del self._logging[checkpoint_id]
-            effects += self._store(checkpoint_id)
         return effects
 
     def _aborted(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:

@@ -21,12 +21,16 @@ class CheckpointRules:
     Attributes:
         periodic: False: only on request and at the end (`snapshots="none"`).
         failures_max: Failed checkpoints in a row that are tolerated.
+        pause_ms: At least so long between the end of one and the periodic start of the next.
+        in_flight_max: Checkpoints that may be under way at once.
     """
 
     periodic: bool
     interval_ms: int
     timeout_ms: int
     failures_max: int
+    pause_ms: int = 0
+    in_flight_max: int = 1
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class _Pending:
     started_ms: int
     is_after_drain: bool
     snapshots: dict[TaskId, Snapshot] = field(default_factory=dict)
+    quiet: set[TaskId] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,14 @@ class Completion:
     Attributes:
         is_after_drain: It was triggered when every source was drained.
         in_flight: Records that were on their way in channels.
+        is_halted: Every task stands still for it.
+        subsumed: Older ones that were under way: there is no use in them any more.
     """
 
     is_after_drain: bool
     in_flight: int
+    is_halted: bool = False
+    subsumed: tuple[GivenUp, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
@@ -77,36 +86,55 @@ class Completion:
 
 
 class EpochCheckpoints:
-    """Checkpoints under way in one epoch; one at a time.
+    """Checkpoints under way in one epoch.
+
+    Several may be, and they may become whole in any order. Log entries are in the order of ids all the
+    same: one that becomes whole behind a newer one is appended only if the newer one is refused;
+    completing the newer one subsumes it.
 
     Args:
         tasks: Every task of the job: each has to acknowledge.
         sources: Those that must be drained before a final checkpoint is worth taking.
         next_id: First id to use. Ids grow and are never reused, so the next epoch goes on from
             this machine's `next_id`.
+        in_flight_max: How many may be under way at once.
     """
 
     def __init__(
-        self, epoch: Epoch, tasks: frozenset[TaskId], sources: frozenset[TaskId], next_id: CheckpointId
+        self,
+        epoch: Epoch,
+        tasks: frozenset[TaskId],
+        sources: frozenset[TaskId],
+        next_id: CheckpointId,
+        in_flight_max: int = 1,
     ) -> None:
         self._epoch = epoch
         self._tasks = tasks
         self._sources = sources
         self._drained: set[TaskId] = set()
         self._pending: dict[CheckpointId, _Pending] = {}
-        self._appending: CheckpointId | None = None
+        self._appending: set[CheckpointId] = set()
+        self._in_flight_max = in_flight_max
         self.next_id = next_id
         self.dropped: Counter[str] = Counter()
 
     @property
     def under_way(self) -> CheckpointId | None:
-        """The checkpoint that waits for acknowledgements or for its log entry."""
+        """The oldest checkpoint that waits for acknowledgements or for its log entry."""
         return next(iter(self._pending), None)
 
-    @property
-    def acknowledged(self) -> frozenset[TaskId]:
-        """Tasks that have acknowledged the checkpoint under way."""
-        return frozenset(task for one in self._pending.values() for task in one.snapshots)
+    def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether `checkpoint_id` waits for acknowledgements or for its log entry."""
+        return checkpoint_id in self._pending
+
+    def missing(self, checkpoint_id: CheckpointId) -> frozenset[TaskId]:
+        """Return the tasks that have not acknowledged `checkpoint_id`."""
+        pending = self._pending.get(checkpoint_id)
+        return self._tasks - pending.snapshots.keys() if pending else frozenset()
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return every snapshot that a checkpoint under way has, whose parts are therefore in use."""
+        return tuple(one for pending in self._pending.values() for one in pending.snapshots.values())
 
     @property
     def is_drained(self) -> bool:
@@ -122,8 +150,8 @@ class EpochCheckpoints:
         return self.is_drained
 
     def trigger(self, now_ms: int) -> Triggered | None:
-        """Start the next checkpoint, unless one is under way."""
-        if self._pending:
+        """Start the next checkpoint, unless enough are under way."""
+        if len(self._pending) >= self._in_flight_max:
             return None
         checkpoint_id = self.next_id
         self.next_id = CheckpointId(checkpoint_id + 1)
@@ -133,7 +161,10 @@ class EpochCheckpoints:
     def acknowledge(
         self, checkpoint_id: CheckpointId, task: TaskId, snapshot: Snapshot, now_ms: int, wall_clock: str
     ) -> Whole | None:
-        """Note the snapshot of `task`; return the log entry once the last task is in."""
+        """Note the snapshot of `task`; return the log entry once the last task is in.
+
+        None also if a newer checkpoint's entry is being appended: see `next_whole`.
+        """
         pending = self._pending.get(checkpoint_id)
         if pending is None or task not in self._tasks:
             self.dropped["late acknowledgement"] += 1
@@ -142,9 +173,30 @@ class EpochCheckpoints:
             self.dropped["repeated acknowledgement"] += 1
             return None
         pending.snapshots[task] = snapshot
-        if pending.snapshots.keys() != self._tasks or self._appending is not None:
+        return self._whole(checkpoint_id, now_ms, wall_clock)
+
+    def next_whole(self, now_ms: int, wall_clock: str) -> Whole | None:
+        """Return the oldest checkpoint that is whole and has waited for the verdict on a newer one."""
+        found = (self._whole(n, now_ms, wall_clock) for n in sorted(self._pending))
+        return next((whole for whole in found if whole is not None), None)
+
+    def quiet(self, checkpoint_id: CheckpointId, task: TaskId) -> bool:
+        """Note that `task` stands still for `checkpoint_id`; return whether now all of them do."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or task not in self._tasks:
+            self.dropped["late quiet"] += 1
+            return False
+        if task in pending.quiet:
+            self.dropped["repeated quiet"] += 1
+            return False
+        pending.quiet.add(task)
+        return pending.quiet == self._tasks
+
+    def _whole(self, checkpoint_id: CheckpointId, now_ms: int, wall_clock: str) -> Whole | None:
+        pending = self._pending[checkpoint_id]
+        if pending.snapshots.keys() != self._tasks or max(self._appending, default=0) >= checkpoint_id:
             return None
-        self._appending = checkpoint_id
+        self._appending.add(checkpoint_id)
         return Whole(
             CheckpointCompleted(
                 epoch=self._epoch,
@@ -163,9 +215,14 @@ class EpochCheckpoints:
     def completed(self, checkpoint_id: CheckpointId) -> Completion:
         """Note that the log entry of `checkpoint_id` is durable; return what it shows."""
         pending = self._pending.pop(checkpoint_id)
-        self._appending = None
-        in_flight = sum(snapshot.in_flight for snapshot in pending.snapshots.values())
-        return Completion(pending.is_after_drain, in_flight)
+        self._appending.discard(checkpoint_id)
+        return Completion(
+            is_after_drain=pending.is_after_drain,
+            in_flight=sum(snapshot.in_flight for snapshot in pending.snapshots.values()),
+            is_halted=pending.quiet == self._tasks,
+            # The log decides in order: an older one that was being appended has been decided.
+            subsumed=tuple(self._forget(n) for n in sorted(self._pending) if n < checkpoint_id),
+        )
 
     def give_up(self, checkpoint_id: CheckpointId) -> GivenUp | None:
         """Abort `checkpoint_id` only.
@@ -173,14 +230,18 @@ class EpochCheckpoints:
         None if it is not under way, or if its entry is being appended: then only the store can tell
         what becomes of it.
         """
-        if checkpoint_id not in self._pending or checkpoint_id == self._appending:
+        if checkpoint_id not in self._pending or checkpoint_id in self._appending:
             self.dropped["abort of a checkpoint that is not waiting"] += 1
             return None
         return self._forget(checkpoint_id)
 
+    def give_up_waiting(self) -> tuple[GivenUp, ...]:
+        """Abort all but those whose entry is being appended."""
+        return tuple(self._forget(n) for n in sorted(self._pending) if n not in self._appending)
+
     def append_refused(self, checkpoint_id: CheckpointId) -> GivenUp:
         """Note that the log entry has certainly not been written: the checkpoint is void."""
-        self._appending = None
+        self._appending.discard(checkpoint_id)
         return self._forget(checkpoint_id)
 
     def _forget(self, checkpoint_id: CheckpointId) -> GivenUp:

@@ -7,11 +7,12 @@ from typing import Literal
 from crosscut.ids import ChannelId
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.halting import HaltingBarriers
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.protocol.switching import AlignedThenUnaligned
 from crosscut.protocol.unaligned import UnalignedBarriers
 
-ProtocolKind = Literal["aligned", "unaligned", "switching", "at-least-once"]
+ProtocolKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting"]
 
 
 def snapshot_protocol(
@@ -27,3 +28,5 @@ def snapshot_protocol(
             return AlignedThenUnaligned(inputs, back_edges)
         case "at-least-once":
             return AtLeastOnceBarriers(inputs, back_edges)
+        case "halting":
+            return HaltingBarriers(inputs, back_edges)

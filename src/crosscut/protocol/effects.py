@@ -13,7 +13,7 @@ from typing import Literal
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer
-from crosscut.protocol.messages import CoordinatorMessage, FailureCause, LogEntry
+from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, LogEntry
 
 # Of the snapshot protocol of one task.
 
@@ -101,10 +101,17 @@ class DeclineCheckpoint:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReportQuiet:
+    """Tell the coordinator that this task stands still for checkpoint n."""
+
+    checkpoint_id: CheckpointId
+
+
 TaskEffect = (
     BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | StartLog
     | StopLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
-    | DeclineCheckpoint
+    | DeclineCheckpoint | ReportQuiet
 )  # fmt: skip
 
 # Of the committer of one sink task.
@@ -208,6 +215,19 @@ class DeleteParts:
     paths: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Tell whoever asked for a checkpoint of the one that was triggered for it, or of a newer one.
+
+    Attributes:
+        completed: None if it has failed, for `reason`.
+    """
+
+    request: int
+    completed: CheckpointCompleted | None
+    reason: str = ""
+
+
 Outcome = Literal["finished", "stopped", "cancelled", "failed", "fenced"]
 
 
@@ -222,5 +242,5 @@ class EndJob:
 JobEffect = (
     ReadLogTail | DiscoverSplits | AppendEntry | ReadEntry | StartTimer | CancelTimer | SendMessage
     | CloseLink
-    | SubmitWorkers | ReplaceWorker | ListParts | DeleteParts | EndJob
+    | SubmitWorkers | ReplaceWorker | ListParts | DeleteParts | AnswerRequest | EndJob
 )  # fmt: skip

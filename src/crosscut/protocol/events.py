@@ -64,9 +64,23 @@ class SnapshotFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CaptureAllowed:
+    """Every task stands still for checkpoint n: this one is to capture its state."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesResumed:
+    """Checkpoint n, for which every task stood still, is complete: go on."""
+
+    checkpoint_id: CheckpointId
+
+
 TaskEvent = (
-    BarrierArrived | BarrierAnnounced | CheckpointTriggered | CheckpointAborted | AlignmentTimedOut | SnapshotStored
-    | SnapshotFailed
+    BarrierArrived | BarrierAnnounced | CheckpointTriggered | CheckpointAborted | AlignmentTimedOut
+    | SnapshotStored | SnapshotFailed | CaptureAllowed | SourcesResumed
 )  # fmt: skip
 
 # To the committer of one sink task.
@@ -108,7 +122,7 @@ LinkId = int
 
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
-    "retry-append", "stop", "finish",
+    "retry-append", "stop", "finish", "pause",
 ]  # fmt: skip
 
 
@@ -220,6 +234,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """Somebody wants a checkpoint now; `request` names the wish and is never used again."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """End now; the next start resumes from the newest completed checkpoint.
 
@@ -230,9 +251,26 @@ class CancelRequested:
     cause: FailureCause | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BrokenInvariant:
+    """An invariant of the flow that does not hold on a cut; `stop`: the user wants the job to end then."""
+
+    name: str
+    message: str
+    stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CutJudged:
+    """The invariants were evaluated on the cut of n, a completed checkpoint, as far as it could be read."""
+
+    checkpoint_id: CheckpointId
+    broken: tuple[BrokenInvariant, ...] = ()
+
+
 JobEvent = (
     ClockRead | TimerFired | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed
-    | StopRequested | CancelRequested
+    | StopRequested | CancelRequested | CutJudged | CheckpointRequested
 )  # fmt: skip

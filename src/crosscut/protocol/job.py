@@ -7,7 +7,7 @@ simulator does so in a virtual world. docs/protocol.md has the picture of the ph
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
@@ -16,8 +16,10 @@ from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol import recovery, retention
 from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway
-from crosscut.protocol.checkpoints import CheckpointRules, Completion, EpochCheckpoints, GivenUp
+from crosscut.protocol.checkpointing import Checkpointing
+from crosscut.protocol.checkpoints import CheckpointRules, Completion
 from crosscut.protocol.effects import (
+    AnswerRequest,
     CancelTimer,
     CloseLink,
     DeleteParts,
@@ -34,7 +36,9 @@ from crosscut.protocol.effects import (
 )
 from crosscut.protocol.events import (
     CancelRequested,
+    CheckpointRequested,
     ClockRead,
+    CutJudged,
     EntryAppended,
     EntryRead,
     EntryRefused,
@@ -54,11 +58,8 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job_log import Durable, LogEvent, LogWriter, Overtaken, Refused, Undecided
 from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
-    AbortCheckpoint,
     CheckpointCompleted,
     CloseLoops,
-    CommitCheckpoint,
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
@@ -77,8 +78,8 @@ from crosscut.protocol.messages import (
     StandBy,
     StartTasks,
     TaskFailed,
+    TaskQuiet,
     TransactionsCommitted,
-    TriggerCheckpoint,
     WorkerHeartbeat,
     WorkerReady,
 )
@@ -107,6 +108,15 @@ DEPLOYED = frozenset({Phase.RESTORING, Phase.RUNNING, Phase.FINISHING, Phase.STO
 """Phases in which the workers have tasks, so that losing one is a failure."""
 
 
+class Termination(Enum):
+    """How near a job is to the end of its input."""
+
+    OPEN = "a source may have more"
+    DRAINED = "every source has been read to its end; records may still be on their way"
+    QUIET = "a cut has shown every loop to be empty, for good; their back edges have ended"
+    FINAL = "a cut has shown that nothing is left anywhere: the checkpoint is the final one"
+
+
 @dataclass(frozen=True, slots=True)
 class JobRules:
     """What the coordinator has to know of the job and its settings; durations in milliseconds.
@@ -114,6 +124,8 @@ class JobRules:
     Attributes:
         has_loops: Whether the graph has back edges.
         slots: How many workers Spark can run at once, where known; only for the error text.
+        awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
+            cut has been judged.
     """
 
     identity: recovery.JobIdentity
@@ -127,6 +139,7 @@ class JobRules:
     start_timeout_ms: int
     has_loops: bool = False
     slots: int | None = None
+    awaits_verdict: bool = False
 
 
 class Coordinator:
@@ -142,21 +155,21 @@ class Coordinator:
         self._roster = Roster(rules.identity.parallelism)
         self.failures: tuple[FailureCause, ...] = ()
         self.restart_count = 0
-        self.checkpoints_failed = 0
         self.dropped: Counter[str] = Counter()
         self._now = ClockRead(0, "")
         self._log: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
         self._splits: tuple[SplitAssignment, ...] | None = None
-        self._checkpoints: EpochCheckpoints | None = None
-        self._next_id = CheckpointId(1)
+        self._checkpoints = Checkpointing(rules.checkpoints, rules.tasks, rules.sources, self._roster)
+        # Parts that may be deleted once no append is undecided.
+        self._garbage: set[str] = set()
         self._is_submitted = False
         self._ready: set[WorkerIndex] = set()
         self._committed: dict[TaskId, CheckpointId] = {}
         self._stop_id: CheckpointId | None = None
+        self._judged = CheckpointId(0)
         self._are_loops_closed = False
-        self._checkpoint_failures_in_a_row = 0
         self._failures_seen = 0
         self._failures_in_a_row = 0
 
@@ -176,9 +189,23 @@ class Coordinator:
         return self._roster.reserve
 
     @property
+    def termination(self) -> Termination:
+        """How near the job is to the end of its input, as far as its cuts show."""
+        if self.completed is not None and self.completed.is_final:
+            return Termination.FINAL
+        if not self._checkpoints.is_drained:
+            return Termination.OPEN
+        return Termination.QUIET if self._are_loops_closed else Termination.DRAINED
+
+    @property
     def checkpoint_under_way(self) -> CheckpointId | None:
-        """The checkpoint that has been triggered and is not decided."""
-        return self._checkpoints.under_way if self._checkpoints else None
+        """The oldest checkpoint that has been triggered and is not decided."""
+        return self._checkpoints.under_way
+
+    @property
+    def checkpoints_failed(self) -> int:
+        """How many checkpoints have failed."""
+        return self._checkpoints.failed_count
 
     def handle(self, event: JobEvent) -> list[JobEffect]:
         """Take one event and return what has to be done, in order.
@@ -189,6 +216,8 @@ class Coordinator:
         if self.phase is Phase.ENDED:
             if isinstance(event, MessageReceived) and isinstance(event.message, RegisterWorker):
                 return [SendMessage(event.link, ShutDown("the job is over"))]
+            if isinstance(event, CheckpointRequested):
+                return [AnswerRequest(event.request, None, "the job is over")]
             return []
         match event:
             case ClockRead():
@@ -212,8 +241,13 @@ class Coordinator:
                 return self._delete(retention.orphans(paths, self.retained, self.epoch))
             case StopRequested():
                 return self._stop_requested()
+            case CheckpointRequested(request):
+                self._checkpoints.request(request)
+                return self._trigger()
             case CancelRequested(cause):
                 return self._end("failed" if cause else "cancelled", cause)
+            case CutJudged():
+                return self._cut_judged(event)
             case _:
                 assert_never(event)
 
@@ -254,14 +288,16 @@ class Coordinator:
         self.phase = Phase.CLAIMING
         if self._claim is None or self._log is None:
             return []
-        entry = replace(self._claim.entry, epoch=Epoch(self.epoch + 1), first_checkpoint_id=self._next_id)
+        entry = replace(
+            self._claim.entry, epoch=Epoch(self.epoch + 1), first_checkpoint_id=self._checkpoints.next_id
+        )
         self._claim = replace(self._claim, entry=entry)
         return [*self._log.append(entry)]
 
     def _epoch_claimed(self, entry: EpochClaimed) -> list[JobEffect]:
         # Decision moment: from here on every older epoch is fenced.
         self.epoch, self.lineage = entry.epoch, entry.lineage
-        self._next_id = max(self._next_id, entry.first_checkpoint_id)
+        self._checkpoints.next_id = max(self._checkpoints.next_id, entry.first_checkpoint_id)
         self.phase = Phase.GATHERING
         effects: list[JobEffect] = [StartTimer(Timer("gather", self.epoch), self._rules.start_timeout_ms)]
         if not self._is_submitted:
@@ -343,10 +379,11 @@ class Coordinator:
                 return self._acknowledged(message)
             case SnapshotDeclined(_, checkpoint_id, task, reason):
                 return self._give_up(checkpoint_id, f"task {task} declined: {reason}")
+            case TaskQuiet(_, checkpoint_id, task):
+                return self._checkpoints.quiet(checkpoint_id, task)
             case SourceDrained(_, task):
-                if self._checkpoints is not None and self._checkpoints.source_drained(task):
-                    return self._trigger()
-                return []
+                current = self._checkpoints.current
+                return self._trigger() if current is not None and current.source_drained(task) else []
             case TransactionsCommitted(_, checkpoint_id, task):
                 self._committed[task] = max(self._committed.get(task, CheckpointId(0)), checkpoint_id)
                 return self._end_if_committed()
@@ -403,9 +440,7 @@ class Coordinator:
         self.phase = Phase.RESTORING
         self._ready = set()
         self._are_loops_closed = False
-        self._checkpoints = EpochCheckpoints(
-            self.epoch, self._rules.tasks, self._rules.sources, self._next_id
-        )
+        self._checkpoints.begin(self.epoch)
         peers = self._roster.peers()
         effects: list[JobEffect] = [
             CancelTimer(Timer("gather", self.epoch)),
@@ -446,7 +481,7 @@ class Coordinator:
         effects += self._to_all(StartTasks(self.epoch))
         if self._rules.checkpoints.periodic:
             effects.append(StartTimer(Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms))
-        if self._checkpoints is not None and self._checkpoints.is_drained:
+        if self._checkpoints.is_drained or self._checkpoints.is_wanted:
             effects += self._trigger()
         return effects
 
@@ -463,11 +498,15 @@ class Coordinator:
                 self.dropped["stale timer"] += 1
                 return []
             case "trigger":
-                return [StartTimer(timer, self._rules.checkpoints.interval_ms), *self._trigger()]
+                return [
+                    StartTimer(timer, self._rules.checkpoints.interval_ms),
+                    *self._trigger(is_periodic=True),
+                ]
+            case "pause":
+                return self._trigger() if self._checkpoints.pause_over() else []
             case "checkpoint-timeout":
-                waiting = self._waiting_for()
-                timeout_s = self._rules.checkpoints.timeout_ms / 1000
-                return self._give_up(CheckpointId(timer.number), f"not whole after {timeout_s:g} s{waiting}")
+                n = CheckpointId(timer.number)
+                return self._gave_up(n, self._checkpoints.timed_out(n))
             case "gather" if self.phase is Phase.GATHERING:
                 return self._end("failed", FailureCause("WorkersError", self._too_few_workers()))
             case "restore" if self.phase is Phase.RESTORING:
@@ -478,7 +517,10 @@ class Coordinator:
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING:
                 timeout_s = self._rules.checkpoints.timeout_ms / 1000
-                reason = f"the output of the final checkpoint was not committed within {timeout_s:g} s"
+                what = "the output of the final checkpoint was not committed"
+                if self._uncommitted() is None:
+                    what = "the invariants were not evaluated on the final checkpoint"
+                reason = f"{what} within {timeout_s:g} s"
                 return self._failed(FailureCause("Timeout", reason))
             case "stop" if self.phase is Phase.STOPPING:
                 return self._end("stopped", self._uncommitted())
@@ -512,55 +554,42 @@ class Coordinator:
 
     # Checkpoints.
 
-    def _trigger(self) -> list[JobEffect]:
-        if self._checkpoints is None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+    def _trigger(self, *, is_periodic: bool = False) -> list[JobEffect]:
+        if self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return []
-        if self.phase is Phase.STOPPING and self._stop_id is not None:
+        if self.phase is Phase.RUNNING:
+            checkpoints = self._checkpoints
+            return checkpoints.tick(self._now) if is_periodic else checkpoints.trigger(self._now)
+        if self._stop_id is not None:
             return []
-        triggered = self._checkpoints.trigger(self._now.now_ms)
-        if triggered is None:
-            return []
-        n = triggered.checkpoint_id
-        self._next_id = self._checkpoints.next_id
-        if self.phase is Phase.STOPPING:
-            self._stop_id = n
-        return [
-            *self._to_all(TriggerCheckpoint(self.epoch, n)),
-            StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._rules.checkpoints.timeout_ms),
-        ]
+        effects = self._checkpoints.trigger(self._now)
+        if effects:
+            self._stop_id = self._checkpoints.newest
+        return effects
 
     def _acknowledged(self, message: SnapshotAcknowledged) -> list[JobEffect]:
-        if self._checkpoints is None or self._log is None:
-            self.dropped["late acknowledgement"] += 1
-            return []
         n = message.checkpoint_id
         if lost := retention.dangling(message.snapshot, n, self.retained):
             return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
-        whole = self._checkpoints.acknowledge(
-            n, message.task, message.snapshot, self._now.now_ms, self._now.wall_clock
-        )
-        return [*self._log.append(whole.entry)] if whole else []
+        return self._append(self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now))
+
+    def _append(self, entry: CheckpointCompleted | None) -> list[JobEffect]:
+        return [*self._log.append(entry)] if entry is not None and self._log is not None else []
 
     def _completed(self, entry: CheckpointCompleted) -> list[JobEffect]:
         # Decision moment: the entry is durable, so the checkpoint is complete, and everything staged
         # at or below it will be committed, by this epoch or by a later one.
-        n = entry.checkpoint_id
         dropped = self.retained
         self.completed = entry
         self.retained = retention.retained((*self.retained, entry), self._rules.retain)
-        self._checkpoint_failures_in_a_row = 0
-        paths = (path for one in dropped for path in retention.parts_of(one))
-        effects = self._delete(retention.unreferenced(paths, self.retained))
-        if self._checkpoints is None or self._checkpoints.under_way != n:
+        effects, shown = self._checkpoints.completed(entry)
+        if entry.is_final:
+            effects += self._checkpoints.give_up_rest()
+        effects += self._delete(path for one in dropped for path in retention.parts_of(one))
+        if shown is None:
             # It failed over while the entry was being appended; the next epoch restores n.
             return effects
-        shown = self._checkpoints.completed(n)
         self._failures_in_a_row = 0
-        effects = [
-            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
-            *self._to_all(CommitCheckpoint(self.epoch, n)),
-            *effects,
-        ]
         if entry.is_final:
             self.phase = Phase.FINISHING
             effects.append(StartTimer(Timer("finish", self.epoch), self._rules.checkpoints.timeout_ms))
@@ -568,6 +597,8 @@ class Coordinator:
             effects += self._trigger()
         elif self._checkpoints.is_drained:
             effects += self._towards_the_end(shown)
+        elif self._checkpoints.is_wanted:
+            effects += self._trigger()
         return [*effects, *self._end_if_committed()]
 
     def _towards_the_end(self, shown: Completion) -> list[JobEffect]:
@@ -583,45 +614,38 @@ class Coordinator:
         return [StartTimer(Timer("trigger", self.epoch), delay_ms)]
 
     def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        if self._checkpoints is None or self._checkpoints.under_way != entry.checkpoint_id:
-            return []
-        return self._gave_up(self._checkpoints.append_refused(entry.checkpoint_id), reason)
+        n = entry.checkpoint_id
+        effects, instead = self._checkpoints.refused(n, reason, self._now)
+        effects = self._gave_up(n, effects)
+        return effects if self.phase is Phase.ENDED else [*effects, *self._append(instead)]
 
     def _give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
-        given_up = self._checkpoints.give_up(n) if self._checkpoints else None
-        return self._gave_up(given_up, reason) if given_up else []
+        return self._gave_up(n, self._checkpoints.give_up(n, reason))
 
-    def _gave_up(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
-        n = given_up.checkpoint_id
-        self.checkpoints_failed += 1
-        self._checkpoint_failures_in_a_row += 1
-        paths = [path for one in given_up.snapshots for path in retention.paths_of(one)]
-        effects = [
-            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
-            *self._to_all(AbortCheckpoint(self.epoch, n)),
-            *self._delete(retention.unreferenced(paths, self.retained)),
-        ]
-        # Every failure uses an id up, and ids may not go further ahead of the log than the lead.
-        in_a_row = self._checkpoint_failures_in_a_row
-        if in_a_row > min(self._rules.checkpoints.failures_max, CHECKPOINT_IDS_LEAD_MAX):
-            message = f"{in_a_row} checkpoints in a row failed; {n}, the last one: {reason}"
-            return [*effects, *self._end("failed", FailureCause("CheckpointsFailed", message))]
-        if self.phase is Phase.STOPPING:
+    def _gave_up(self, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
+        """Go on after `effects`, if n has failed indeed."""
+        if not effects:
+            return []
+        effects = [*effects, *self._delete(())]
+        if cause := self._checkpoints.failure:
+            return [*effects, *self._end("failed", cause)]
+        if self._stop_id == n:
             self._stop_id = None
-        if self.phase is Phase.STOPPING or not self._rules.checkpoints.periodic:
+        is_stopping = self.phase is Phase.STOPPING and self._stop_id is None
+        if is_stopping or not self._rules.checkpoints.periodic:
             # There is no periodic trigger that would try again.
             effects.append(StartTimer(Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms))
-        return effects
+        return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
 
-    def _waiting_for(self) -> str:
-        if self._checkpoints is None:
-            return ""
-        missing = sorted(self._rules.tasks - self._checkpoints.acknowledged)
-        return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
-
-    def _delete(self, paths: tuple[str, ...]) -> list[JobEffect]:
-        # While an append is undecided, its manifest may be in the log: delete nothing.
-        return [DeleteParts(paths)] if paths and self._log is not None and self._log.is_idle else []
+    def _delete(self, paths: Iterable[str]) -> list[JobEffect]:
+        self._garbage |= {*paths, *self._checkpoints.take_void()}
+        if self._log is None or not self._log.is_idle:
+            # The manifest that is being appended may be in the log already.
+            return []
+        in_use = self._checkpoints.in_use()
+        gone = retention.unreferenced(self._garbage - in_use, self.retained)
+        self._garbage &= in_use
+        return [DeleteParts(gone)] if gone else []
 
     # The end.
 
@@ -640,11 +664,25 @@ class Coordinator:
         n = self.completed.checkpoint_id
         if any(self._committed.get(task, 0) < n for task in self._rules.sinks):
             return []
-        if self.phase is Phase.FINISHING:
+        if self.phase is Phase.FINISHING and (self._judged >= n or not self._rules.awaits_verdict):
             return self._append_finished(n)
         if self.phase is Phase.STOPPING and self._stop_id == n:
             return self._end("stopped")
         return []
+
+    def _cut_judged(self, event: CutJudged) -> list[JobEffect]:
+        n = event.checkpoint_id
+        if self.completed is None or n > self.completed.checkpoint_id:
+            raise ProtocolError(f"the cut of checkpoint {n} was judged, which is not complete")
+        if n <= self._judged:
+            self.dropped["repeated verdict"] += 1
+            return []
+        self._judged = n
+        for one in event.broken:
+            if one.stop:
+                message = f"invariant {one.name!r} is broken on the cut of checkpoint {n}: {one.message}"
+                return self._end("failed", FailureCause("InvariantBroken", message))
+        return self._end_if_committed()
 
     def _append_finished(self, n: CheckpointId) -> list[JobEffect]:
         return [*self._log.append(JobFinished(self.epoch, n))] if self._log else []
@@ -682,7 +720,7 @@ class Coordinator:
             return self._end("failed", replace(decision.cause, message=message))
         self.restart_count += 1
         halted = [forget, *self._to_all(HaltTasks(self.epoch))]
-        self._checkpoints = None
+        halted += self._checkpoints.end(f"the job has failed over: {cause.message}")
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
         self.phase = Phase.WAITING
@@ -693,8 +731,11 @@ class Coordinator:
     def _end(self, outcome: Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self.phase = Phase.ENDED
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
-        return [*self._to_all(ShutDown(reason)), EndJob(outcome, cause)]
+        dismissed = self._checkpoints.dismiss(reason)
+        return [*self._to_all(ShutDown(reason)), *dismissed, EndJob(outcome, cause)]
 
     def _to_all(self, message: CoordinatorMessage) -> list[JobEffect]:
-        places = self._roster.everybody() if isinstance(message, ShutDown) else list(self.held.values())
-        return [SendMessage(place.link, message) for place in sorted(places, key=lambda one: one.link)]
+        if not isinstance(message, ShutDown):
+            return self._roster.to_holders(message)
+        places = sorted(self._roster.everybody(), key=lambda one: one.link)
+        return [SendMessage(place.link, message) for place in places]

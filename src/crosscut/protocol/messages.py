@@ -204,6 +204,16 @@ class SnapshotDeclined:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskQuiet:
+    """`task` stands still for checkpoint n: it has processed all that was sent before barrier n, and
+    takes nothing more (only where snapshots are taken halting)."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class SourceDrained:
     """Every split of source `task` has ended; the task stays and answers barriers."""
 
@@ -303,6 +313,22 @@ class AbortCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureSnapshots:
+    """Every task stands still for checkpoint n: capture (only where snapshots are taken halting)."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSources:
+    """Checkpoint n is complete: whoever stood still for it goes on."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
     """Checkpoint n is complete: sinks commit everything pending at or below n."""
 
@@ -344,6 +370,7 @@ WorkerMessage = (
     | TaskFailed
     | SnapshotAcknowledged
     | SnapshotDeclined
+    | TaskQuiet
     | SourceDrained
     | TransactionsCommitted
     | WorkerHeartbeat
@@ -354,6 +381,8 @@ CoordinatorMessage = (
     | HaltTasks
     | TriggerCheckpoint
     | AbortCheckpoint
+    | CaptureSnapshots
+    | ResumeSources
     | CommitCheckpoint
     | CloseLoops
     | CoordinatorHeartbeat

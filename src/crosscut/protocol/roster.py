@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from crosscut.ids import WorkerIndex
 from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.protocol.effects import JobEffect, SendMessage
 from crosscut.protocol.events import LinkId
-from crosscut.protocol.messages import Peer, RegisterWorker
+from crosscut.protocol.messages import CoordinatorMessage, Peer, RegisterWorker
 
 LIVENESS_TICKS = 4
 """Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
@@ -43,6 +44,11 @@ class Roster:
         """Return the holders by index, then those in reserve."""
         reserve = [place for _, place in sorted(self.reserve.items())]
         return [place for _, place in sorted(self.held.items())] + reserve
+
+    def to_holders(self, message: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to the holder of every place."""
+        places = sorted(self.held.values(), key=lambda one: one.link)
+        return [SendMessage(place.link, message) for place in places]
 
     def peers(self) -> tuple[Peer, ...]:
         """Return where each holder can be reached, by index."""

@@ -20,6 +20,8 @@ from crosscut.protocol.effects import (
     DeclineCheckpoint,
     DiscardSnapshot,
     ForwardBarrier,
+    StartLog,
+    StopLog,
     StoreSnapshot,
     TaskEffect,
 )
@@ -27,10 +29,12 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
     SnapshotFailed,
     SnapshotStored,
+    SourcesResumed,
     TaskEvent,
 )
 
@@ -70,6 +74,11 @@ class SnapshotProtocol(ABC):
         """Whether `channel` may deliver nothing for now."""
 
     @property
+    def is_halted(self) -> bool:
+        """Whether the task stands still; a source then reads nothing."""
+        return False
+
+    @property
     def aligning(self) -> CheckpointId | None:
         """The checkpoint whose barrier has come on some inputs and for which nothing is captured yet."""
         return None
@@ -105,6 +114,10 @@ class SnapshotProtocol(ABC):
                 return self._stored(checkpoint_id)
             case SnapshotFailed(checkpoint_id, reason):
                 return self._failed(checkpoint_id, reason)
+            case CaptureAllowed(checkpoint_id):
+                return self._capture_allowed(checkpoint_id)
+            case SourcesResumed(checkpoint_id):
+                return self._resumed(checkpoint_id)
             case _:
                 assert_never(event)
 
@@ -116,6 +129,12 @@ class SnapshotProtocol(ABC):
 
     def _timed_out(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         raise ProtocolError(f"alignment {checkpoint_id} timed out in a protocol that has no such timer")
+
+    def _capture_allowed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        raise ProtocolError(f"capture {checkpoint_id} was allowed in a protocol that asks for no leave")
+
+    def _resumed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        raise ProtocolError(f"sources resumed after {checkpoint_id} in a protocol that halts none")
 
     def _triggered(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         if self._inputs:
@@ -165,6 +184,21 @@ class SnapshotProtocol(ABC):
         """Everything the snapshot has to hold is there."""
         self._storing.add(checkpoint_id)
         return [StoreSnapshot(checkpoint_id)]
+
+    def _log(self, checkpoint_id: CheckpointId, owing: frozenset[ChannelId]) -> list[TaskEffect]:
+        """Log what `owing` deliver, each until its barrier."""
+        self._logging[checkpoint_id] = set(owing)
+        return [StartLog(checkpoint_id, tuple(one for one in self._inputs if one in owing))]
+
+    def _logged(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        """The barrier has come on a channel that owed it: the log of that channel is whole."""
+        owing = self._logging[checkpoint_id]
+        owing.remove(channel)
+        effects: list[TaskEffect] = [StopLog(checkpoint_id, channel)]
+        if not owing:
+            del self._logging[checkpoint_id]
+            effects += self._store(checkpoint_id)
+        return effects
 
     def _give_up_logs(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         """A newer barrier came first: FIFO, so `channel` will not deliver the older ones any more."""

@@ -24,8 +24,6 @@ from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.effects import (
     CaptureState,
     OvertakeWithBarrier,
-    StartLog,
-    StopLog,
     TaskEffect,
 )
 from crosscut.protocol.snapshotting import SnapshotProtocol
@@ -46,26 +44,12 @@ class UnalignedBarriers(SnapshotProtocol):
     def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         effects = self._give_up_logs(channel, checkpoint_id)
         if channel in self._logging.get(checkpoint_id, ()):
-            return [*effects, *self._recorded(channel, checkpoint_id)]
+            return [*effects, *self._logged(channel, checkpoint_id)]
         if self._is_obsolete(checkpoint_id):
             self.dropped["obsolete barrier"] += 1
             return effects
         # The first barrier n.
         self._pass(checkpoint_id)
-        self._logging[checkpoint_id] = set(self._inputs)
-        effects += [
-            CaptureState(checkpoint_id),
-            self._forward(checkpoint_id),
-            StartLog(checkpoint_id, self._inputs),
-        ]
-        return [*effects, *self._recorded(channel, checkpoint_id)]
-
-    def _recorded(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
-        """The log of this channel is whole."""
-        owing = self._logging[checkpoint_id]
-        owing.remove(channel)
-        effects: list[TaskEffect] = [StopLog(checkpoint_id, channel)]
-        if not owing:
-            del self._logging[checkpoint_id]
-            effects += self._store(checkpoint_id)
-        return effects
+        effects += [CaptureState(checkpoint_id), self._forward(checkpoint_id)]
+        effects += self._log(checkpoint_id, frozenset(self._inputs))
+        return [*effects, *self._logged(channel, checkpoint_id)]

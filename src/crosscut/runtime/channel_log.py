@@ -56,7 +56,10 @@ def decoded_log(data: bytes) -> list[LoggedBatch]:
             channel = ChannelId(
                 header["edge"], TaskId(VertexId(source[0]), source[1]), TaskId(VertexId(target[0]), target[1])
             )
-            log.append(LoggedBatch(channel, data[at : at + batch_bytes], header["rows"], header["by_sender"]))
+            batch = data[at : at + batch_bytes]
+            if len(batch) < batch_bytes:
+                raise ValueError(f"a batch of {batch_bytes} bytes is cut off after {len(batch)}")
+            log.append(LoggedBatch(channel, batch, header["rows"], header["by_sender"]))
             at += batch_bytes
     except (struct.error, ValueError, KeyError, IndexError, TypeError) as error:
         raise StateError(f"a channel log of {len(data)} bytes is not readable: {error}") from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
 
 from crosscut.errors import StateError
 from crosscut.graph.channels import inputs_of, outputs_of
@@ -23,13 +23,31 @@ from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import LoggedBatch
 from crosscut.runtime.partitioning import Output, build_output
 from crosscut.runtime.queues import ItemQueue, SpillingQueue
-from crosscut.runtime.runner import TaskPool
 from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
 
 ReadPart = Callable[[Part], bytes]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskHost(Protocol):
+    """What tasks are built into: the pool of a worker."""
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function`, which may block."""
+
+    def add(
+        self,
+        task: Task,
+        inputs: tuple[ChannelId, ...],
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+        back_edges: frozenset[ChannelId] = ...,
+    ) -> None:
+        """Add a task; in topological order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,7 @@ class StateAtHand:
         initial: Callable[[], object],
         restore: CheckpointId,
         parts: Sequence[Part],
-        read_parts: Callable[[Sequence[Part]], asyncio.Future[list[bytes]]],
+        read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
         owns: Callable[[object], bool],
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`.
@@ -80,7 +98,7 @@ class StateAtHand:
 
 
 async def build_tasks(
-    pool: TaskPool,
+    pool: TaskHost,
     graph: JobGraph,
     worker: WorkerIndex,
     deploy: DeployTasks,
@@ -98,8 +116,8 @@ async def build_tasks(
     snapshots = {one.task: one.snapshot for one in deploy.snapshots}
     splits = {one.task: one.splits for one in deploy.splits}
 
-    def read_parts(parts: Sequence[Part]) -> asyncio.Future[list[bytes]]:
-        return asyncio.ensure_future(pool.in_thread(lambda: [read_part(part) for part in parts]))
+    def read_parts(parts: Sequence[Part]) -> Awaitable[list[bytes]]:
+        return pool.in_thread(lambda: [read_part(part) for part in parts])
 
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
@@ -155,7 +173,7 @@ async def _state_of(
     restore: CheckpointId,
     snapshot: Snapshot,
     at_hand: StateAtHand,
-    read_parts: Callable[[Sequence[Part]], asyncio.Future[list[bytes]]],
+    read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
     router: KeyRouter,
 ) -> KeyedState | None:
     initials = [one for one in map(initial_value, vertex.chain) if one is not None]

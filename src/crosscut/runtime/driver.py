@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Protocol, assert_never
 
-from crosscut.errors import CrosscutError, StoreError
+from crosscut.errors import CheckpointError, CrosscutError, StoreError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.effects import (
+    AnswerRequest,
     AppendEntry,
     CancelTimer,
     CloseLink,
@@ -33,6 +34,7 @@ from crosscut.protocol.effects import (
 )
 from crosscut.protocol.events import (
     CancelRequested,
+    CheckpointRequested,
     ClockRead,
     EntryAppended,
     EntryRead,
@@ -64,8 +66,16 @@ from crosscut.protocol.messages import (
 from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.invariants import InvariantChecker
 from crosscut.runtime.runner import failure_cause
-from crosscut.runtime.status import JobStatus, Observations, Recovery, build_status, checkpoint_status
+from crosscut.runtime.status import (
+    CheckpointStatus,
+    JobStatus,
+    Observations,
+    Recovery,
+    build_status,
+    checkpoint_status,
+)
 from crosscut.store.checkpoint_store import CheckpointStore
 
 
@@ -84,6 +94,7 @@ class CoordinatorDriver:
 
     Args:
         discover: Asks the sources for their splits; called in a thread, at most once in a run.
+        invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
     """
 
     def __init__(
@@ -96,6 +107,7 @@ class CoordinatorDriver:
         supply: WorkerSupply,
         discover: Callable[[], tuple[SplitAssignment, ...]],
         failpoints: Failpoints,
+        invariants: InvariantChecker | None = None,
     ) -> None:
         self._name = name
         self._rules = rules
@@ -104,6 +116,7 @@ class CoordinatorDriver:
         self._supply = supply
         self._discover = discover
         self._failpoints = failpoints
+        self._invariants = invariants
         self._coordinator = Coordinator(rules)
         self._loop = asyncio.get_running_loop()
         self._listener = Listener()
@@ -112,6 +125,8 @@ class CoordinatorDriver:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="crosscut-store")
         self._seen = Observations()
+        self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
+        self._request_count = 0
         self._is_handling = False
         self._waiting: list[JobEvent] = []
         self.claimed: asyncio.Future[None] = self._loop.create_future()
@@ -133,7 +148,34 @@ class CoordinatorDriver:
 
     def status(self) -> JobStatus:
         """Return what the job looks like now."""
+        if self._invariants is not None:
+            self._seen.invariants = self._invariants.status()
         return build_status(self._name, self._coordinator, self._seen, self._rules.sources)
+
+    async def checkpoint(self) -> CheckpointStatus:
+        """Have a checkpoint taken now; return it, or a newer one, once it is complete.
+
+        Raises:
+            CheckpointError: It has failed.
+        """
+        self._request_count += 1
+        request = self._request_count
+        answer: asyncio.Future[CheckpointStatus] = self._loop.create_future()
+        self._requests[request] = answer
+        try:
+            self._handle(CheckpointRequested(request))
+            return await answer
+        finally:
+            del self._requests[request]
+
+    def _answer(self, request: int, completed: CheckpointCompleted | None, reason: str) -> None:
+        future = self._requests.get(request)
+        if future is None or future.done():
+            return
+        if completed is None:
+            future.set_exception(CheckpointError(f"job {self._name!r}: {reason}"))
+        else:
+            future.set_result(checkpoint_status(completed))
 
     async def close(self) -> None:
         """Close all sockets, stop all timers."""
@@ -179,6 +221,8 @@ class CoordinatorDriver:
             self._failpoints("driver.completed")
             seen.checkpoints.append(checkpoint_status(completed))
             seen.completed_count += 1
+            if self._invariants is not None:
+                self._invariants.offer(completed)
         if not seen.failed_ns and any(
             isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
         ):
@@ -238,6 +282,8 @@ class CoordinatorDriver:
                     self._supply.submit()
                 case ReplaceWorker(worker, attempt):
                     self._supply.replace(worker, attempt)
+                case AnswerRequest(request, completed, reason):
+                    self._answer(request, completed, reason)
                 case EndJob():
                     self._finish(effect)
                 case _:

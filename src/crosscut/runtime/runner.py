@@ -31,7 +31,7 @@ from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskF
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.channels import OutgoingChannel
 from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.items import Item
+from crosscut.runtime.items import Barrier, Item
 from crosscut.runtime.task import (
     CancelStore,
     CompleteState,
@@ -171,6 +171,9 @@ class TaskRunner:
             outbox, task.outbox = task.outbox, []
             for channel, item in outbox:
                 self._pool.send(self, channel, item)
+        for channel in tuple(self.clogged):
+            # A barrier may have overtaken what waits there.
+            self._pool.unclog(self, channel)
         if task.messages:
             messages, task.messages = task.messages, []
             for message in messages:
@@ -358,6 +361,9 @@ class TaskPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
+        for runner in self._runners:
+            # What a restored task has to send again.
+            runner.drain()
         self._schedule()
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -459,13 +465,22 @@ class TaskPool:
 
     def _send_out(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
         """Send over the connection, or keep it while that takes no more: a barrier may overtake it."""
+        sender.task.unsent[channel].append(item)
+        self.unclog(sender, channel)
+
+    def unclog(self, sender: TaskRunner, channel: ChannelId) -> None:
+        """Send what the connection takes of what waits for it: barriers always, they need no credit."""
+        connection = self._outgoing.get(channel)
+        if connection is None:
+            return
         waiting = sender.task.unsent[channel]
-        waiting.append(item)
-        connection = self._outgoing[channel]
-        while waiting and not connection.is_full:
+        while waiting and (isinstance(waiting[0], Barrier) or not connection.is_full):
             connection.send_item(waiting.popleft())
         if waiting:
             sender.clogged.add(channel)
+        elif channel in sender.clogged:
+            sender.clogged.remove(channel)
+            self._schedule()
 
     def received(self, channel: ChannelId, item: Item) -> int:
         """An item came in from another worker; return how many now wait in that channel."""
@@ -477,16 +492,9 @@ class TaskPool:
 
     def unclogged(self, channel: ChannelId) -> None:
         """The connection of an output takes more again."""
-        connection = self._outgoing[channel]
         for runner in self._runners:
-            if channel not in runner.clogged:
-                continue
-            waiting = runner.task.unsent[channel]
-            while waiting and not connection.is_full:
-                connection.send_item(waiting.popleft())
-            if not waiting:
-                runner.clogged.remove(channel)
-                self._schedule()
+            if channel in runner.clogged:
+                self.unclog(runner, channel)
 
     def consumed(self, task: Task, channel: ChannelId) -> None:
         """A task has read from an input channel."""
@@ -517,6 +525,14 @@ class TaskPool:
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """Give a checkpoint up."""
         self._tell(lambda task: task.abort(checkpoint_id))
+
+    def capture(self, checkpoint_id: CheckpointId) -> None:
+        """Every task of the job stands still."""
+        self._tell(lambda task: task.capture(checkpoint_id))
+
+    def resume(self, checkpoint_id: CheckpointId) -> None:
+        """Go on after a checkpoint that every task stood still for."""
+        self._tell(lambda task: task.resume(checkpoint_id))
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
         """A checkpoint is complete."""

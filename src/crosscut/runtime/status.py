@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.job import Coordinator, Phase
 from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
+from crosscut.runtime.invariants import InvariantStatus
 
 RATE_WINDOW_S = 2.0
 RATE_LEAST_S = 0.2
@@ -68,6 +69,9 @@ class JobStatus:
     Attributes:
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
+        termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
+            `crosscut.protocol.job.Termination`.
+        invariants: In the order of the flow.
     """
 
     name: str
@@ -88,6 +92,8 @@ class JobStatus:
     queued_records: int
     tasks: tuple[TaskStatistics, ...]
     dropped: dict[str, int]
+    termination: str = "open"
+    invariants: tuple[InvariantStatus, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -106,6 +112,7 @@ class Observations:
     failed_ns: int = 0
     failed_cause: str = ""
     first_flow_ns: int = 0
+    invariants: tuple[InvariantStatus, ...] = ()
 
     def records_read(self, epoch: Epoch, sources: frozenset[TaskId]) -> int:
         """Return the records that sources have read in `epoch`."""
@@ -136,7 +143,7 @@ class Observations:
 def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
     """Return what there is to say of a completed checkpoint."""
     own = f"parts/{entry.checkpoint_id}/"
-    parts = [part for one in entry.snapshots for part in one.snapshot.parts]
+    parts = [part for one in entry.snapshots for part in (*one.snapshot.parts, *one.snapshot.log)]
     return CheckpointStatus(
         checkpoint_id=entry.checkpoint_id,
         epoch=entry.epoch,
@@ -179,6 +186,8 @@ def build_status(
         queued_records=sum(one.queued_records for one in tasks),
         tasks=tasks,
         dropped=dict(coordinator.dropped),
+        termination=coordinator.termination.name.lower(),
+        invariants=seen.invariants,
     )
 
 

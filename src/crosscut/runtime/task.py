@@ -33,6 +33,7 @@ from crosscut.protocol.effects import (
     FailTask,
     ForwardBarrier,
     OvertakeWithBarrier,
+    ReportQuiet,
     StartAlignmentTimer,
     StartLog,
     StopLog,
@@ -44,6 +45,7 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
     CommitAttemptFailed,
@@ -51,6 +53,7 @@ from crosscut.protocol.events import (
     CommitSucceeded,
     SnapshotFailed,
     SnapshotStored,
+    SourcesResumed,
     TransactionPrepared,
 )
 from crosscut.protocol.messages import (
@@ -61,6 +64,7 @@ from crosscut.protocol.messages import (
     SnapshotDeclined,
     SourceDrained,
     TaskFailed,
+    TaskQuiet,
     TaskStatistics,
     TransactionsCommitted,
     WorkerMessage,
@@ -224,7 +228,7 @@ class Task:
         if self._ending is not None:
             return True
         if self._splits is not None:
-            return not self._is_end_forwarded
+            return not self._is_end_forwarded and not self._protocol.is_halted
         return any(not self._protocol.is_blocked(channel) for channel in self._turn)
 
     @property
@@ -263,6 +267,9 @@ class Task:
         match item:
             case Barrier(checkpoint_id):
                 if self._protocol.takes_on_arrival(channel, checkpoint_id):
+                    while self._ending is not None:
+                        # As in `trigger`: a snapshot that is taken now must not see half of the end.
+                        self._run_ending()
                     self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
                     return
                 if self._protocol.announces_barriers:
@@ -291,7 +298,8 @@ class Task:
             self._run_ending()
             return None
         if self._splits is not None:
-            self._run_source(self._splits)
+            if not self._protocol.is_halted:
+                self._run_source(self._splits)
             return None
         for _ in range(len(self._turn)):
             channel = self._turn.popleft()
@@ -319,6 +327,14 @@ class Task:
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """The coordinator has given a checkpoint up."""
         self._perform(self._protocol.handle(CheckpointAborted(checkpoint_id)))
+
+    def capture(self, checkpoint_id: CheckpointId) -> None:
+        """Every task stands still for checkpoint n."""
+        self._perform(self._protocol.handle(CaptureAllowed(checkpoint_id)))
+
+    def resume(self, checkpoint_id: CheckpointId) -> None:
+        """Checkpoint n is complete: go on, if the task stands still for it."""
+        self._perform(self._protocol.handle(SourcesResumed(checkpoint_id)))
 
     def alignment_timed_out(self, checkpoint_id: CheckpointId) -> None:
         """The alignment of n has taken as long as the settings allow."""
@@ -498,6 +514,8 @@ class Task:
                     self.messages.append(self._acknowledgement(self._frozen.pop(checkpoint_id)))
                 case DeclineCheckpoint(checkpoint_id, reason):
                     self.messages.append(SnapshotDeclined(self._epoch, checkpoint_id, self.task_id, reason))
+                case ReportQuiet(checkpoint_id):
+                    self.messages.append(TaskQuiet(self._epoch, checkpoint_id, self.task_id))
                 case _:
                     assert_never(effect)
 
@@ -520,26 +538,24 @@ class Task:
                     self._log(n, channel, item, by_sender=False)
 
     def _overtake(self, n: CheckpointId) -> None:
-        """Send barrier n ahead of what the channels have not taken yet, and log that."""
+        """Send barrier n ahead of everything that has not left yet, and log that."""
         self.flush()
         outbox, self.outbox = self.outbox, []
-        for channel, item in outbox:
-            if self.unsent[channel]:
-                self.unsent[channel].append(item)
-            else:
-                self.outbox.append((channel, item))
         for output in self.outputs:
             for channel in output.channels:
                 waiting = self.unsent[channel]
-                if not waiting:
-                    self.outbox.append((channel, Barrier(n)))
-                    continue
-                for item in waiting:
+                items = [*waiting, *(item for one, item in outbox if one == channel)]
+                for item in items:
                     if isinstance(item, Batch):
                         self._log(n, channel, item, by_sender=True)
                 # Behind older barriers, which have overtaken the same records.
-                older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), waiting))
-                waiting.insert(older, Barrier(n))
+                older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
+                items.insert(older, Barrier(n))
+                if waiting:
+                    waiting.clear()
+                    waiting.extend(items)
+                else:
+                    self.outbox += [(channel, item) for item in items]
 
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         if self._ending is not None:

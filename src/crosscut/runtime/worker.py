@@ -29,6 +29,7 @@ from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIn
 from crosscut.keys import KeyRouter
 from crosscut.protocol.messages import (
     AbortCheckpoint,
+    CaptureSnapshots,
     CloseLoops,
     CommitCheckpoint,
     CoordinatorHeartbeat,
@@ -37,6 +38,7 @@ from crosscut.protocol.messages import (
     FailureCause,
     HaltTasks,
     RegisterWorker,
+    ResumeSources,
     ShutDown,
     StandBy,
     StartTasks,
@@ -199,13 +201,18 @@ class Worker:
                 )
             case CoordinatorHeartbeat() | StandBy():
                 pass
-            case StartTasks() | TriggerCheckpoint() | AbortCheckpoint() | CommitCheckpoint() | CloseLoops():
-                self._task_word(message)
             case _:
-                assert_never(message)
+                self._task_word(message)
 
     def _task_word(
-        self, message: StartTasks | TriggerCheckpoint | AbortCheckpoint | CommitCheckpoint | CloseLoops
+        self,
+        message: StartTasks
+        | TriggerCheckpoint
+        | AbortCheckpoint
+        | CaptureSnapshots
+        | ResumeSources
+        | CommitCheckpoint
+        | CloseLoops,
     ) -> None:
         pool = self._pool
         if pool is None or message.epoch != pool.epoch:
@@ -222,6 +229,10 @@ class Worker:
                 pool.trigger(checkpoint_id)
             case AbortCheckpoint(_, checkpoint_id):
                 pool.abort(checkpoint_id)
+            case CaptureSnapshots(_, checkpoint_id):
+                pool.capture(checkpoint_id)
+            case ResumeSources(_, checkpoint_id):
+                pool.resume(checkpoint_id)
             case CommitCheckpoint(_, checkpoint_id):
                 self._failpoints("commit.told")
                 pool.completed(checkpoint_id)

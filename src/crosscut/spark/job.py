@@ -9,11 +9,13 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from pyspark import SparkContext
 
 from crosscut.errors import (
+    CheckpointError,
     ConnectorError,
     CrosscutError,
     FlowError,
@@ -38,6 +40,7 @@ from crosscut.runtime.deployment import TaskRules
 from crosscut.runtime.driver import CoordinatorDriver
 from crosscut.runtime.encryption import make_certificate
 from crosscut.runtime.failpoints import Failpoints, armed
+from crosscut.runtime.invariants import InvariantChecker
 from crosscut.runtime.splits import split_as_json
 from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.runtime.worker import WorkerPlan
@@ -49,6 +52,8 @@ from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 
 WORKERS_END_TIMEOUT_S = 5.0
 STOP_ON_INTERRUPT_S = 20.0
+LAST_CUT_TIMEOUT_S = 10.0
+"""How long the end of a job waits for the invariants of its last cut."""
 
 _EXCEPTIONS: dict[str, type[CrosscutError]] = {
     kind.__name__: kind for kind in (ConnectorError, FlowError, SettingsError, StoreError, WorkersError)
@@ -70,6 +75,7 @@ class Job:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
         self._packed = pack_graph(self._graph)
+        self._invariants = flow.invariants
         self._store = open_store(settings.checkpoint_dir)
         self._driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -161,6 +167,40 @@ class Job:
         self._raise_if_failed()
         return True
 
+    def checkpoint(self, timeout: float | None = None) -> CheckpointStatus:
+        """Take a checkpoint now, between the periodic ones, and wait until it is complete.
+
+        What every source had read when this was called is in it. In a job that is still starting it is
+        taken as soon as records flow.
+
+        Args:
+            timeout: Seconds; None: no limit but `checkpoint_timeout`.
+
+        Returns:
+            The checkpoint, or a newer one that was completed first.
+
+        Raises:
+            CheckpointError: It has failed, or has not been completed within `timeout`; the job runs on.
+        """
+        driver, loop = self._driver, self._loop
+        if driver is None or loop is None or self._ended.is_set():
+            raise CheckpointError(f"job {self._name!r} is not running: {self.status}")
+        waiting = driver.checkpoint()
+        try:
+            future = asyncio.run_coroutine_threadsafe(waiting, loop)
+        except RuntimeError as error:
+            waiting.close()
+            raise CheckpointError(f"job {self._name!r} is over") from error
+        try:
+            return future.result(timeout)
+        except TimeoutError as error:
+            future.cancel()
+            raise CheckpointError(
+                f"job {self._name!r}: the checkpoint was not complete within {timeout:g} s"
+            ) from error
+        except CancelledError as error:
+            raise CheckpointError(f"job {self._name!r} is over") from error
+
     def stop(self, timeout: float | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.
 
@@ -230,14 +270,21 @@ class Job:
             description=f"Crosscut: {self._name}, {settings.parallelism} workers",
             post=self._post,
         )
+        checker = InvariantChecker(self._invariants, self._graph, self._store, self._post)
         driver = CoordinatorDriver(
             name=self._name,
-            rules=_rules(self._graph, settings, self._slots),
+            rules=_rules(
+                self._graph,
+                settings,
+                self._slots,
+                awaits_verdict=any(one.on_broken == "stop" for one in self._invariants),
+            ),
             store=self._store,
             credentials=credentials,
             supply=supply,
             discover=lambda: _assignments(self._graph),
             failpoints=Failpoints(plan_of_failpoints, None),
+            invariants=checker,
         )
         self._driver = driver
         port = await driver.listen(self._host)
@@ -269,6 +316,7 @@ class Job:
         end = await driver.ended
         self._error = driver.error
         await loop.run_in_executor(None, supply.end, WORKERS_END_TIMEOUT_S)
+        await loop.run_in_executor(None, checker.close, LAST_CUT_TIMEOUT_S)
         self._last_status = driver.status()
         self._end = end
         await driver.close()
@@ -406,7 +454,7 @@ def _assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     return tuple(assignments)
 
 
-def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRules:
+def _rules(graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool) -> JobRules:
     def tasks(is_wanted: Callable[[Any], bool]) -> frozenset[TaskId]:
         return frozenset(
             TaskId(VertexId(vertex.vertex_id), index)
@@ -435,6 +483,8 @@ def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRu
             interval_ms=int(milliseconds("checkpoint_interval")),
             timeout_ms=int(milliseconds("checkpoint_timeout")),
             failures_max=settings.checkpoint_failures,
+            pause_ms=int(milliseconds("checkpoint_pause")),
+            in_flight_max=settings.checkpoints_in_flight,
         ),
         restart=RestartPolicy(
             failures_max=restart.failures,
@@ -447,6 +497,7 @@ def _rules(graph: JobGraph, settings: Settings, slot_count: int | None) -> JobRu
         heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
         start_timeout_ms=int(milliseconds("start_timeout")),
         slots=slot_count,
+        awaits_verdict=awaits_verdict,
     )
 
 

@@ -6,7 +6,8 @@ those of earlier ones. Parts are not divided by key group: whoever restores take
 owns, so a snapshot costs no hash per key (docs/decisions/0003).
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
-the job log, and only by workers, which run the user's code anyway (rules S7, S8).
+the job log: by workers, which run the user's code anyway, and on the driver for the flow's own
+invariants, if it states any (rules S7, S8).
 """
 
 from __future__ import annotations

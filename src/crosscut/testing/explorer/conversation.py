@@ -1,0 +1,89 @@
+"""A counter-example as people read it: who did what, and what came of it."""
+
+from __future__ import annotations
+
+from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, EpochClaimed, JobFinished
+from crosscut.testing.explorer.graphs import times
+from crosscut.testing.explorer.search import Found
+from crosscut.testing.explorer.tasks import END, Step, record_of
+from crosscut.testing.explorer.world import State, World
+
+
+def conversation(world: World, found: Found) -> str:
+    """Return the shortest way to what broke, a line a step, or "" if nothing did."""
+    if not found.violation:
+        return ""
+    lines = [f"{world.graph.name}, {world.kind}: broken after {len(found.steps)} steps"]
+    for number, (step, before, after) in enumerate(
+        zip(found.steps, found.path, found.path[1:], strict=False), 1
+    ):
+        lines.append(f"{number:4} {_said(world, before, step)}{_consequences(world, before, after)}")
+    return "\n".join([*lines, f"then: {found.violation}"])
+
+
+def _said(world: World, before: State, step: Step) -> str:
+    zombie = "zombie " if step.is_zombie else ""
+    if step.who < 0:
+        detail = ""
+        if isinstance(step.action, tuple) and step.name.startswith("append"):
+            detail = f" entry {step.action[0]}: {_entry(world, step.action[1])}"
+        elif step.name == "timer":
+            detail = f" {step.action.kind}"
+        return f"{zombie}driver: {step.name}{detail}"
+    task = world.graph.tasks[step.who].vertex
+    side = before[4] if step.is_zombie else before[3]
+    match step.action:
+        case ("process", int(channel)):
+            value = world.tables[step.who].value(side[2 + step.who])
+            queues = dict(zip(world.places[step.who].inputs, value.queues, strict=True)) if value else {}
+            source = world.graph.tasks[world.graph.channels[channel][0]].vertex
+            items = queues.get(channel, ())
+            what = _item(world, items[0]) if items else "an item"
+            return f"{zombie}{task}: takes {what} from {source}"
+        case ("transmit", int(channel)):
+            value = world.tables[step.who].value(side[2 + step.who])
+            unsent = dict(zip(world.places[step.who].outputs, value.unsent, strict=True)) if value else {}
+            target = world.graph.tasks[world.graph.channels[channel][1]].vertex
+            items = unsent.get(channel, ())
+            return f"{zombie}{task}: sends {_item(world, items[0]) if items else 'an item'} to {target}"
+        case ("store" | "time_out", int(n)):
+            return f"{zombie}{task}: {step.name} {n}"
+        case DeployTasks(epoch, _, _, restore):
+            return f"{task}: is deployed in epoch {epoch}, restored from {restore or 'nothing'}"
+        case _:
+            message = step.action if step.name == "hears" else None
+            about: object = getattr(message, "checkpoint_id", "")
+            return f"{zombie}{task}: {step.name} {type(message).__name__ if message else ''} {about}".rstrip()
+
+
+def _item(world: World, item: int) -> str:
+    if item == END:
+        return "the end of input"
+    return f"barrier {-item}" if item < 0 else f"record {world.graph.record_name(record_of(item)[0])}"
+
+
+def _entry(world: World, number: int) -> str:
+    match world.store.entries.values[number]:
+        case EpochClaimed(epoch, _, driver):
+            return f"epoch {epoch} is {driver}'s"
+        case CheckpointCompleted(epoch, n, _, is_final):
+            return f"{'final ' * is_final}checkpoint {n} of epoch {epoch} is complete"
+        case JobFinished():
+            return "the job has finished"
+
+
+def _consequences(world: World, before: State, after: State) -> str:
+    old, new = world.store.value(before[0]), world.store.value(after[0])
+    told = [_entry(world, one) for one in new.log[len(old.log) :]]
+    if new.visible != old.visible:
+        output = [
+            f"{world.graph.record_name(record)} {times(new.visible, record)}x"
+            for record in range(len(world.graph.routes))
+            if times(new.visible, record)
+        ]
+        told.append(f"visible now: {', '.join(output)}")
+    if before[3] and after[3]:
+        now = world.drivers.coordinator(after[3][0])
+        if now.phase is not world.drivers.coordinator(before[3][0]).phase:
+            told.append(f"the job is {now.phase.name}")
+    return f"   [{'; '.join(told)}]" if told else ""

@@ -1,0 +1,300 @@
+"""What survives: the job log, the parts, the sink's stage and what its readers see; and what must hold.
+
+Each invariant is checked at the first moment it could break: when an entry lands in the log, when a
+transaction becomes visible, when a part is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crosscut.interfaces import CommitPermit
+from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
+from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
+from crosscut.testing.explorer.machines import Numbers
+from crosscut.testing.explorer.tasks import Content, ensure, record_of
+
+_RECORD_MASK = (1 << RECORD_BITS) - 1
+
+
+class Stored(NamedTuple):
+    """The store as a value; log entries by number."""
+
+    log: tuple[int, ...] = ()
+    parts: frozenset[tuple[str, Content]] = frozenset()
+    staged: frozenset[tuple[str, int]] = frozenset()
+    committed: frozenset[str] = frozenset()
+    visible: int = 0
+    late: tuple[tuple[int, int], ...] = ()
+    """Appends whose sender has given them up, and which may be applied yet: index and entry."""
+
+
+class ExploredStore:
+    """All states of the store, by number; every method takes one and returns the next.
+
+    Args:
+        is_exact: Whether the protocol promises exactly-once.
+    """
+
+    def __init__(self, graph: Graph, *, is_exact: bool) -> None:
+        self._graph = graph
+        self._is_exact = is_exact
+        self._states: Numbers[Stored] = Numbers()
+        self.entries: Numbers[LogEntry] = Numbers()
+        self.empty = self._states.number(Stored())
+        self._steps: dict[tuple[object, ...], int] = {}
+
+    def value(self, store: int) -> Stored:
+        """Return the store with this number as a value."""
+        return self._states.values[store]
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    # The job log.
+
+    def log(self, store: int) -> tuple[LogEntry, ...]:
+        """Return the entries, in order."""
+        return tuple(self.entries.values[one] for one in self.value(store).log)
+
+    def tail(self, store: int, count: int) -> tuple[tuple[int, LogEntry], ...]:
+        """Return the newest claim, the newest `count` completed checkpoints, and what is after them."""
+        log = self.log(store)
+        claims = [i for i, one in enumerate(log, 1) if isinstance(one, EpochClaimed)]
+        completed = [i for i, one in enumerate(log, 1) if isinstance(one, CheckpointCompleted)]
+        first = min([claims[-1], *completed[-count:]]) if claims else 1
+        return tuple((i, log[i - 1]) for i in range(first, len(log) + 1))
+
+    def append(self, store: int, index: int, entry: int) -> tuple[int, bool]:
+        """Create entry `index` if it does not exist; say whether it is this append that did."""
+        one = self.value(store)
+        if index <= len(one.log):
+            return store, False
+        ensure(index == len(one.log) + 1, f"entry {index} of a log that ends at {len(one.log)}")
+        key = ("append", store, entry)
+        found = self._steps.get(key)
+        if found is None:
+            self._check_entry(store, self.entries.values[entry])
+            found = self._steps[key] = self._states.number(one._replace(log=(*one.log, entry)))
+        return found, True
+
+    def delay(self, store: int, index: int, entry: int) -> int:
+        """An append may be applied later."""
+        one = self.value(store)
+        return self._states.number(one._replace(late=(*one.late, (index, entry))))
+
+    def apply_late(self, store: int, which: int) -> int:
+        """One of the delayed appends is applied now, if nobody was faster."""
+        one = self.value(store)
+        index, entry = one.late[which]
+        late = (*one.late[:which], *one.late[which + 1 :])
+        store = self._states.number(one._replace(late=late))
+        return self.append(store, index, entry)[0]
+
+    def is_finished(self, store: int) -> bool:
+        log = self.value(store).log
+        return bool(log) and isinstance(self.entries.values[log[-1]], JobFinished)
+
+    def _completed(self, store: int) -> list[CheckpointCompleted]:
+        return [one for one in self.log(store) if isinstance(one, CheckpointCompleted)]
+
+    # Parts.
+
+    def write(self, store: int, path: str, content: Content) -> int:
+        key = ("write", store, path, content)
+        found = self._steps.get(key)
+        if found is None:
+            one = self.value(store)
+            kept = {(p, c) for p, c in one.parts if p != path}
+            found = self._steps[key] = self._states.number(
+                one._replace(parts=frozenset(kept | {(path, content)}))
+            )
+        return found
+
+    def delete(self, store: int, paths: Iterable[str]) -> int:
+        gone = frozenset(paths)
+        one = self.value(store)
+        for completed in self._completed(store)[-1:]:
+            needed = gone & {
+                part.path
+                for task in completed.snapshots
+                for part in (*task.snapshot.parts, *task.snapshot.log)
+            }
+            ensure(
+                not needed,
+                f"I8: {sorted(needed)} of the newest complete checkpoint {completed.checkpoint_id} is gone",
+            )
+        parts = frozenset(part for part in one.parts if part[0] not in gone)
+        return self._states.number(one._replace(parts=parts))
+
+    def paths(self, store: int) -> tuple[str, ...]:
+        return tuple(sorted(path for path, _ in self.value(store).parts))
+
+    def content(self, store: int, snapshot: Snapshot) -> Content:
+        """Return what the only part of `snapshot` holds."""
+        path = snapshot.parts[0].path
+        for found, content in self.value(store).parts:
+            if found == path:
+                return content
+        ensure(False, f"I8: {path} is needed and does not exist")
+        raise AssertionError
+
+    # The sink.
+
+    def stage(self, store: int, handle: str, records: int) -> int:
+        one = self.value(store)
+        staged = frozenset({(h, r) for h, r in one.staged if h != handle} | {(handle, records)})
+        return self._states.number(one._replace(staged=staged))
+
+    def commit(self, store: int, permit: CommitPermit, handles: tuple[str, ...]) -> int:
+        """Make transactions visible: each of them once, however often it is asked for."""
+        key = ("commit", store, permit, handles)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = self._committed(store, permit, handles)
+        return found
+
+    def _committed(self, store: int, permit: CommitPermit, handles: tuple[str, ...]) -> int:
+        one = self.value(store)
+        staged = dict(one.staged)
+        completed = self._completed(store)
+        for handle in handles:
+            if handle in one.committed:
+                continue
+            ensure(handle in staged, f"F3: transaction {handle} is gone, and has not been committed")
+            ensure(not self.is_finished(store), f"I7: {handle} becomes visible after the job has finished")
+            ensure(
+                any(
+                    pending.handle == handle and entry.checkpoint_id <= permit.checkpoint_id
+                    for entry in completed
+                    for task in entry.snapshots
+                    for pending in task.snapshot.pending
+                ),
+                f"I3: {handle} becomes visible, and no completed checkpoint at or below "
+                f"{permit.checkpoint_id} holds it",
+            )
+            one = one._replace(
+                committed=one.committed | {handle},
+                visible=_sum(one.visible, staged.pop(handle)),
+                staged=frozenset(staged.items()),
+            )
+        return self._states.number(one)
+
+    def abort(self, store: int, vertex: str, epoch: int) -> int:
+        """Throw away what older epochs have staged at this sink."""
+        one = self.value(store)
+        staged = frozenset(
+            (handle, records)
+            for handle, records in one.staged
+            if handle.split("/")[0] != vertex or int(handle.split("/")[2]) >= epoch
+        )
+        return self._states.number(one._replace(staged=staged))
+
+    # What must hold.
+
+    def _check_entry(self, store: int, entry: LogEntry) -> None:
+        log = self.log(store)
+        claims = [one for one in log if isinstance(one, EpochClaimed)]
+        completed = self._completed(store)
+        ensure(not log or not isinstance(log[-1], JobFinished), f"F5: {entry!r:.80} after the job finished")
+        match entry:
+            case EpochClaimed(epoch):
+                ensure(not claims or epoch > claims[-1].epoch, f"I6: epoch {epoch} is claimed again")
+            case CheckpointCompleted(epoch, n):
+                ensure(
+                    bool(claims) and claims[-1].epoch == epoch,
+                    f"I7: checkpoint {n} of epoch {epoch} completes when another epoch owns the job",
+                )
+                ensure(
+                    not completed or completed[-1].checkpoint_id < n,
+                    f"I6: checkpoint {n} completes after {[one.checkpoint_id for one in completed]}",
+                )
+                self._check_cut(store, entry)
+            case JobFinished():
+                ensure(
+                    bool(completed) and completed[-1].is_final,
+                    "F5: the job finishes without a final checkpoint",
+                )
+                self._check_output(self.value(store).visible, range(len(self._graph.routes)), "at the end")
+
+    def _check_output(self, output: int, records: Iterable[int], when: str) -> None:
+        expected = set(records)
+        for record in range(len(self._graph.routes)):
+            count = times(output, record)
+            name = self._graph.record_name(record)
+            ensure(count > 0 or record not in expected, f"I1: {name} is lost from the output {when}")
+            is_allowed = count == (record in expected) or not self._is_exact
+            ensure(is_allowed, f"I2: {name} is {count} times in the output {when}")
+
+    def _check_cut(self, store: int, entry: CheckpointCompleted) -> None:
+        """The checkpoint is a consistent cut, and accounts for all the output.
+
+        Every record is at one place of its way, as in a run without failures: not read yet, in the log
+        of one channel, or gone through; and the tasks behind it have counted it, those before it not.
+        """
+        graph, n = self._graph, entry.checkpoint_id
+        snapshots = {one.task: one.snapshot for one in entry.snapshots}
+        ensure(
+            snapshots.keys() == set(graph.tasks),
+            f"I4: checkpoint {n} is of {sorted(map(str, snapshots))} only",
+        )
+        contents = [self.content(store, snapshots[task]) for task in graph.tasks]
+        logged = [record_of(item) for content in contents for _, item, _ in content.log]
+        arrived = []
+        for record, route in enumerate(graph.routes):
+            origin, name = graph.origins[record], graph.record_name(record)
+            is_read = graph.records_of(origin).index(record) < contents[origin].position
+            hops = [hop for one, hop in logged if one == record]
+            counts = [times(content.state, record) for content in contents]
+            if not self._is_exact:
+                target = graph.channels[route[-1]][1]
+                ensure(
+                    not is_read or bool(hops) or counts[target] > 0,
+                    f"I1 I4: checkpoint {n} has lost {name}, which its source has read",
+                )
+                if is_read and not hops:
+                    arrived.append(record)
+                continue
+            ensure(
+                len(hops) <= is_read,
+                f"I4: {name} is in the channel logs of checkpoint {n}: {len(hops)} times",
+            )
+            done = hops[0] if hops else len(route) if is_read else 0
+            for task, count in enumerate(counts):
+                expected = graph.visits(record, done, task)
+                where = f"has {done} of its {len(route)} hops behind it" if is_read else "has not been read"
+                ensure(
+                    count == expected,
+                    f"I4: checkpoint {n} is no consistent cut: {name} {where}, and {graph.tasks[task]} "
+                    f"has counted it {count} times, not {expected}",
+                )
+            if is_read and not hops:
+                arrived.append(record)
+        self._check_manifest_output(store, entry, arrived)
+        if entry.is_final:
+            ensure(len(arrived) == len(graph.routes), f"F5: checkpoint {n} is called final and is not")
+
+    def _check_manifest_output(self, store: int, entry: CheckpointCompleted, arrived: list[int]) -> None:
+        one = self.value(store)
+        staged = dict(one.staged)
+        handles = {str(pending.handle) for task in entry.snapshots for pending in task.snapshot.pending}
+        output = one.visible
+        for handle in handles - one.committed:
+            ensure(
+                handle in staged, f"I9: checkpoint {entry.checkpoint_id} needs {handle}, which is not staged"
+            )
+            output = _sum(output, staged[handle])
+        # What earlier completed checkpoints authorised and nobody has got round to yet is pending here too.
+        self._check_output(output, arrived, f"of checkpoint {entry.checkpoint_id}")
+
+
+def _sum(records: int, more: int) -> int:
+    """Add multisets; what does not fit into the bits for one record counts as very often."""
+    total, record = records, 0
+    while more >> RECORD_BITS * record:
+        for _ in range(times(more, record)):
+            if times(total, record) < _RECORD_MASK:
+                total += once(record)
+        record += 1
+    return total

@@ -1,0 +1,595 @@
+"""A task of the explored world: the real snapshot protocol and committer, and what runtime/task.py does.
+
+A task counts the records that it has seen. Everything that it is, with its queues, is one value with a
+number; what it does next is computed once for each number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, assert_never
+
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
+from crosscut.protocol import effects as do
+from crosscut.protocol import events as on
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CloseLoops,
+    CommitCheckpoint,
+    Part,
+    ResumeSources,
+    Snapshot,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    TaskFailed,
+    TaskQuiet,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+    WorkerMessage,
+)
+from crosscut.protocol.messages import FailureCause as Cause
+from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
+from crosscut.testing.explorer.machines import MachineTable, Numbers
+
+END = 1 << 30
+"""The item that says that no record will follow. Barrier n is -n, a record is `item_of`."""
+
+HOP_BITS = 3
+LINEAGE = Lineage("lineage")
+COMMIT_ATTEMPTS_MAX = 3
+
+Log = tuple[tuple[int, int, bool], ...]
+"""Channel, item, and whether the sender sends it again."""
+
+
+def item_of(record: int, hop: int) -> int:
+    """Return `record` on its way through the `hop`-th channel of its route."""
+    return record << HOP_BITS | hop
+
+
+def record_of(item: int) -> tuple[int, int]:
+    """Return what `item_of` was made from."""
+    return item >> HOP_BITS, item & (1 << HOP_BITS) - 1
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+def ensure(condition: bool, message: str) -> None:
+    """Raise Violation unless `condition` holds."""
+    if not condition:
+        raise Violation(message)
+
+
+class Content(NamedTuple):
+    """What a part holds."""
+
+    state: int
+    position: int
+    ended: bool
+    log: Log
+
+
+EMPTY = Content(0, 0, False, ())
+
+
+class Captured(NamedTuple):
+    """What a task was at barrier n. `log` is None until everything that belongs to it is there."""
+
+    n: int
+    state: int
+    position: int
+    ended: bool
+    log: Log | None
+
+
+class Frozen(NamedTuple):
+    """A task as a value."""
+
+    epoch: int
+    protocol: int
+    committer: int
+    is_started: bool
+    position: int
+    state: int
+    ended: bool
+    is_end_forwarded: bool
+    ended_inputs: int
+    queues: tuple[tuple[int, ...], ...]
+    unsent: tuple[tuple[int, ...], ...]
+    captured: tuple[Captured, ...]
+    logs: tuple[tuple[int, Log], ...]
+    timers: tuple[int, ...]
+    open: int
+    rotated: tuple[tuple[int, int], ...]
+    commit: do.CommitTransactions | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartWritten:
+    path: str
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    handle: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAsked:
+    """The commit that the committer asked for is carried out, and its outcome is told to it."""
+
+    effect: do.CommitTransactions
+
+
+Deed = PartWritten | Staged | CommitAsked
+
+
+class Result(NamedTuple):
+    """What a step of a task makes.
+
+    Attributes:
+        task: Its new number.
+        sends: Channel and item.
+        messages: What it says to the coordinator, by number.
+        deeds: What it does to the store, by number; 0: nothing.
+    """
+
+    task: int
+    sends: tuple[tuple[int, int], ...]
+    messages: tuple[int, ...]
+    deeds: int
+
+
+class Step(NamedTuple):
+    """Who did what; `action` tells apart what has the same name.
+
+    Attributes:
+        who: A task by number, or -1 for the driver.
+    """
+
+    is_zombie: bool
+    who: int
+    name: str
+    action: Any = None
+
+
+@dataclass
+class Place:
+    """What never changes about a task."""
+
+    graph: Graph
+    index: int
+    has_outboxes: bool
+    """Records wait to be sent, so that a barrier may overtake them."""
+    is_exact: bool
+    protocols: MachineTable
+    committers: MachineTable
+    task_id: TaskId = field(init=False)
+    inputs: tuple[int, ...] = field(init=False)
+    outputs: tuple[int, ...] = field(init=False)
+    is_sink: bool = field(init=False)
+    records: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.task_id = self.graph.tasks[self.index]
+        self.inputs = self.graph.inputs(self.index)
+        self.outputs = self.graph.outputs(self.index)
+        self.is_sink = self.index in self.graph.sinks
+        self.records = self.graph.records_of(self.index)
+
+
+class ExploredTask:
+    """One step of one task: thawed, changed, frozen again. Planted bugs override the methods."""
+
+    def __init__(self, place: Place, frozen: Frozen) -> None:
+        self.place = place
+        self.sends: list[tuple[int, int]] = []
+        self.messages: list[WorkerMessage] = []
+        self.deeds: list[Deed] = []
+        (
+            self.epoch, self.protocol, self.committer, self.is_started, self.position, self.state, self.ended,
+            self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.commit,
+        ) = frozen  # fmt: skip
+        self.queues = dict(zip(place.inputs, map(list, frozen.queues), strict=True))
+        self.unsent = dict(zip(place.outputs, map(list, frozen.unsent), strict=True))
+        self.captured = {one.n: one for one in frozen.captured}
+        self.logs = {n: list(log) for n, log in frozen.logs}
+        self.timers = set(frozen.timers)
+        self.rotated = list(frozen.rotated)
+
+    def frozen(self) -> Frozen:
+        """Return the task as a value."""
+        return Frozen(
+            self.epoch,
+            self.protocol,
+            self.committer,
+            self.is_started,
+            self.position,
+            self.state,
+            self.ended,
+            self.is_end_forwarded,
+            self.ended_inputs,
+            tuple(map(tuple, self.queues.values())),
+            tuple(map(tuple, self.unsent.values())),
+            tuple(self.captured[n] for n in sorted(self.captured)),
+            tuple((n, tuple(self.logs[n])) for n in sorted(self.logs)),
+            tuple(sorted(self.timers)),
+            self.open,
+            tuple(self.rotated),
+            self.commit,
+        )
+
+    @property
+    def machine(self) -> Any:
+        """The snapshot protocol as it is now, to be asked, not told."""
+        return self.place.protocols.machines[self.protocol]
+
+    # What it could do by itself.
+
+    def moves(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Return the steps that are possible now: a name, and what to call."""
+        place = self.place
+        if not self.is_started:
+            return []
+        found: list[tuple[str, tuple[Any, ...]]] = []
+        if not place.inputs and not self.is_end_forwarded and not self.machine.is_halted:
+            found.append(("read", ("read",)))
+        for channel, queue in self.queues.items():
+            if queue and not self.machine.is_blocked(place.graph.channel(channel)):
+                found.append(("process", ("process", channel)))
+        found += [("send", ("transmit", channel)) for channel, queue in self.unsent.items() if queue]
+        if self.rotated:
+            found.append(("prepare", ("prepare",)))
+        for n, one in self.captured.items():
+            if one.log is not None and not (self.rotated and self.rotated[0][0] <= n):
+                found.append(("store", ("store", n)))
+        if self.commit is not None:
+            found.append(("commit", ("ask_commit",)))
+        found += [("alignment timeout", ("time_out", n)) for n in sorted(self.timers)]
+        return found
+
+    def read(self) -> None:
+        """Read the next record of a source, or find that there is none."""
+        if self.position < len(self.place.records):
+            record = self.place.records[self.position]
+            self.position += 1
+            self.emit(self.place.graph.routes[record][0], item_of(record, 0))
+            return
+        self.ended = True
+        self.forward_end()
+        self.messages.append(SourceDrained(Epoch(self.epoch), self.place.task_id))
+
+    def process(self, channel: int) -> None:
+        """Take the first item of an input."""
+        item = self.queues[channel].pop(0)
+        if item == END:
+            bit = 1 << channel
+            is_new = not self.ended_inputs & bit
+            self.ended_inputs |= bit
+            if is_new and all(self.ended_inputs >> one & 1 for one in self.place.inputs):
+                self.ended = True
+                self.forward_end()
+        elif item < 0:
+            self.tell(on.BarrierArrived(self.place.graph.channel(channel), CheckpointId(-item)))
+        else:
+            self.process_record(item)
+
+    def process_record(self, item: int) -> None:
+        """Count the record, and send it on, or out."""
+        graph = self.place.graph
+        record, hop = record_of(item)
+        route = graph.routes[record]
+        ensure(
+            not self.is_end_forwarded,
+            f"F5: {self.place.task_id} gets {graph.record_name(record)} after the end of its input",
+        )
+        if self.place.is_exact:
+            overtaken = [
+                later
+                for later in range(record + 1, len(graph.routes))
+                if graph.origins[later] == graph.origins[record]
+                and graph.routes[later] == route
+                and times(self.state, later) >= graph.visits(record, hop + 1, self.place.index)
+            ]
+            names = [graph.record_name(one) for one in (record, *overtaken)]
+            ensure(not overtaken, f"I5: {self.place.task_id} sees {names[0]} after {names[1:]}")
+        ensure(times(self.state, record) + 1 < 1 << RECORD_BITS, "a record goes round for ever")
+        self.state += once(record)
+        if hop + 1 < len(route):
+            self.emit(route[hop + 1], item_of(record, hop + 1))
+        else:
+            self.open += once(record)
+
+    def emit(self, channel: int, item: int) -> None:
+        """Send behind everything that was sent before."""
+        if self.place.has_outboxes:
+            self.unsent[channel].append(item)
+        else:
+            self.sends.append((channel, item))
+
+    def transmit(self, channel: int) -> None:
+        """The channel takes the next item."""
+        self.sends.append((channel, self.unsent[channel].pop(0)))
+
+    def forward_end(self) -> None:
+        self.is_end_forwarded = True
+        for channel in self.place.outputs:
+            self.emit(channel, END)
+
+    def offer(self, channel: int, item: int) -> None:
+        """Something has arrived on an input."""
+        name = self.place.graph.channel(channel)
+        if item < 0:
+            if self.machine.takes_on_arrival(name, -item):
+                self.tell(on.BarrierArrived(name, CheckpointId(-item)))
+                return
+            if self.machine.announces_barriers:
+                self.tell(on.BarrierAnnounced(name, CheckpointId(-item)))
+        elif item != END:
+            for n in self.machine.logging(name):
+                self.log(n, channel, item, by_sender=False)
+        self.queues[channel].append(item)
+
+    # Snapshots.
+
+    def tell(self, event: on.TaskEvent) -> None:
+        """Let the protocol handle `event`, and do what it asks for."""
+        self.protocol, effects = self.place.protocols.step(self.protocol, event)
+        for effect in effects:
+            self.perform(effect)
+
+    def perform(self, effect: do.TaskEffect) -> None:
+        """Carry out one effect, as `crosscut.runtime.task.Task` does."""
+        match effect:
+            case do.BlockChannel() | do.UnblockChannels() | do.StopLog():
+                pass
+            case do.CaptureState(n):
+                self.captured[n] = Captured(n, self.state, self.position, self.ended, None)
+                if self.open:
+                    self.rotated.append((n, self.open))
+                    self.open = 0
+            case do.ForwardBarrier(n):
+                for channel in self.place.outputs:
+                    self.emit(channel, -n)
+            case do.OvertakeWithBarrier(n):
+                for channel in self.place.outputs:
+                    self.overtake(channel, n)
+            case do.StartLog(n, channels):
+                for one in channels:
+                    self.start_log(n, one.edge)
+            case do.StartAlignmentTimer(n):
+                self.timers.add(n)
+            case do.StoreSnapshot(n):
+                self.timers.discard(n)
+                log = tuple(self.logs.pop(n, ()))
+                self.captured[n] = self.captured[n]._replace(log=log)
+            case do.DiscardSnapshot(n):
+                self.logs.pop(n, None)
+                self.captured.pop(n, None)
+            case do.AcknowledgeSnapshot(n):
+                self.messages.append(self.acknowledgement(self.captured.pop(n)))
+            case do.ReportQuiet(n):
+                self.messages.append(TaskQuiet(Epoch(self.epoch), n, self.place.task_id))
+            case do.DeclineCheckpoint(n, reason):
+                self.messages.append(SnapshotDeclined(Epoch(self.epoch), n, self.place.task_id, reason))
+            case _:
+                assert_never(effect)
+
+    def log(self, n: int, channel: int, item: int, *, by_sender: bool) -> None:
+        self.logs.setdefault(n, []).append((channel, item, by_sender))
+
+    def start_log(self, n: CheckpointId, channel: int) -> None:
+        """Log what waits in front of barrier n; if that waits, it has arrived."""
+        for item in list(self.queues[channel]):
+            if item == -n:
+                self.queues[channel].remove(item)
+                self.tell(on.BarrierArrived(self.place.graph.channel(channel), n))
+                break
+            if 0 <= item != END:
+                self.log(n, channel, item, by_sender=False)
+
+    def overtake(self, channel: int, n: int) -> None:
+        """Send barrier n ahead of what waits, and log that."""
+        waiting = self.unsent[channel]
+        for item in waiting:
+            if 0 <= item != END:
+                self.log(n, channel, item, by_sender=True)
+        older = next((i for i, item in enumerate(waiting) if item >= 0), len(waiting))
+        waiting.insert(older, -n)
+
+    def path(self, n: int) -> str:
+        return f"parts/{n}/{self.place.task_id.vertex}-{self.place.index}-{self.epoch}-ab"
+
+    def handle_of(self, n: int) -> str:
+        return f"{self.place.task_id.vertex}/{n}/{self.epoch}"
+
+    def store(self, n: int) -> None:
+        """Make the snapshot of n durable."""
+        one = self.captured[n]
+        content = Content(one.state, one.position, one.ended, one.log or ())
+        self.deeds.append(PartWritten(self.path(n), content))
+        self.tell(on.SnapshotStored(CheckpointId(n)))
+
+    def fail_to_store(self, n: int) -> None:
+        self.tell(on.SnapshotFailed(CheckpointId(n), "no space"))
+
+    def acknowledgement(self, one: Captured) -> SnapshotAcknowledged:
+        committer = self.place.committers.machines[self.committer] if self.place.is_sink else None
+        log = one.log or ()
+        snapshot = Snapshot(
+            parts=(Part(self.path(one.n), 1, "00"),),
+            pending=committer.pending(one.n) if committer else (),
+            drained=one.ended and not log,
+            ended=one.ended,
+            in_flight=len(log),
+        )
+        return SnapshotAcknowledged(Epoch(self.epoch), CheckpointId(one.n), self.place.task_id, snapshot)
+
+    def time_out(self, n: int) -> None:
+        """The alignment timer of n fires."""
+        self.timers.discard(n)
+        self.tell(on.AlignmentTimedOut(CheckpointId(n)))
+
+    # The sink.
+
+    def prepare(self) -> None:
+        """Make the oldest transaction that was cut off durable."""
+        n, records = self.rotated.pop(0)
+        self.deeds.append(Staged(self.handle_of(n), records))
+        self.tell_committer(on.TransactionPrepared(CheckpointId(n), self.handle_of(n)))
+
+    def ask_commit(self) -> None:
+        if self.commit is not None:
+            self.deeds.append(CommitAsked(self.commit))
+            self.commit = None
+            self.tell_committer(on.CommitSucceeded())
+
+    def fail_to_commit(self) -> None:
+        """The commit is carried out, and its answer is lost."""
+        if self.commit is not None:
+            self.deeds.append(CommitAsked(self.commit))
+            self.commit = None
+            self.tell_committer(on.CommitAttemptFailed("time out"))
+
+    def tell_committer(self, event: on.CommitterEvent) -> None:
+        self.committer, effects = self.place.committers.step(self.committer, event)
+        for effect in effects:
+            match effect:
+                case do.CommitTransactions():
+                    self.commit = effect
+                case do.AnnounceCommitted(n):
+                    self.messages.append(TransactionsCommitted(Epoch(self.epoch), n, self.place.task_id))
+                case do.FailTask(reason):
+                    cause = Cause("CommitFailed", reason)
+                    self.messages.append(TaskFailed(Epoch(self.epoch), self.place.task_id, cause))
+                case _:
+                    pass
+
+    # What the coordinator says.
+
+    def concerns(self, message: object) -> bool:
+        """Whether `message` could make a difference to this task."""
+        match message:
+            case TriggerCheckpoint():
+                return not self.place.inputs
+            case CommitCheckpoint():
+                return self.place.is_sink
+            case AbortCheckpoint() | CaptureSnapshots() | ResumeSources():
+                return True
+            case CloseLoops():
+                return any(self.place.graph.channels[one][2] for one in self.place.inputs)
+            case _:
+                return False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def receive(self, message: object) -> None:
+        """Take a message of the coordinator; it is of this epoch."""
+        match message:
+            case TriggerCheckpoint(_, n):
+                self.tell(on.CheckpointTriggered(n))
+            case AbortCheckpoint(_, n):
+                self.tell(on.CheckpointAborted(n))
+            case CaptureSnapshots(_, n):
+                self.tell(on.CaptureAllowed(n))
+            case ResumeSources(_, n):
+                self.tell(on.SourcesResumed(n))
+            case CommitCheckpoint(_, n):
+                self.tell_committer(on.CommitAuthorised(n))
+            case CloseLoops():
+                for one in self.place.inputs:
+                    if self.place.graph.channels[one][2]:
+                        self.offer(one, END)
+            case _:
+                raise Violation(f"a task can't do anything with {message!r}")
+
+    def restore(self, content: Content) -> None:
+        """Go back to what a part holds; what was on its way is so again, before anything new."""
+        self.state, self.position, self.ended = content.state, content.position, content.ended
+        for channel, item, by_sender in content.log:
+            self.replay(channel, item, by_sender=by_sender)
+
+    def replay(self, channel: int, item: int, *, by_sender: bool) -> None:
+        if by_sender:
+            self.emit(channel, item)
+        else:
+            self.offer(channel, item)
+
+
+class TaskTable:
+    """All that the tasks at one place ever were, and their steps as far as anybody has asked for them."""
+
+    def __init__(
+        self,
+        place: Place,
+        kind: type[ExploredTask],
+        messages: Numbers[WorkerMessage],
+        deeds: Numbers[tuple[Deed, ...]],
+    ) -> None:
+        self.place = place
+        self._kind = kind
+        self._messages = messages
+        self._deeds = deeds
+        self._numbers: Numbers[Frozen | None] = Numbers()
+        self._numbers.number(None)  # 0: there is no task.
+        self._steps: dict[tuple[int, tuple[Any, ...]], Result] = {}
+        self._moves: dict[int, tuple[tuple[Step, Result], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def value(self, number: int) -> Frozen | None:
+        """Return the task as a value, None for 0."""
+        return self._numbers.values[number]
+
+    def thawed(self, number: int) -> ExploredTask:
+        """Return the task with this number, for one step."""
+        frozen = self._numbers.values[number]
+        if frozen is None:
+            raise Violation("there is no such task")
+        return self._kind(self.place, frozen)
+
+    def fresh(self, epoch: int, protocol: int, committer: int, content: Content) -> Result:
+        """Return a restored task of a new epoch."""
+        inputs, outputs = len(self.place.inputs), len(self.place.outputs)
+        frozen = Frozen(
+            epoch, protocol, committer, False, 0, 0, False, False, 0, ((),) * inputs, ((),) * outputs, (), (),
+            (), 0, (), None,
+        )  # fmt: skip
+        task = self._kind(self.place, frozen)
+        task.restore(content)
+        return self._result(task)
+
+    def step(self, number: int, action: tuple[Any, ...]) -> Result:
+        """Return what calling the method `action[0]` with the rest of `action` makes."""
+        found = self._steps.get((number, action))
+        if found is None:
+            task = self.thawed(number)
+            getattr(task, action[0])(*action[1:])
+            found = self._steps[number, action] = self._result(task)
+        return found
+
+    def moves(self, number: int) -> tuple[tuple[Step, Result], ...]:
+        """Return what the task could do by itself, and what that makes."""
+        found = self._moves.get(number)
+        if found is None:
+            found = ()
+            if number:
+                found = tuple(
+                    (Step(False, self.place.index, name, action), self.step(number, action))
+                    for name, action in self.thawed(number).moves()
+                )
+            self._moves[number] = found
+        return found
+
+    def _result(self, task: ExploredTask) -> Result:
+        number = self._numbers.number(task.frozen())
+        messages = tuple(map(self._messages.number, task.messages))
+        return Result(number, tuple(task.sends), messages, self._deeds.number(tuple(task.deeds)))

@@ -1,0 +1,267 @@
+"""What must hold, judged from outside: from what is in the store, at the sink, and in the sources.
+
+The checkers keep a history of their own. They are told of every entry of the job log when it comes
+into being, and of every transaction when it becomes visible; they ask no task and no coordinator.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.interfaces import CommitPermit
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    EpochClaimed,
+    JobFinished,
+    LogEntry,
+    Part,
+    Snapshot,
+)
+from crosscut.runtime.channel_log import decoded_log
+from crosscut.runtime.splits import splits_from_json
+from crosscut.state.encoding import decode_part
+from crosscut.testing.simulator.graphs import SimulatedJob
+from crosscut.testing.simulator.oracle import Cut, run_from
+from crosscut.testing.simulator.sinks import Resource
+from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.violation import ensure
+from crosscut.wire.batches import decode_batch
+
+
+class Checkers:
+    """The invariants of one world.
+
+    Args:
+        read: Returns the stored bytes of a part, None if there are none.
+        is_exactly_once: Else records may count twice, but none is lost.
+    """
+
+    def __init__(
+        self,
+        job: SimulatedJob,
+        read: Callable[[str], bytes | None],
+        resource: Callable[[], Resource],
+        *,
+        is_exactly_once: bool,
+    ) -> None:
+        self._graph = graph = job.graph
+        self._zoo = job.judged_as
+        self._read = read
+        self._resource = resource
+        self._is_exactly_once = is_exactly_once
+        self._is_comparable = job.is_comparable and (is_exactly_once or job.judged_as.survives_duplicates)
+        self._sources: dict[str, ReplayedSource] = {}
+        self._tasks = frozenset(
+            TaskId(vertex.vertex_id, index)  # type: ignore[arg-type]
+            for vertex in graph.vertices
+            for index in range(graph.parallelism)
+        )
+        unread: list[tuple[str, Iterable[Any]]] = []
+        for vertex in graph.vertices:
+            spec = vertex.source
+            if spec is not None and isinstance(spec.source, ReplayedSource):
+                self._sources[vertex.vertex_id] = spec.source
+                unread += [(vertex.vertex_id, records) for records in spec.source.records.values()]
+        self.expected = self._tokens(run_from(graph, Cut(unread=unread)))
+        self.log: list[LogEntry] = []
+        self.damaged: set[str] = set()
+        self._manifest_of: dict[str, CheckpointId] = {}
+
+    # Told by the store.
+
+    @property
+    def epoch(self) -> Epoch:
+        """The newest epoch that is claimed."""
+        return max((one.epoch for one in self.log if isinstance(one, EpochClaimed)), default=Epoch(0))
+
+    @property
+    def completed(self) -> list[CheckpointCompleted]:
+        """The completed checkpoints, oldest first."""
+        return [one for one in self.log if isinstance(one, CheckpointCompleted)]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the log says that the job is."""
+        return bool(self.log) and isinstance(self.log[-1], JobFinished)
+
+    def appended(self, index: int, entry: LogEntry) -> None:
+        """An entry of the job log has come into being."""
+        ensure(index == len(self.log) + 1, f"I6: entry {index} of a log of {len(self.log)} entries")
+        ensure(not self.is_finished, f"{entry!r:.80} after the job finished")
+        completed = self.completed
+        match entry:
+            case EpochClaimed():
+                ensure(entry.epoch > self.epoch, f"I6: epoch {entry.epoch} is claimed again")
+            case CheckpointCompleted(epoch, n):
+                ensure(epoch == self.epoch, f"I7: checkpoint {n} of epoch {epoch} in epoch {self.epoch}")
+                newest = completed[-1].checkpoint_id if completed else 0
+                ensure(n > newest, f"I6: checkpoint {n} completes after {newest}")
+                self._check_cut(entry)
+            case JobFinished():
+                ensure(bool(completed) and completed[-1].is_final, "F5: finished without a final checkpoint")
+                self.check_committed(completed[-1])
+        self.log.append(entry)
+
+    def check_committed(self, checkpoint: CheckpointCompleted | None) -> None:
+        """The job says that everything of `checkpoint` is visible: is it?"""
+        for one in checkpoint.snapshots if checkpoint else ():
+            for pending in one.snapshot.pending:
+                is_committed = pending.handle in self._resource().committed
+                ensure(is_committed, f"F5 I9: the job ends well, but {pending.handle} is not committed")
+
+    def check_restorable(self) -> None:
+        """Parts were deleted: is everything there that the newest checkpoint needs?"""
+        for entry in self.completed[-1:]:
+            for one in entry.snapshots:
+                for part in (*one.snapshot.parts, *one.snapshot.log):
+                    self._content(part)
+
+    # Told by the sink.
+
+    def may_become_visible(self, handle: str, permit: CommitPermit) -> None:
+        """A transaction is about to become visible."""
+        n = self._manifest_of.get(handle)
+        ensure(
+            n is not None and n <= permit.checkpoint_id,
+            f"I3: {handle} becomes visible with a permit for {permit.checkpoint_id}; it is in the manifest "
+            f"of {n}",
+        )
+        is_complete = any(one.checkpoint_id == permit.checkpoint_id for one in self.completed)
+        ensure(is_complete, f"I3: {handle} becomes visible, and {permit.checkpoint_id} is not complete")
+
+    # Told by the world.
+
+    def check_end(self) -> None:
+        """The job has finished: is the output what it has to be?"""
+        if self._is_comparable:
+            self._compare(self._tokens(self._visible()), "the visible output")
+        for sink_uid, records in self._visible_by_task().items():
+            newest: dict[Any, Any] = {}
+            for record in records if self._is_exactly_once else ():
+                place = self._zoo.lane(record)
+                if place is not None:
+                    lane, rank = place
+                    ensure(
+                        lane not in newest or newest[lane] < rank,
+                        f"I5: at {sink_uid}, {record!r} of {lane!r} comes after {newest.get(lane)!r}",
+                    )
+                    newest[lane] = rank
+        final = self.completed[-1]
+        left = [
+            handle
+            for handle, (owner, _) in self._resource().staged.items()
+            if owner.epoch == final.epoch == self.epoch
+        ]
+        ensure(not left, f"I11: {left} is staged for ever")
+
+    def difference(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Return what is missing from the visible output, and what is there too often."""
+        found = self._tokens(self._visible())
+        return self.expected - found, found - self.expected
+
+    # Cuts.
+
+    def _check_cut(self, entry: CheckpointCompleted) -> None:
+        n = entry.checkpoint_id
+        snapshots = {one.task: one.snapshot for one in entry.snapshots}
+        ensure(snapshots.keys() == self._tasks, f"I4: checkpoint {n} is torn: {sorted(map(str, snapshots))}")
+        needed = {path.path for one in snapshots.values() for path in (*one.parts, *one.log) if path.path}
+        resource = self._resource()
+        outputs = self._visible()
+        handles = [str(one.handle) for snapshot in snapshots.values() for one in snapshot.pending]
+        for handle in handles:
+            self._manifest_of.setdefault(handle, n)
+            if handle not in resource.committed:
+                ensure(handle in resource.staged, f"I9: checkpoint {n} needs {handle}, which is not staged")
+                context, records = resource.staged[handle]
+                outputs.setdefault(context.sink_uid, []).extend(records)
+        if needed & self.damaged:
+            return
+        cut = self._cut_of(snapshots)
+        if entry.is_final:
+            is_empty = not cut.under_way and not any(list(records) for _, records in cut.unread)
+            ensure(is_empty, f"F5: checkpoint {n} is called final: {cut!r:.300}")
+        if not self._is_comparable:
+            return
+        for sink_uid, records in run_from(self._graph, cut).items():
+            outputs.setdefault(sink_uid, []).extend(records)
+        self._compare(self._tokens(outputs), f"going on from checkpoint {n}, the output")
+
+    def _cut_of(self, snapshots: Mapping[TaskId, Snapshot]) -> Cut:
+        cut = Cut()
+        for task, snapshot in sorted(snapshots.items()):
+            state: dict[Any, Any] = {}
+            for part in snapshot.parts:
+                for keys, values in decode_part(self._content(part)):
+                    state.update(zip(keys, values, strict=True))
+            whole = cut.states.setdefault(task.vertex, {})
+            ensure(not whole.keys() & state.keys(), f"I4: two tasks of {task.vertex} have one key")
+            whole.update(state)
+            if snapshot.ended:
+                cut.told.setdefault(task.vertex, set()).update(state)
+            for part in snapshot.log:
+                for logged in decoded_log(self._content(part)):
+                    batch = decode_batch(logged.data)
+                    keys = batch.keys if batch.keys is not None else [None] * len(batch)
+                    cut.under_way += [
+                        (logged.channel.target.vertex, pair) for pair in zip(batch.records, keys, strict=True)
+                    ]
+            if task.vertex in self._sources:
+                for split, position in splits_from_json(snapshot.positions):
+                    records = self._sources[task.vertex].records[split.split_id]
+                    cut.unread.append((task.vertex, records[int(str(position)) :]))
+        return cut
+
+    def _content(self, part: Part) -> bytes:
+        data = self._read(part.path) if part.path else base64.b64decode(part.inline)
+        ensure(data is not None, f"I8: {part.path} is needed and does not exist")
+        found = data or b""
+        is_whole = hashlib.sha256(found).hexdigest() == part.sha256
+        ensure(is_whole or part.path in self.damaged, f"I8: {part.path} is not what was written")
+        return found
+
+    # Output.
+
+    def _visible(self) -> dict[str, list[Any]]:
+        outputs: dict[str, list[Any]] = {}
+        for context, records in self._resource().committed.values():
+            outputs.setdefault(context.sink_uid, []).extend(records)
+        return outputs
+
+    def _visible_by_task(self) -> dict[str, list[Any]]:
+        outputs: dict[str, list[Any]] = {}
+        for context, records in self._resource().committed.values():
+            outputs.setdefault(f"{context.sink_uid} {context.task}", []).extend(records)
+        return outputs
+
+    def _tokens(self, outputs: Mapping[str, Iterable[Any]]) -> Counter[Any]:
+        return Counter(
+            (uid, _hashable(token))
+            for uid, records in outputs.items()
+            for record in records
+            for token in self._zoo.tokens(record)
+        )
+
+    def _compare(self, found: Counter[Any], what: str) -> None:
+        lost, added = self.expected - found, found - self.expected
+        ensure(not lost, f"I1: {what} lacks {_shown(lost)}")
+        if self._is_exactly_once:
+            ensure(not added, f"I2: {what} has too often {_shown(added)}")
+
+
+def _hashable(token: Any) -> Any:
+    try:
+        hash(token)
+    except TypeError:
+        return repr(token)
+    return token
+
+
+def _shown(tokens: Counter[Any]) -> str:
+    some = ", ".join(f"{token!r:.80}" for token in list(tokens)[:4])
+    return f"{sum(tokens.values())} tokens: {some}"

@@ -1,0 +1,182 @@
+"""The graphs that worlds are made of. Each says how its output can be compared whatever the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.flow.flow import Flow
+from crosscut.flow.stream import Stream
+from crosscut.graph.specs import JobGraph
+from crosscut.testing.simulator.options import Options
+from crosscut.testing.simulator.sinks import SimulatedSink
+from crosscut.testing.simulator.sources import ReplayedSource
+
+MAX_PARALLELISM = 16
+Build = Callable[[Flow, Callable[[], Stream], Callable[[Stream], None]], None]
+
+
+def _whole(record: Any) -> Iterable[Any]:
+    return (record,)
+
+
+def _no_lane(record: Any) -> tuple[Any, Any] | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph of the zoo.
+
+    Attributes:
+        tokens: What an output record says that does not depend on the order of arrival.
+        lane: In which order a sink task must see it: (lane, rank); ranks grow within a lane.
+        survives_duplicates: With records processed twice, no token is lost, some are added.
+    """
+
+    build: Build
+    tokens: Callable[[Any], Iterable[Any]] = _whole
+    lane: Callable[[Any], tuple[Any, Any] | None] = _no_lane
+    survives_duplicates: bool = True
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """A compiled graph whose sources and sinks are doubles, and how its output is judged.
+
+    Attributes:
+        is_comparable: The output is the same, as a bag of tokens, in every order of arrival.
+    """
+
+    graph: JobGraph
+    sources: tuple[ReplayedSource, ...]
+    sinks: tuple[SimulatedSink, ...]
+    judged_as: Graph
+    is_comparable: bool = True
+
+
+def built(options: Options) -> SimulatedJob:
+    """Build the graph of the zoo that `options` name."""
+    split_count = options.parallelism * options.splits_per_task
+    flow = Flow("simulated")
+    sources: list[ReplayedSource] = []
+    sinks: list[SimulatedSink] = []
+
+    def source() -> Stream:
+        number = len(sources)
+        splits = {
+            f"s{number}-{split}": [((number, split), k) for k in range(options.record_count)]
+            for split in range(split_count)
+        }
+        sources.append(ReplayedSource(splits, options.safety_ms // 2))
+        return flow.source(sources[-1])
+
+    def sink(stream: Stream) -> None:
+        sinks.append(SimulatedSink())
+        stream.sink(sinks[-1])
+
+    judged_as = GRAPHS[options.graph]
+    judged_as.build(flow, source, sink)
+    graph = flow.compile(options.parallelism, MAX_PARALLELISM)
+    return SimulatedJob(graph, tuple(sources), tuple(sinks), judged_as)
+
+
+def _key(record: Any) -> Any:
+    (number, split), k = record
+    return f"key {(number + 3 * split + 5 * k) % 7}"
+
+
+def _chain(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    sink(source().map(lambda record: record).key_by(_key).count())
+
+
+def _rebalance(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    sink(source().rebalance().map(lambda record: record).key_by(_key).count())
+
+
+def _appended(records: list[Any], record: Any) -> list[Any]:
+    records.append(record)
+    return records
+
+
+def _union(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    left, right = source(), source()
+    keyed = left.union(right).key_by(_key)
+    sink(keyed.aggregate(list, _appended, lambda records: (len(records), records[-1])))
+
+
+def _diamond(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    records = source()
+    left = records.map(lambda record: ("left", record))
+    sink(left.union(records.broadcast().map(lambda record: ("right", record))))
+
+
+def _two_sinks(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    records = source()
+    sink(records.filter(lambda record: record[1] % 3 > 0))
+    sink(records.key_by(_key).count())
+
+
+def _totals(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    sink(source().key_by(_key).sum(lambda record: record[1], emit="final").rebalance().map(lambda pair: pair))
+
+
+def _newest(one: Any, other: Any) -> Any:
+    return other
+
+
+def _step(pair: Any) -> Any:
+    _, (record, number, steps) = pair
+    return (record, number // 2 if number % 2 == 0 else 3 * number + 1, steps + 1)
+
+
+def _loop(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    def step(loop: Stream) -> tuple[Stream, Stream]:
+        stepped = loop.key_by(lambda record: record[1] % 5).reduce(_newest).map(_step)
+        return stepped.filter(lambda record: record[1] != 1), stepped.filter(lambda record: record[1] == 1)
+
+    sink(source().map(lambda record: (record, record[1] % 9 + 2, 0)).iterate(step))
+
+
+def _nested_loops(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    def inner(loop: Stream) -> tuple[Stream, Stream]:
+        less = loop.rebalance().map(lambda record: (record[0], record[1] - 1, record[2]))
+        return less.filter(lambda record: record[1] % 3 > 0), less.filter(lambda record: record[1] % 3 == 0)
+
+    def outer(loop: Stream) -> tuple[Stream, Stream]:
+        out = loop.iterate(inner).map(lambda record: (*record[:2], record[2] + 1))
+        return out.filter(lambda record: record[1] > 0), out.filter(lambda record: record[1] <= 0)
+
+    sink(source().map(lambda record: (record, record[1] % 8 + 1, 0)).iterate(outer))
+
+
+def _count_and_record(record: Any) -> Iterable[Any]:
+    key, (count, last) = record
+    return (("count", key, count), ("record", last))
+
+
+def _count_lane(record: Any) -> tuple[Any, Any] | None:
+    key, count = record
+    return (key, count if isinstance(count, int) else count[0])
+
+
+def _record_lane(record: Any) -> tuple[Any, Any] | None:
+    side, (lane, rank) = record
+    return ((side, lane), rank)
+
+
+def _two_sinks_lane(record: Any) -> tuple[Any, Any] | None:
+    return record[0], record[1]
+
+
+GRAPHS: dict[str, Graph] = {
+    "chain": Graph(_chain, lane=_count_lane),
+    "union": Graph(_union, tokens=_count_and_record, lane=_count_lane),
+    "diamond": Graph(_diamond, lane=_record_lane),
+    "rebalance": Graph(_rebalance, lane=_count_lane),
+    "two sinks": Graph(_two_sinks, lane=_two_sinks_lane),
+    "totals": Graph(_totals, survives_duplicates=False),
+    "loop": Graph(_loop),
+    "nested loops": Graph(_nested_loops),
+}

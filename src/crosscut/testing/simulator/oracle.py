@@ -1,0 +1,143 @@
+"""What a flow does when nothing goes wrong: records one after the other, in a dozen lines an operator.
+
+It knows nothing of tasks, channels, barriers or batches, so it is also the judge of a consistent cut:
+go on from the cut, sequentially, and the output must be that of a run from the beginning.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    FilterSpec,
+    FlatMapSpec,
+    JobGraph,
+    KeyBySpec,
+    LoopSpec,
+    MapSpec,
+    OperatorNode,
+    ReduceSpec,
+    SinkSpec,
+    SourceSpec,
+    SumSpec,
+    UnionSpec,
+    Vertex,
+)
+
+Keyed = tuple[Any, Any]
+"""A record with its key, which is None where there is none."""
+
+_NOTHING: Any = object()
+
+
+@dataclass
+class Cut:
+    """The state of a whole job.
+
+    Attributes:
+        states: Keyed state by vertex.
+        told: Keys by vertex whose end has been told already, so that `emit="final"` is silent.
+        under_way: (vertex, record with key) in channels.
+        unread: (source vertex, records still to be read).
+    """
+
+    states: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    told: dict[str, set[Any]] = field(default_factory=dict)
+    under_way: list[tuple[str, Keyed]] = field(default_factory=list)
+    unread: list[tuple[str, Iterable[Any]]] = field(default_factory=list)
+
+
+def run_from(graph: JobGraph, cut: Cut) -> dict[str, list[Any]]:
+    """Return what each sink, by uid, still gets when the job goes on from `cut` until its end."""
+    return _Run(graph, cut).outputs()
+
+
+class _Run:
+    def __init__(self, graph: JobGraph, cut: Cut) -> None:
+        self._graph = graph
+        self._cut = cut
+        self._vertices: Mapping[str, Vertex] = {one.vertex_id: one for one in graph.vertices}
+        self._states = {name: dict(state) for name, state in cut.states.items()}
+        self._queue: deque[tuple[str, Keyed]] = deque(cut.under_way)
+        self._out: dict[str, list[Any]] = {}
+
+    def outputs(self) -> dict[str, list[Any]]:
+        for name, records in self._cut.unread:
+            self._queue.extend((name, (record, None)) for record in records)
+        self._drain()
+        for vertex in self._graph.vertices:
+            for position, node in enumerate(vertex.chain):
+                if getattr(node.spec, "emit", "") == "final":
+                    told = self._cut.told.get(vertex.vertex_id, set())
+                    for key, value in self._states.get(vertex.vertex_id, {}).items():
+                        if key not in told:
+                            self._through(vertex, position + 1, (_pair(node, key, value), None))
+                    self._drain()
+        return self._out
+
+    def _drain(self) -> None:
+        while self._queue:
+            name, keyed = self._queue.popleft()
+            self._through(self._vertices[name], 0, keyed)
+
+    def _through(self, vertex: Vertex, position: int, keyed: Keyed) -> None:
+        if position < len(vertex.chain):
+            for one in self._processed(vertex, vertex.chain[position], keyed):
+                self._through(vertex, position + 1, one)
+            return
+        for edge in self._graph.edges:
+            if edge.source == vertex.vertex_id:
+                copies = self._graph.parallelism if edge.partitioning == "broadcast" else 1
+                self._queue.extend([(edge.target, keyed)] * copies)
+
+    def _processed(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
+        record, key = keyed
+        spec = node.spec
+        match spec:
+            case SourceSpec() | UnionSpec() | LoopSpec():
+                return (keyed,)
+            case MapSpec(function):
+                return ((function(record), None),)
+            case FilterSpec(function):
+                return (keyed,) if function(record) else ()
+            case FlatMapSpec(function):
+                return tuple((one, None) for one in function(record))
+            case KeyBySpec(function):
+                return ((record, function(record)),)
+            case SinkSpec():
+                self._out.setdefault(node.uid, []).append(record)
+                return ()
+            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
+                state = self._states.setdefault(vertex.vertex_id, {})
+                known = copy.deepcopy(state[key]) if key in state else _NOTHING
+                state[key] = value = _folded(spec, known, record)
+                return () if spec.emit == "final" else ((_pair(node, key, copy.deepcopy(value)), None),)
+            case _:
+                assert_never(spec)
+
+
+def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:
+    is_first = value is _NOTHING
+    match spec:
+        case CountSpec():
+            return 1 if is_first else value + 1
+        case SumSpec(function):
+            return (0 if is_first else value) + function(record)
+        case ReduceSpec(function):
+            return record if is_first else function(value, record)
+        case AggregateSpec(initial, add):
+            return add(initial() if is_first else value, record)
+        case _:
+            assert_never(spec)
+
+
+def _pair(node: OperatorNode, key: Any, value: Any) -> Any:
+    if isinstance(node.spec, AggregateSpec) and node.spec.result is not None:
+        value = node.spec.result(value)
+    return (key, value)

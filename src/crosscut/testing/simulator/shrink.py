@@ -1,0 +1,110 @@
+"""Runs worlds by their seeds; makes a failure as small as it gets, and tells of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from crosscut.errors import CrosscutError
+from crosscut.testing.simulator.options import Options
+from crosscut.testing.simulator.violation import Violation
+from crosscut.testing.simulator.world import World
+
+Make = Callable[[Options], World]
+SHRINK_RUNS_MAX = 60
+
+
+@dataclass(frozen=True)
+class Life:
+    """How one world has lived.
+
+    Attributes:
+        failure: What was violated, or "".
+        kept: Indices of the faults of the seed's plan that happened.
+        plan_size: How many the plan of the seed has.
+        steps: The last ones.
+    """
+
+    options: Options
+    failure: str
+    trace_hash: str
+    step_count: int
+    seen: Counter[str]
+    steps: tuple[str, ...]
+    kept: tuple[int, ...]
+    plan_size: int
+
+    def report(self, command: str = "crosscut simulate") -> str:
+        """Return the failure as text: what, where, the last steps, and how to see it again.
+
+        Args:
+            command: The command up to the options that name the world.
+        """
+        faults = "\n".join(f"  {one}" for one in self.options.faults) or "  none"
+        return (
+            f"{self.failure}\n\nseed {self.options.seed}: {self.options}\nfaults:\n{faults}\n"
+            f"the last steps:\n" + "\n".join(f"  {one}" for one in self.steps) + f"\n\nreplay: "
+            f"{command} {self.arguments}\n"
+        )
+
+    @property
+    def arguments(self) -> str:
+        """What names this world on the command line."""
+        if len(self.kept) == self.plan_size:
+            return f"--seed {self.options.seed}"
+        return f"--seed {self.options.seed} --faults {','.join(map(str, self.kept)) or 'none'}"
+
+
+def live(options: Options, kept: Sequence[int] | None = None, make: Make = World) -> Life:
+    """Let a world live, with all faults of the plan or only those whose indices are `kept`."""
+    plan = options.faults
+    kept = tuple(range(len(plan)) if kept is None else kept)
+    options = replace(options, faults=tuple(plan[index] for index in kept))
+    failure = ""
+    world = make(options)
+    try:
+        world.run()
+    except Violation as violation:
+        failure = str(violation)
+    except CrosscutError as error:
+        # A machine of the product was given something impossible, or says that it is broken.
+        failure = f"{type(error).__name__}: {error}"
+    return Life(
+        options,
+        failure,
+        world.trace_hash,
+        world.step_count,
+        world.seen,
+        tuple(world.steps),
+        kept,
+        len(plan),
+    )
+
+
+def shrunk(options: Options, life: Life, make: Make = World) -> Life:
+    """Return the failure with as few faults as a bounded search finds: the same rule is broken.
+
+    Faults are left out in halves, then quarters, at last one by one (Zeller's delta debugging).
+    """
+    kept = life.kept
+    runs = 0
+    size = max(1, len(kept) // 2)
+    while runs < SHRINK_RUNS_MAX:
+        for first in range(0, len(kept), size):
+            fewer = (*kept[:first], *kept[first + size :])
+            runs += 1
+            found = live(options, fewer, make)
+            if _is_same(found.failure, life.failure):
+                kept, life = fewer, found
+                break
+        else:
+            if size == 1:
+                break
+            size = max(1, size // 2)
+    return life
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether both failures begin with the same word: the invariant's number, or the error's name."""
+    return bool(one) and one.split()[0] == other.split()[0]

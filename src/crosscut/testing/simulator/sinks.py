@@ -1,0 +1,121 @@
+"""A staged sink in memory that is as nasty as its contract allows: commits whose outcome is unknown,
+half applied, failed; requests that arrive after their sender's death."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.testing.simulator.violation import Violation, ensure
+
+CommitFault = Literal["not applied", "applied", "half applied"]
+
+
+class Resource:
+    """Where output goes, outside of every process: a stage, and what readers see.
+
+    Args:
+        on_visible: Asked before a transaction becomes visible: may it?
+        on_staged: Told of what a transaction holds.
+    """
+
+    def __init__(self, on_visible: Callable[[str, CommitPermit], None]) -> None:
+        self._on_visible = on_visible
+        self.staged: dict[str, tuple[SinkContext, list[Any]]] = {}
+        self.committed: dict[str, tuple[SinkContext, list[Any]]] = {}
+        self.aborted: set[str] = set()
+        self.commit_faults: deque[CommitFault] = deque()
+        self.prepare_faults: deque[str] = deque()
+        self._newest_epoch: dict[tuple[str, TaskId], Epoch] = {}
+
+    def stage(self, context: SinkContext, checkpoint_id: CheckpointId, records: list[Any]) -> str:
+        """Make a transaction durable; return its handle."""
+        if self.prepare_faults:
+            raise ConnectorError(self.prepare_faults.popleft())
+        handle = f"{context.sink_uid}/{context.task}/{context.epoch}/{checkpoint_id}"
+        ensure(handle not in self.staged, f"transaction {handle} is prepared twice")
+        self.staged[handle] = (context, records)
+        return handle
+
+    def recover(self, context: SinkContext, permit: CommitPermit | None, handles: Sequence[str]) -> None:
+        """Commit `handles`, then abort what older epochs of this task left."""
+        if permit is not None:
+            self.commit(context, permit, handles)
+        place = (context.sink_uid, context.task)
+        self._newest_epoch[place] = max(self._newest_epoch.get(place, Epoch(0)), context.epoch)
+        for handle, (owner, _) in list(self.staged.items()):
+            if (owner.sink_uid, owner.task) == place and owner.epoch < context.epoch:
+                del self.staged[handle]
+                self.aborted.add(handle)
+
+    def commit(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
+        """Make transactions visible."""
+        fault = self.commit_faults.popleft() if self.commit_faults else None
+        if fault == "not applied":
+            raise ConnectorError("the connection was refused")
+        for handle in handles[: len(handles) // 2] if fault == "half applied" else handles:
+            if handle in self.committed:
+                continue
+            ensure(
+                handle in self.staged,
+                f"I1 F3: transaction {handle} can't be committed: "
+                f"{'it was aborted' if handle in self.aborted else 'it is not staged'}",
+            )
+            newest = self._newest_epoch.get((context.sink_uid, context.task), Epoch(0))
+            ensure(
+                context.epoch >= newest, f"I7: epoch {context.epoch} commits {handle} after epoch {newest}"
+            )
+            self._on_visible(handle, permit)
+            self.committed[handle] = self.staged.pop(handle)
+        if fault is not None:
+            raise ConnectorError("no answer to the commit")
+
+    def records(self, sink_uid: str) -> list[Any]:
+        """Return what readers see of one sink."""
+        return [
+            record
+            for context, records in self.committed.values()
+            if context.sink_uid == sink_uid
+            for record in records
+        ]
+
+
+class SimulatedSink(Sink):
+    """The description; `resource` is given by the world before it runs."""
+
+    def __init__(self) -> None:
+        self.resource: Resource | None = None
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        if self.resource is None:
+            raise Violation("the sink belongs to no world")
+        return _Writer(self.resource, context)
+
+
+class _Writer(SinkWriter):
+    def __init__(self, resource: Resource, context: SinkContext) -> None:
+        self._resource = resource
+        self._context = context
+        self._open: list[Any] = []
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._resource.recover(self._context, permit, [str(one) for one in handles])
+
+    def write(self, records: list[Any]) -> None:
+        self._open.extend(records)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        records, self._open = self._open, []
+        return (checkpoint_id, records) if records else None
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, records = transaction
+        return self._resource.stage(self._context, checkpoint_id, records)
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._resource.commit(self._context, permit, [str(one) for one in handles])

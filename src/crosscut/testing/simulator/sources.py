@@ -1,0 +1,56 @@
+"""Sources in memory: replayable, in any portions, with pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.testing.simulator.violation import ensure
+
+
+class ReplayedSource(Source):
+    """Splits that are lists of records, read within about `duration_ms`."""
+
+    def __init__(self, records: Mapping[str, Sequence[Any]], duration_ms: int = 0) -> None:
+        self.records = records
+        self.fail_next = 0
+        longest = max((len(one) for one in records.values()), default=0)
+        self.wait_ms = duration_ms / longest if longest else 0.0
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Return the splits by name."""
+        return [Split(name, 0, weight=len(self.records[name])) for name in sorted(self.records)]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        """Open a split anywhere."""
+        ensure(isinstance(position, int), f"split {split} at {position!r}, which is no position of it")
+        return _Reader(self, split.split_id, int(str(position)))
+
+
+class _Reader(SplitReader):
+    def __init__(self, source: ReplayedSource, name: str, position: int) -> None:
+        self._source = source
+        self._records = source.records[name]
+        self._position = position
+        self._is_due = True
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        if self._source.fail_next:
+            self._source.fail_next -= 1
+            raise ConnectorError("the input can't be read just now")
+        if self._position >= len(self._records):
+            return EndOfSplit()
+        self._is_due = not self._is_due
+        if self._is_due and self._source.wait_ms:
+            return Wait(self._source.wait_ms * 2)
+        # Sometimes one record, sometimes all that is asked for.
+        size = 1 + self._position % max(limit, 1)
+        found = list(self._records[self._position : self._position + size])
+        self._position += len(found)
+        return found

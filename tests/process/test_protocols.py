@@ -1,0 +1,61 @@
+"""Every snapshot protocol on real processes, some of which are killed: the output is exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, until
+
+from crosscut.errors import CheckpointError
+
+
+def lose_a_worker(job: Any, count: int) -> None:
+    """Kill one worker once a few more checkpoints are complete, and wait for the recovery."""
+    until(lambda: job.snapshot().checkpoints_completed >= 3 * count, "some checkpoints")
+    until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
+    os.kill(job.workers()[count % 2].pid, signal.SIGKILL)
+    until(lambda: len(job.snapshot().recoveries) >= count, "the recovery")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"snapshots": "unaligned"},
+        {"snapshots": "aligned, unaligned after 5ms"},
+        {"snapshots": "halting"},
+        {"snapshots": "aligned", "checkpoints_in_flight": 3, "checkpoint_interval": "20ms"},
+        {"snapshots": "unaligned", "checkpoints_in_flight": 3, "checkpoint_interval": "20ms"},
+        {"snapshots": "aligned", "checkpoint_pause": "50ms"},
+    ],
+    ids=lambda one: " ".join(map(str, one.values())),
+)
+def test_a_killed_worker_costs_no_record_and_doubles_none(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    """A1, C1."""
+    numbered = NumberedJob(tmp_path, settings=settings)
+    job = numbered.start()
+    for count in (1, 2):
+        lose_a_worker(job, count)
+    assert job.wait(60)
+    numbered.check_output_is_exact()
+    if "checkpoints_in_flight" not in settings:
+        # Else a part that was written while its checkpoint was subsumed waits for the next epoch's sweep.
+        numbered.check_nothing_is_left_over()
+
+
+@pytest.mark.parametrize("snapshots", ["aligned", "halting", "none"])
+def test_a_checkpoint_on_request_is_complete_when_the_call_returns(tmp_path: Path, snapshots: str) -> None:
+    numbered = NumberedJob(tmp_path, settings={"snapshots": snapshots, "checkpoint_interval": "1h"})
+    job = numbered.start()
+    found = [job.checkpoint(30).checkpoint_id for _ in range(3)]
+    assert found == [entry.checkpoint_id for entry in numbered.completed()]
+    assert found == sorted(set(found))
+    assert job.wait(60)
+    numbered.check_output_is_exact()
+    with pytest.raises(CheckpointError):
+        job.checkpoint()

@@ -1,0 +1,458 @@
+"""The explorer is able to fail: each planted bug is found, in the graph and under the protocol named here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from crosscut.ids import ChannelId, CheckpointId
+from crosscut.protocol import effects as do
+from crosscut.protocol import events as on
+from crosscut.protocol import job, job_log
+from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.commit import Committer
+from crosscut.protocol.job import Coordinator
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    CommitCheckpoint,
+    PendingTransaction,
+    Snapshot,
+    SnapshotAcknowledged,
+)
+from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.protocol.unaligned import UnalignedBarriers
+from crosscut.testing.explorer.bounds import Bounds, Faults
+from crosscut.testing.explorer.conversation import conversation
+from crosscut.testing.explorer.graphs import graph
+from crosscut.testing.explorer.search import explore
+from crosscut.testing.explorer.tasks import END, Captured, ExploredTask
+from crosscut.testing.explorer.world import Make, World
+
+STATES_MAX = 400_000
+
+
+def found(
+    graph_name: str, kind: ProtocolKind, make: Make, records: int = 1, checkpoints: int = 1, **more: Any
+) -> str:
+    """Return the counter-example, or ""."""
+    in_flight = more.pop("in_flight", 1)
+    bounds = Bounds(checkpoints, Faults(**more), in_flight=in_flight)
+    world = World(graph(graph_name, records), kind, bounds, make)
+    return conversation(world, explore(world, STATES_MAX))
+
+
+def planted(kind: type[SnapshotProtocol]) -> Make:
+    return Make(protocol=lambda _, inputs, back_edges: kind(inputs, back_edges))
+
+
+# Snapshot protocols.
+
+
+class NeverBlocks(AlignedBarriers):
+    def is_blocked(self, channel: ChannelId) -> bool:
+        return False
+
+
+class BlocksItsBackEdges(AlignedBarriers):
+    """The capture waits for the back edges as well."""
+
+    def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:
+        super().__init__(inputs, frozenset())
+
+
+class LogsNothing(AlignedBarriers):
+    def _log(self, checkpoint_id: CheckpointId, owing: frozenset[ChannelId]) -> list[do.TaskEffect]:
+        return self._store(checkpoint_id)
+
+
+class CapturesWithoutWaiting(AlignedBarriers):
+    """The early return on a back edge is taken for the barrier of a regular input."""
+
+    def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[do.TaskEffect]:
+        regular = self._regular
+        if channel in self._back_edges and self._aligning is None and checkpoint_id > self._passed:
+            self._regular = frozenset()
+        effects = super()._barrier_arrived(channel, checkpoint_id)
+        self._regular = regular
+        return effects
+
+
+class LetsEarlyReturnsThrough(AlignedBarriers):
+    """Algorithm 2 of the paper to the letter: a back edge is never blocked."""
+
+    def is_blocked(self, channel: ChannelId) -> bool:
+        return super().is_blocked(channel) and channel not in self._back_edges
+
+
+class ForgetsAborts(AlignedBarriers):
+    """Stays blocked when the checkpoint that it aligns is aborted, and waits for its barriers only."""
+
+    def handle(self, event: on.TaskEvent) -> list[do.TaskEffect]:
+        match event:
+            case on.CheckpointAborted(n) if n == self.aligning:
+                return []
+            case on.BarrierArrived(_, n) if self.aligning is not None and n != self.aligning:
+                return []
+            case _:
+                return super().handle(event)
+
+
+class AcknowledgesAtOnce(AlignedBarriers):
+    """Before the snapshot is durable."""
+
+    def _store(self, checkpoint_id: CheckpointId) -> list[do.TaskEffect]:
+        return [do.AcknowledgeSnapshot(checkpoint_id)]
+
+
+class LogsOneChannelOnly(UnalignedBarriers):
+    """Whatever comes on the others before their barriers is forgotten."""
+
+    def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
+        return super().logging(channel) if channel == self._inputs[0] else ()
+
+
+# What a task does with the effects.
+
+
+class DropsTheLog(ExploredTask):
+    def log(self, n: int, channel: int, item: int, *, by_sender: bool) -> None:
+        pass
+
+
+class ForgetsWhatWasOvertaken(ExploredTask):
+    def log(self, n: int, channel: int, item: int, *, by_sender: bool) -> None:
+        if not by_sender:
+            super().log(n, channel, item, by_sender=by_sender)
+
+
+class StartsTheLogLate(ExploredTask):
+    """What waits when the log starts is not in it."""
+
+    def start_log(self, n: CheckpointId, channel: int) -> None:
+        if -n in self.queues[channel]:
+            super().start_log(n, channel)
+
+
+class StartsTheLogEarly(ExploredTask):
+    """The log of a back edge starts with the first barrier, before the capture."""
+
+    def process(self, channel: int) -> None:
+        item = self.queues[channel][0]
+        before = self.machine.aligning
+        super().process(channel)
+        is_back = self.place.graph.channels[channel][2]
+        if is_back and 0 <= item != END and before is None:
+            self.logs.setdefault(1, []).append((channel, item, False))
+
+
+class SendsBarriersBeforeTheirRecords(ExploredTask):
+    """A source reads one more record before its capture and sends it behind the barrier."""
+
+    def perform(self, effect: do.TaskEffect) -> None:
+        is_early = isinstance(effect, do.CaptureState) and not self.place.inputs
+        if is_early and self.position < len(self.place.records):
+            for channel in self.place.outputs:
+                self.emit(channel, -effect.checkpoint_id)  # type: ignore[union-attr]
+            self.read()
+        if isinstance(effect, do.ForwardBarrier) and not self.place.inputs and self.sends:
+            return
+        super().perform(effect)
+
+
+class LogsReplayAndOriginal(ExploredTask):
+    """A replayed record is logged by the sender's and by the receiver's snapshot."""
+
+    def log(self, n: int, channel: int, item: int, *, by_sender: bool) -> None:
+        super().log(n, channel, item, by_sender=by_sender)
+        if self.epoch > 1:
+            super().log(n, channel, item, by_sender=by_sender)
+
+
+class ReplaysAfterNewInput(ExploredTask):
+    """The log of a restored task waits until its first new record has come."""
+
+    def replay(self, channel: int, item: int, *, by_sender: bool) -> None:
+        self.logs.setdefault(0, []).append((channel, item, by_sender))
+
+    def process(self, channel: int) -> None:
+        super().process(channel)
+        for one, item, by_sender in self.logs.pop(0, []):
+            super().replay(one, item, by_sender=by_sender)
+
+
+class ReplaysNothing(ExploredTask):
+    def replay(self, channel: int, item: int, *, by_sender: bool) -> None:
+        pass
+
+
+class DrainedWithItsSources(ExploredTask):
+    """A task calls itself drained whatever is on its way to it; so the sources alone decide."""
+
+    def acknowledgement(self, one: Captured) -> SnapshotAcknowledged:
+        message = super().acknowledgement(one)
+        is_drained = one.ended or bool(self.place.inputs)
+        return replace(message, snapshot=replace(message.snapshot, drained=is_drained))
+
+
+class CommitsAtPrepare(ExploredTask):
+    def prepare(self) -> None:
+        n = self.rotated[0][0]
+        super().prepare()
+        self.tell_committer(on.CommitAuthorised(CheckpointId(n)))
+
+
+class ForgetsTransactionsOfAborted(ExploredTask):
+    """An abort throws the staged transaction away, though its records come before every later barrier."""
+
+    def perform(self, effect: do.TaskEffect) -> None:
+        super().perform(effect)
+        if isinstance(effect, do.DiscardSnapshot):
+            self.rotated = [one for one in self.rotated if one[0] != effect.checkpoint_id]
+
+
+# Commit.
+
+
+class CommitsOwnTransactionOnly(Committer):
+    def pending(self, checkpoint_id: CheckpointId) -> tuple[PendingTransaction, ...]:
+        return tuple(one for one in super().pending(checkpoint_id) if one.checkpoint_id == checkpoint_id)
+
+
+# The coordinator.
+
+
+class TellsBeforeTheEntryIsDurable(Coordinator):
+    """Completion is announced when the entry is appended rather than when it is durable."""
+
+    def handle(self, event: on.JobEvent) -> list[do.JobEffect]:
+        effects = super().handle(event)
+        for one in list(effects):
+            if isinstance(one, do.AppendEntry) and isinstance(one.entry, CheckpointCompleted):
+                commit = CommitCheckpoint(self.epoch, one.entry.checkpoint_id)
+                effects += [do.SendMessage(place.link, commit) for place in self.held.values()]
+        return effects
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Replaces an attribute for one test."""
+
+    target: object
+    name: str
+    value: object
+
+
+def without_a_sink(
+    self: EpochCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+) -> Whole | None:
+    """Completes when all but the last task have acknowledged."""
+    pending = self._pending.get(checkpoint_id)
+    if pending is None:
+        return None
+    pending.snapshots[task] = snapshot
+    missing = self._tasks - pending.snapshots.keys()
+    if len(missing) != 1 or checkpoint_id in self._appending:
+        return None
+    whole, self._tasks = self._tasks, frozenset(pending.snapshots)
+    try:
+        return self._whole(checkpoint_id, now, wall)
+    finally:
+        self._tasks = whole
+
+
+original_acknowledge = EpochCheckpoints.acknowledge
+
+
+def counting(
+    self: EpochCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+) -> Whole | None:
+    """Counts acknowledgements: one that comes twice stands for another task's."""
+    pending = self._pending.get(checkpoint_id)
+    if pending is None or task not in pending.snapshots:
+        return original_acknowledge(self, checkpoint_id, task, snapshot, now, wall)
+    missing = sorted(self._tasks - pending.snapshots.keys())
+    if len(missing) != 1 or checkpoint_id in self._appending:
+        return None
+    whole, self._tasks = self._tasks, frozenset(pending.snapshots)
+    try:
+        return self._whole(checkpoint_id, now, wall)
+    finally:
+        self._tasks = whole
+
+
+original_log_handle = job_log.LogWriter.handle
+
+
+def writes_behind(self: job_log.LogWriter, event: Any) -> Any:
+    """No fence: if the index is taken, the next one is tried."""
+    if isinstance(event, on.EntryTaken):
+        self._next_index += 1
+        return [do.AppendEntry(self._next_index, self._queue[0])], None
+    return original_log_handle(self, event)
+
+
+def unknown_is_failure(self: job_log.LogWriter, event: Any) -> Any:
+    """An append of unknown outcome is taken for one that was not applied."""
+    if isinstance(event, on.EntryUncertain):
+        return original_log_handle(self, on.EntryRefused(event.index, event.reason))
+    return original_log_handle(self, event)
+
+
+original_tail = job.Coordinator._towards_the_end
+
+
+def closes_loops_at_once(self: Coordinator, shown: Any) -> Any:
+    """Closes the loops as soon as the sources are drained, whatever goes round."""
+    return original_tail(self, replace(shown, in_flight=0, is_after_drain=True))
+
+
+original_claim = job.recovery.claim
+
+
+def reuses_ids(tail: Any, identity: Any) -> Any:
+    """A new driver starts with id 1 again."""
+    decision = original_claim(tail, identity)
+    if isinstance(decision, job.recovery.Claim):
+        return replace(decision, entry=replace(decision.entry, first_checkpoint_id=CheckpointId(1)))
+    return decision
+
+
+def keeps_nothing(paths: Any, kept: Any) -> tuple[str, ...]:
+    """Retention deletes whatever it is shown."""
+    return tuple(sorted(paths))
+
+
+CUT, LOST, TWICE, EARLY, STUCK = "I4", "I1", "I2", "I3", "I10"
+
+BUGS: dict[str, tuple[Callable[[], str], str]] = {
+    "no blocking": (lambda: found("join", "aligned", planted(NeverBlocks)), CUT),
+    "the capture waits for a back edge": (
+        lambda: found("loop", "aligned", planted(BlocksItsBackEdges)),
+        STUCK,
+    ),
+    "the log of a back edge is not started": (lambda: found("loop", "aligned", planted(LogsNothing)), CUT),
+    "an early return is taken for a regular barrier": (
+        lambda: found("ring", "aligned", planted(CapturesWithoutWaiting)),
+        "",
+    ),
+    "an early return is not held": (
+        lambda: found("ring", "aligned", planted(LetsEarlyReturnsThrough)),
+        "",
+    ),
+    "abort forgotten": (
+        lambda: found("diamond", "aligned", planted(ForgetsAborts), timeouts=1),
+        "",
+    ),
+    "acknowledged before it is durable": (
+        lambda: found("edge", "aligned", planted(AcknowledgesAtOnce)),
+        "I8",
+    ),
+    "one channel is logged only": (lambda: found("join", "unaligned", planted(LogsOneChannelOnly)), CUT),
+    "channel log dropped": (lambda: found("edge", "unaligned", Make(task=DropsTheLog)), CUT),
+    "overtaken output forgotten": (
+        lambda: found("edge", "unaligned", Make(task=ForgetsWhatWasOvertaken)),
+        CUT,
+    ),
+    "loop log started after what waits": (
+        lambda: found("edge", "unaligned", Make(task=StartsTheLogLate)),
+        CUT,
+    ),
+    "loop log started before the capture": (
+        lambda: found("loop", "aligned", Make(task=StartsTheLogEarly)),
+        CUT,
+    ),
+    "barrier overtakes a record on a FIFO channel": (
+        lambda: found("edge", "aligned", Make(task=SendsBarriersBeforeTheirRecords)),
+        CUT,
+    ),
+    "replay and original are both logged": (
+        lambda: found("edge", "unaligned", Make(task=LogsReplayAndOriginal), crashes=1),
+        CUT,
+    ),
+    "replay after new input": (
+        lambda: found("edge", "unaligned", Make(task=ReplaysAfterNewInput), records=2, crashes=1),
+        "I5",
+    ),
+    "no replay": (lambda: found("edge", "unaligned", Make(task=ReplaysNothing), crashes=1), CUT),
+    "final checkpoint not drained": (
+        lambda: found("edge", "unaligned", Make(task=DrainedWithItsSources)),
+        "F5",
+    ),
+    "commit at prepare": (lambda: found("edge", "aligned", Make(task=CommitsAtPrepare)), EARLY),
+    "transaction of an aborted checkpoint forgotten": (
+        lambda: found("edge", "aligned", Make(task=ForgetsTransactionsOfAborted), timeouts=1),
+        LOST,
+    ),
+    "commit own transaction only": (
+        lambda: found("edge", "aligned", Make(committer=CommitsOwnTransactionOnly), timeouts=1),
+        LOST,
+    ),
+    "no commit on restore": (
+        lambda: found("edge", "aligned", Make(commits_on_restore=False), crashes=1),
+        LOST,
+    ),
+    "commit before the entry is durable": (
+        lambda: found("edge", "aligned", Make(coordinator=TellsBeforeTheEntryIsDurable)),
+        EARLY,
+    ),
+}
+
+PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
+    "complete without a sink's acknowledgement": (
+        Patch(EpochCheckpoints, "acknowledge", without_a_sink),
+        lambda: found("two sinks", "aligned", Make()),
+        CUT,
+    ),
+    "counting instead of remembering": (
+        Patch(EpochCheckpoints, "acknowledge", counting),
+        lambda: found("edge", "aligned", Make(), repeats=1),
+        CUT,
+    ),
+    "no fence": (
+        Patch(job_log.LogWriter, "handle", writes_behind),
+        lambda: found("edge", "aligned", Make(), drivers=1, zombies=1),
+        "I",
+    ),
+    "an unknown append is a failed one": (
+        Patch(job_log.LogWriter, "handle", unknown_is_failure),
+        lambda: found("edge", "aligned", Make(), unknown=1),
+        "",
+    ),
+    "loops closed while a record circles": (
+        Patch(Coordinator, "_towards_the_end", closes_loops_at_once),
+        lambda: found("loop", "unaligned", Make()),
+        "F5",
+    ),
+    "ids are used again": (
+        Patch(job.recovery, "claim", reuses_ids),
+        lambda: found("edge", "aligned", Make(), drivers=1),
+        "I6",
+    ),
+    "retention deletes what is referred to": (
+        Patch(job.retention, "unreferenced", keeps_nothing),
+        lambda: found("edge", "aligned", Make(), drivers=1),
+        "I8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_finds_the_planted_bug(name: str) -> None:
+    search, invariant = BUGS[name]
+    assert f"then: {invariant}" in search(), name
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_finds_the_planted_bug_of_the_coordinator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, search, invariant = PATCHED[name]
+    monkeypatch.setattr(patch.target, patch.name, patch.value)
+    assert f"then: {invariant}" in search(), name
+
+
+def test_there_are_at_least_twenty() -> None:
+    assert len(BUGS) + len(PATCHED) >= 20

@@ -1,0 +1,180 @@
+"""One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.aligned`."""
+
+import pytest
+
+from crosscut.errors import ProtocolError
+from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.effects import (
+    AcknowledgeSnapshot,
+    BlockChannel,
+    CaptureState,
+    DeclineCheckpoint,
+    DiscardSnapshot,
+    ForwardBarrier,
+    StartLog,
+    StopLog,
+    StoreSnapshot,
+    TaskEffect,
+    UnblockChannels,
+)
+from crosscut.protocol.events import (
+    AlignmentTimedOut,
+    BarrierAnnounced,
+    BarrierArrived,
+    CheckpointAborted,
+    SnapshotStored,
+    TaskEvent,
+)
+
+HEAD = TaskId(VertexId("head"), 0)
+A, B = (ChannelId(0, TaskId(VertexId("seeds"), index), HEAD) for index in range(2))
+L, M = (ChannelId(1, TaskId(VertexId("body"), index), HEAD) for index in range(2))
+N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+
+
+def head(*inputs: ChannelId) -> AlignedBarriers:
+    return AlignedBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
+
+
+def after(machine: AlignedBarriers, *events: TaskEvent) -> list[TaskEffect]:
+    """Return the effects of the last of `events`."""
+    effects: list[TaskEffect] = []
+    for event in events:
+        effects = machine.handle(event)
+    return effects
+
+
+def test_the_capture_waits_for_the_regular_inputs_and_never_for_a_back_edge() -> None:
+    machine = head(A, B, L)
+    assert machine.handle(BarrierArrived(B, N1)) == [BlockChannel(B)]
+    assert machine.handle(BarrierArrived(A, N1)) == [
+        BlockChannel(A),
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        UnblockChannels((A, B)),
+        StartLog(N1, (L,)),
+    ]
+
+
+def test_from_the_capture_on_the_back_edges_are_logged_and_the_regular_inputs_are_not() -> None:
+    machine = head(A, L, M)
+    machine.handle(BarrierArrived(A, N1))
+    assert {one: machine.logging(one) for one in (A, L, M)} == {A: (), L: (N1,), M: (N1,)}
+
+
+def test_a_back_edge_is_not_blocked_while_it_is_logged() -> None:
+    machine = head(A, L)
+    machine.handle(BarrierArrived(A, N1))
+    assert not any(map(machine.is_blocked, (A, L)))
+    assert machine.aligning is None
+
+
+def test_the_log_of_a_back_edge_ends_when_the_barrier_comes_back_on_it() -> None:
+    machine = head(A, L, M)
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(M, N1)) == [StopLog(N1, M)]
+    assert (machine.logging(L), machine.logging(M)) == ((N1,), ())
+
+
+def test_what_was_captured_and_logged_is_stored_when_the_barrier_has_come_back_on_every_back_edge() -> None:
+    machine = head(A, L, M)
+    after(machine, BarrierArrived(A, N1), BarrierArrived(M, N1))
+    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.handle(SnapshotStored(N1)) == [AcknowledgeSnapshot(N1)]
+
+
+def test_a_barrier_that_comes_back_counts_on_arrival_since_what_waits_before_it_is_in_the_log() -> None:
+    machine = head(A, L)
+    assert not machine.takes_on_arrival(L, N1)
+    machine.handle(BarrierArrived(A, N1))
+    assert machine.takes_on_arrival(L, N1)
+    assert not machine.takes_on_arrival(L, N2)
+    assert not machine.takes_on_arrival(A, N1)
+
+
+def test_a_barrier_that_comes_back_before_the_capture_blocks_its_back_edge_until_then() -> None:
+    """Else its later records, which belong to the next checkpoint, were in the captured state."""
+    machine = head(A, L)
+    assert machine.handle(BarrierArrived(L, N1)) == [BlockChannel(L)]
+    assert machine.is_blocked(L)
+    assert machine.handle(BarrierArrived(A, N1)) == [
+        BlockChannel(A),
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        UnblockChannels((A, L)),
+        StoreSnapshot(N1),
+    ]
+    assert machine.logging(L) == ()
+
+
+def test_only_the_back_edges_that_still_owe_the_barrier_at_the_capture_are_logged() -> None:
+    machine = head(A, L, M)
+    assert after(machine, BarrierArrived(M, N1), BarrierArrived(A, N1)) == [
+        BlockChannel(A),
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        UnblockChannels((A, M)),
+        StartLog(N1, (L,)),
+    ]
+
+
+def test_a_back_edge_alone_never_captures() -> None:
+    machine = head(A, L, M)
+    assert after(machine, BarrierArrived(L, N1), BarrierArrived(M, N1)) == [BlockChannel(M)]
+    assert machine.aligning == N1
+
+
+def test_the_next_checkpoint_may_be_captured_while_the_barrier_of_this_one_is_still_going_round() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(A, N2))[-1] == StartLog(N2, (L,))
+    assert machine.logging(L) == (N1, N2)
+    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.logging(L) == (N2,)
+    assert machine.handle(BarrierArrived(L, N2)) == [StopLog(N2, L), StoreSnapshot(N2)]
+
+
+def test_a_newer_barrier_on_a_back_edge_ends_the_log_of_an_older_one_for_nothing() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(L, N2)) == [
+        DiscardSnapshot(N1),
+        DeclineCheckpoint(N1, f"superseded by barrier 2 on {L}"),
+        BlockChannel(L),
+    ]
+    assert machine.logging(L) == ()
+
+
+def test_an_abort_while_logging_discards_and_the_barrier_that_comes_back_is_obsolete() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(A, N1), CheckpointAborted(N1)) == [DiscardSnapshot(N1)]
+    assert machine.logging(L) == ()
+    assert machine.handle(BarrierArrived(L, N1)) == []
+    assert not machine.is_blocked(L)
+    assert machine.dropped == {"obsolete barrier": 1}
+
+
+def test_an_abort_of_one_checkpoint_leaves_the_log_of_the_other() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(A, N2), CheckpointAborted(N1)) == [
+        DiscardSnapshot(N1)
+    ]
+    assert machine.logging(L) == (N2,)
+    assert machine.handle(BarrierArrived(L, N1)) == []
+    assert machine.handle(BarrierArrived(L, N2)) == [StopLog(N2, L), StoreSnapshot(N2)]
+
+
+def test_an_abort_before_the_capture_unblocks_a_back_edge_too() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(L, N1), CheckpointAborted(N1)) == [UnblockChannels((L,))]
+
+
+def test_a_barrier_does_not_come_back_twice() -> None:
+    machine = head(A, L)
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(L, N1), BarrierArrived(L, N1)) == []
+    assert machine.dropped == {"obsolete barrier": 1}
+
+
+def test_announcements_mean_nothing_and_no_alignment_times_out() -> None:
+    machine = head(A, L)
+    assert machine.handle(BarrierAnnounced(A, N1)) == []
+    with pytest.raises(ProtocolError, match="no such timer"):
+        machine.handle(AlignmentTimedOut(N1))

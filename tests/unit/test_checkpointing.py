@@ -1,0 +1,310 @@
+"""Pause, several checkpoints at once, checkpoints on request, halting: as the coordinator sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.simulation.conversation import K0, K1, TASKS, Talk, both, completed, job_rules, paths, snapshot
+
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.effects import (
+    AnswerRequest,
+    AppendEntry,
+    CancelTimer,
+    DeleteParts,
+    JobEffect,
+    StartTimer,
+)
+from crosscut.protocol.events import (
+    CancelRequested,
+    CheckpointRequested,
+    EntryAppended,
+    EntryRefused,
+    StopRequested,
+    Timer,
+)
+from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CommitCheckpoint,
+    ResumeSources,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    TaskQuiet,
+    TriggerCheckpoint,
+)
+
+E1 = Epoch(1)
+N1, N2, N3 = map(CheckpointId, (1, 2, 3))
+
+
+class WithRules(Coordinator):
+    """Several at once, or with a pause."""
+
+    checkpoint_rules = CheckpointRules(True, 1_000, 60_000, 2)
+
+    def __init__(self, rules: JobRules) -> None:
+        super().__init__(replace(rules, checkpoints=self.checkpoint_rules))
+
+
+def talk(**rules: Any) -> Talk:
+    settings = {"periodic": True, "interval_ms": 1_000, "timeout_ms": 60_000, "failures_max": 2} | rules
+    kind = type("Chosen", (WithRules,), {"checkpoint_rules": CheckpointRules(**settings)})
+    found = Talk(kind)
+    found.running()
+    return found
+
+
+def triggered(n: int) -> list[JobEffect]:
+    number = CheckpointId(n)
+    timer = StartTimer(Timer("checkpoint-timeout", E1, number), 60_000)
+    return [*both(TriggerCheckpoint(E1, number)), timer]
+
+
+def aborted(n: int) -> list[JobEffect]:
+    number = CheckpointId(n)
+    return [CancelTimer(Timer("checkpoint-timeout", E1, number)), *both(AbortCheckpoint(E1, number))]
+
+
+def committed(n: int) -> list[JobEffect]:
+    number = CheckpointId(n)
+    return [CancelTimer(Timer("checkpoint-timeout", E1, number)), *both(CommitCheckpoint(E1, number))]
+
+
+TICK = StartTimer(Timer("trigger", E1), 1_000)
+
+
+# Several at once.
+
+
+def test_as_many_as_allowed_are_under_way_at_once() -> None:
+    one = talk(in_flight_max=2)
+    assert one.fire("trigger") == [TICK, *triggered(1)]
+    assert one.fire("trigger") == [TICK, *triggered(2)]
+    assert one.fire("trigger") == [TICK]
+    assert one.coordinator.checkpoint_under_way == 1
+
+
+def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None:
+    one = talk(in_flight_max=3)
+    for _ in range(3):
+        one.fire("trigger")
+    one.message(0, SnapshotAcknowledged(E1, N1, K0, snapshot(K0, 1)))
+    assert one.acknowledge(2) == [AppendEntry(2, completed(2))]
+    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), DeleteParts(paths(1)[:1])]
+    assert one.coordinator.checkpoints_failed == 0
+    assert one.coordinator.checkpoint_under_way == 3
+    assert one.acknowledge(3) == [AppendEntry(3, completed(3))]
+
+
+def test_entries_are_appended_in_the_order_of_ids() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.fire("trigger")
+    assert one.acknowledge(2) == [AppendEntry(2, completed(2))]
+    assert one.acknowledge(1) == [], "its entry would come behind that of 2"
+    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), DeleteParts(paths(1))]
+
+
+def test_one_that_waited_for_a_newer_one_is_appended_if_that_is_refused() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.fire("trigger")
+    one.acknowledge(2)
+    one.acknowledge(1)
+    assert one.hear(EntryRefused(2, "no space")) == [
+        *aborted(2),
+        DeleteParts(paths(2)),
+        AppendEntry(2, completed(1)),
+    ]
+    assert one.hear(EntryAppended(2)) == committed(1)
+
+
+def test_two_entries_are_appended_one_after_the_other() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.fire("trigger")
+    assert one.acknowledge(1) == [AppendEntry(2, completed(1))]
+    assert one.acknowledge(2) == []
+    assert one.hear(EntryAppended(2)) == [AppendEntry(3, completed(2)), *committed(1)]
+    assert one.hear(EntryAppended(3)) == committed(2)
+
+
+def test_an_abort_concerns_one_only() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.fire("trigger")
+    assert one.message(0, SnapshotDeclined(E1, N2, K0, "no")) == aborted(2)
+    assert one.acknowledge(1) == [AppendEntry(2, completed(1))]
+    assert one.fire("trigger") == [TICK, *triggered(3)], "an id is never used again"
+
+
+def test_parts_that_one_under_way_builds_on_are_deleted_only_when_it_does_not_any_more() -> None:
+    one = talk(in_flight_max=2)
+    one.complete(1, 2)
+    one.complete(2, 3)
+    one.fire("trigger")
+    one.fire("trigger")
+    built_on_1 = snapshot(K1, 1)
+    one.message(1, SnapshotAcknowledged(E1, CheckpointId(4), K1, built_on_1))
+    effects = one.acknowledge(3) + one.hear(EntryAppended(4))
+    assert [effect for effect in effects if isinstance(effect, DeleteParts)] == [DeleteParts(paths(1)[:1])]
+    effects = one.message(0, SnapshotDeclined(E1, CheckpointId(4), K0, "no"))
+    assert effects[-1] == DeleteParts(paths(1)[1:])
+
+
+def test_when_the_final_one_is_complete_no_other_is_waited_for() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.fire("trigger")
+    one.acknowledge(1, drained=True)
+    effects = one.hear(EntryAppended(2))
+    assert [effect for effect in aborted(2) if effect not in effects] == []
+    assert one.coordinator.phase is Phase.FINISHING
+    assert one.acknowledge(2, drained=True) == []
+
+
+def test_a_late_or_repeated_acknowledgement_of_any_age_changes_nothing() -> None:
+    one = talk(in_flight_max=3)
+    for _ in range(3):
+        one.fire("trigger")
+    one.acknowledge(2)
+    one.hear(EntryAppended(2))
+    for n in (1, 2, 9):
+        assert one.acknowledge(n) == []
+    assert one.coordinator.checkpoint_under_way == 3
+
+
+# The pause.
+
+
+def test_one_that_falls_due_in_the_pause_starts_at_its_end() -> None:
+    one = talk(pause_ms=500)
+    one.fire("trigger")
+    one.acknowledge(1)
+    assert one.hear(EntryAppended(2)) == [*committed(1), StartTimer(Timer("pause", E1), 500)]
+    assert one.fire("trigger") == [TICK]
+    assert one.fire("pause") == triggered(2)
+
+
+def test_a_pause_in_which_none_falls_due_just_ends() -> None:
+    one = talk(pause_ms=500)
+    one.complete(1, 2)
+    assert one.fire("pause") == []
+    assert one.fire("trigger") == [TICK, *triggered(2)]
+
+
+def test_the_pause_begins_at_the_end_of_a_failed_one_too() -> None:
+    one = talk(pause_ms=500)
+    one.fire("trigger")
+    assert one.fire("checkpoint-timeout", 1, 1)[-1] == StartTimer(Timer("pause", E1), 500)
+    assert one.fire("trigger") == [TICK]
+
+
+# On request.
+
+
+def test_a_request_starts_a_checkpoint_now_and_is_answered_when_it_is_complete() -> None:
+    one = talk(pause_ms=500)
+    one.complete(1, 2)
+    assert one.hear(CheckpointRequested(7)) == triggered(2), "the pause is for the periodic ones"
+    one.acknowledge(2)
+    assert AnswerRequest(7, completed(2)) in one.hear(EntryAppended(3))
+
+
+def test_a_request_that_finds_no_place_has_the_next_one() -> None:
+    one = talk()
+    one.fire("trigger")
+    assert one.hear(CheckpointRequested(7)) == []
+    one.acknowledge(1)
+    assert one.hear(EntryAppended(2)) == [*committed(1), *triggered(2)], "1 may lack what 7 wants in it"
+    one.acknowledge(2)
+    assert one.hear(EntryAppended(3)) == [*committed(2), AnswerRequest(7, completed(2))]
+
+
+def test_several_requests_may_share_one_checkpoint() -> None:
+    one = talk()
+    one.fire("trigger")
+    one.hear(CheckpointRequested(7), CheckpointRequested(8))
+    one.acknowledge(1)
+    one.hear(EntryAppended(2))
+    one.acknowledge(2)
+    assert one.hear(EntryAppended(3))[-2:] == [
+        AnswerRequest(7, completed(2)),
+        AnswerRequest(8, completed(2)),
+    ]
+
+
+def test_a_newer_checkpoint_that_is_complete_first_answers_a_request() -> None:
+    one = talk(in_flight_max=2)
+    one.hear(CheckpointRequested(7))
+    one.fire("trigger")
+    one.acknowledge(2)
+    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), AnswerRequest(7, completed(2))]
+
+
+def test_a_request_is_told_when_its_checkpoint_has_failed() -> None:
+    one = talk()
+    one.hear(CheckpointRequested(7))
+    assert one.message(0, SnapshotDeclined(E1, N1, K0, "no space")) == [
+        *aborted(1),
+        AnswerRequest(7, None, f"checkpoint 1 has failed: task {K0} declined: no space"),
+    ]
+
+
+def test_a_failover_fails_the_requests_under_way_and_keeps_those_that_wait() -> None:
+    one = talk()
+    one.hear(CheckpointRequested(7), CheckpointRequested(8))
+    effects = one.failed()
+    answers = [effect.request for effect in effects if isinstance(effect, AnswerRequest)]
+    assert answers == [7]
+    one.hear(EntryAppended(2))
+    assert one.ready(2)[-3:-1] == both(TriggerCheckpoint(Epoch(2), N2))
+
+
+def test_a_request_in_a_job_that_is_starting_waits_until_records_flow() -> None:
+    one = Talk()
+    one.gathering()
+    assert one.hear(CheckpointRequested(7)) == []
+    one.register()
+    assert one.ready()[-3:] == triggered(1)
+
+
+@pytest.mark.parametrize("end", [CancelRequested(), StopRequested()])
+def test_the_end_of_the_job_answers_whoever_still_waits(end: Any) -> None:
+    one = Talk()
+    one.gathering()
+    one.hear(CheckpointRequested(7))
+    effects = one.hear(end)
+    assert [effect.request for effect in effects if isinstance(effect, AnswerRequest)] == [7]
+    assert one.hear(CheckpointRequested(8)) == [AnswerRequest(8, None, "the job is over")]
+
+
+# Halting.
+
+
+def test_when_every_task_is_quiet_all_capture_and_when_it_is_complete_all_go_on() -> None:
+    one = talk()
+    one.fire("trigger")
+    for task in TASKS[:-1]:
+        assert one.message(task.index, TaskQuiet(E1, N1, task)) == []
+        assert one.message(task.index, TaskQuiet(E1, N1, task)) == [], "remembered, not counted"
+    assert one.message(1, TaskQuiet(E1, N1, TASKS[-1])) == both(CaptureSnapshots(E1, N1))
+    one.acknowledge(1)
+    assert one.hear(EntryAppended(2)) == [*committed(1), *both(ResumeSources(E1, N1))]
+
+
+def test_a_quiet_task_of_a_checkpoint_that_is_over_is_dropped() -> None:
+    one = talk()
+    assert one.message(0, TaskQuiet(E1, N1, K0)) == []
+    one.fire("trigger")
+    one.fire("checkpoint-timeout", 1, 1)
+    assert one.message(0, TaskQuiet(E1, N1, K0)) == []
+
+
+def test_the_default_is_one_at_a_time_without_a_pause() -> None:
+    assert (job_rules().checkpoints.in_flight_max, job_rules().checkpoints.pause_ms) == (1, 0)

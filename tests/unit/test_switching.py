@@ -1,0 +1,155 @@
+"""One test for each sentence of the algorithm in `crosscut.protocol.switching`."""
+
+import pytest
+
+from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.protocol.effects import (
+    BlockChannel,
+    CaptureState,
+    DeclineCheckpoint,
+    DiscardSnapshot,
+    ForwardBarrier,
+    OvertakeWithBarrier,
+    StartAlignmentTimer,
+    StartLog,
+    StopLog,
+    StoreSnapshot,
+    TaskEffect,
+    UnblockChannels,
+)
+from crosscut.protocol.events import (
+    AlignmentTimedOut,
+    BarrierAnnounced,
+    BarrierArrived,
+    CheckpointAborted,
+    CheckpointTriggered,
+    TaskEvent,
+)
+from crosscut.protocol.switching import AlignedThenUnaligned
+
+HERE = TaskId(VertexId("join"), 0)
+A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
+N1, N2 = CheckpointId(1), CheckpointId(2)
+
+
+def join(*inputs: ChannelId) -> AlignedThenUnaligned:
+    return AlignedThenUnaligned(inputs, frozenset((L,)) & frozenset(inputs))
+
+
+def after(machine: AlignedThenUnaligned, *events: TaskEvent) -> list[TaskEffect]:
+    """Return the effects of the last of `events`."""
+    effects: list[TaskEffect] = []
+    for event in events:
+        effects = machine.handle(event)
+    return effects
+
+
+def test_each_checkpoint_starts_aligned() -> None:
+    machine = join(A, B)
+    assert machine.handle(BarrierArrived(A, N1)) == [BlockChannel(A)]
+    assert machine.is_blocked(A)
+    assert not machine.takes_on_arrival(B, N1)
+    assert machine.handle(BarrierArrived(B, N1)) == [
+        BlockChannel(B),
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        UnblockChannels((A, B)),
+        StoreSnapshot(N1),
+    ]
+
+
+def test_a_source_sends_its_barrier_behind_what_it_has_sent() -> None:
+    assert join().handle(CheckpointTriggered(N1)) == [
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        StoreSnapshot(N1),
+    ]
+
+
+def test_the_clock_starts_when_the_barrier_is_first_seen_in_any_input_queue() -> None:
+    machine = join(A, B)
+    assert machine.announces_barriers
+    assert machine.handle(BarrierAnnounced(B, N1)) == [StartAlignmentTimer(N1)]
+    assert machine.handle(BarrierAnnounced(A, N1)) == []
+    assert machine.handle(BarrierAnnounced(A, N2)) == [StartAlignmentTimer(N2)]
+
+
+def test_no_clock_starts_for_a_barrier_that_is_obsolete() -> None:
+    machine = join(A, B)
+    machine.handle(CheckpointAborted(N1))
+    assert machine.handle(BarrierAnnounced(B, N1)) == []
+
+
+def test_a_timeout_during_alignment_captures_overtakes_unblocks_and_logs_the_rest() -> None:
+    machine = join(A, B)
+    assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1)) == [
+        CaptureState(N1),
+        OvertakeWithBarrier(N1),
+        UnblockChannels((A,)),
+        StartLog(N1, (B,)),
+    ]
+    assert not machine.is_blocked(A)
+    assert (machine.logging(A), machine.logging(B)) == ((), (N1,))
+    assert machine.takes_on_arrival(B, N1)
+    assert machine.handle(BarrierArrived(B, N1)) == [StopLog(N1, B), StoreSnapshot(N1)]
+
+
+def test_a_timeout_before_any_barrier_was_delivered_logs_every_input() -> None:
+    """What waits before the barrier can't be delivered: that is the very case to switch in."""
+    machine = join(A, B)
+    assert after(machine, BarrierAnnounced(A, N1), AlignmentTimedOut(N1)) == [
+        CaptureState(N1),
+        OvertakeWithBarrier(N1),
+        StartLog(N1, (A, B)),
+    ]
+
+
+def test_a_back_edge_that_owes_the_barrier_is_logged_like_the_others() -> None:
+    machine = join(A, L)
+    assert after(machine, BarrierAnnounced(A, N1), AlignmentTimedOut(N1))[-1] == StartLog(N1, (A, L))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (BarrierArrived(A, N1), BarrierArrived(B, N1)),
+        (BarrierArrived(A, N1), CheckpointAborted(N1)),
+        (CheckpointAborted(N1),),
+        (BarrierArrived(A, N1), AlignmentTimedOut(N1)),
+    ],
+)
+def test_a_timeout_after_the_alignment_means_nothing(before: tuple[TaskEvent, ...]) -> None:
+    machine = join(A, B)
+    after(machine, *before)
+    assert machine.handle(AlignmentTimedOut(N1)) == []
+    assert machine.dropped["alignment over before its timeout"] == 1
+
+
+def test_a_timeout_of_a_later_checkpoint_does_not_touch_the_alignment_of_this_one() -> None:
+    machine = join(A, B)
+    assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N2)) == []
+    assert machine.aligning == N1
+    assert machine.dropped == {"timeout of another alignment": 1}
+
+
+def test_the_next_checkpoint_starts_aligned_again() -> None:
+    machine = join(A, B)
+    after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1), BarrierArrived(B, N1))
+    assert machine.handle(BarrierArrived(A, N2)) == [BlockChannel(A)]
+
+
+def test_a_newer_barrier_gives_a_log_up_and_aligns() -> None:
+    machine = join(A, B)
+    assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1), BarrierArrived(B, N2)) == [
+        DiscardSnapshot(N1),
+        DeclineCheckpoint(N1, f"superseded by barrier 2 on {B}"),
+        BlockChannel(B),
+    ]
+
+
+def test_an_abort_after_the_switch_discards() -> None:
+    machine = join(A, B)
+    assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1), CheckpointAborted(N1)) == [
+        DiscardSnapshot(N1)
+    ]
+    assert machine.handle(BarrierArrived(B, N1)) == []

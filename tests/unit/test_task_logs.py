@@ -1,0 +1,400 @@
+"""What a task does for a protocol that logs: logs, replay, overtaking, the look into the queues, loops."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from crosscut.batch import Batch
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.keys import KeyRouter
+from crosscut.operators.operator import Operator
+from crosscut.operators.stateless import Map
+from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SnapshotDeclined
+from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.protocol.switching import AlignedThenUnaligned
+from crosscut.protocol.unaligned import UnalignedBarriers
+from crosscut.runtime.items import Barrier, EndOfInput, LoggedBatch
+from crosscut.runtime.partitioning import build_output
+from crosscut.runtime.queues import SpillingQueue
+from crosscut.runtime.task import CancelStore, StoreFrozen, Task, WaitForAlignment
+from crosscut.wire.batches import decode_batch, encode_batch
+
+HERE = TaskId(VertexId("here"), 0)
+A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
+L = ChannelId(1, TaskId(VertexId("body"), 0), HERE)
+X, Y = (ChannelId(2, HERE, TaskId(VertexId("after"), index)) for index in range(2))
+N1, N2, N3 = map(CheckpointId, (1, 2, 3))
+EPOCH = Epoch(4)
+END = EndOfInput()
+LOG_PART = Part("parts/1/here-0-4-ab", 9, "00")
+
+
+def task_of(
+    protocol: type[SnapshotProtocol],
+    *chain: Operator,
+    inputs: tuple[ChannelId, ...] = (A, L),
+    outputs: tuple[ChannelId, ...] = (X, Y),
+    rows: int = 100,
+    replay: Sequence[LoggedBatch] = (),
+    ended: bool = False,
+) -> Task:
+    back_edges = frozenset((L,)) & frozenset(inputs)
+    output = build_output(
+        "broadcast", outputs, batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    return Task(
+        task_id=HERE,
+        epoch=EPOCH,
+        protocol=protocol(inputs, back_edges),
+        inputs={one: SpillingQueue() if one in back_edges else deque() for one in inputs},
+        back_edges=back_edges,
+        chain=chain,
+        outputs=[output],
+        batch_rows=rows,
+        replay=replay,
+        ended=ended,
+    )
+
+
+def logged(channel: ChannelId, *records: Any, by_sender: bool = False) -> LoggedBatch:
+    return LoggedBatch(channel, encode_batch(Batch(list(records))), len(records), by_sender)
+
+
+def offer(task: Task, channel: ChannelId, *items: Any) -> None:
+    for item in items:
+        task.offer(channel, Batch(item) if isinstance(item, list) else item)
+
+
+def work(task: Task) -> None:
+    while task.has_work:
+        task.run()
+
+
+def sent(task: Task) -> list[Any]:
+    items, task.outbox = task.outbox, []
+    return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
+
+
+def said(task: Task) -> list[Any]:
+    messages, task.messages = task.messages, []
+    return messages
+
+
+def asked(task: Task) -> list[Any]:
+    jobs, task.jobs = task.jobs, []
+    return jobs
+
+
+def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]]:
+    """Return the log of each snapshot that is to be stored now: (channel, records, by the sender)."""
+    return {
+        job.frozen.checkpoint_id: [
+            (one.channel, decode_batch(one.data).records, one.by_sender) for one in job.frozen.log
+        ]
+        for job in asked(task)
+        if isinstance(job, StoreFrozen)
+    }
+
+
+def wait_in_front_of(task: Task, channel: ChannelId) -> list[Any]:
+    return [item.records if isinstance(item, Batch) else item for item in task._queues[channel]]
+
+
+# Logs of back edges.
+
+
+def test_what_arrives_on_a_back_edge_between_capture_and_return_is_logged_and_processed_as_usual() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, L, [1])
+    work(task)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [2])
+    work(task)
+    offer(task, L, [3], Barrier(N1), [4])
+    work(task)
+    task.flush()
+    assert stored_logs(task) == {1: [(L, [2], False), (L, [3], False)]}
+    assert sent(task) == [
+        (X, [1]), (Y, [1]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [2, 3, 4]), (Y, [2, 3, 4]),
+    ]  # fmt: skip
+
+
+def test_what_waits_in_a_back_edge_at_the_capture_is_logged() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, Barrier(N1))
+    offer(task, L, [1], [2])
+    task.run()
+    offer(task, L, Barrier(N1))
+    assert stored_logs(task) == {1: [(L, [1], False), (L, [2], False)]}
+
+
+def test_a_barrier_that_waits_behind_it_has_come_back_and_is_not_delivered_again() -> None:
+    task = task_of(UnalignedBarriers, inputs=(A, B))
+    switching = task_of(AlignedThenUnaligned, inputs=(A, B))
+    for one in (task, switching):
+        offer(one, A, [1], Barrier(N1), [2])
+        offer(one, B, [3], Barrier(N1))
+    assert asked(switching) == [WaitForAlignment(N1)]
+    switching.alignment_timed_out(N1)
+    assert stored_logs(switching) == {1: [(A, [1], False), (B, [3], False)]}
+    assert wait_in_front_of(switching, A) == [[1], [2]]
+    assert wait_in_front_of(switching, B) == [[3]]
+    assert stored_logs(task) == {1: [(A, [1], False), (B, [3], False)]}
+
+
+def test_records_are_logged_as_they_were_when_they_arrived() -> None:
+    def spoil(record: list[int]) -> list[int]:
+        record.append(0)
+        return record
+
+    task = task_of(AlignedBarriers, Map("spoil", spoil))
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [[7]])
+    work(task)
+    offer(task, L, Barrier(N1))
+    assert stored_logs(task) == {1: [(L, [[7]], False)]}
+
+
+def test_two_logs_at_once_hold_what_arrives_once_each() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [1])
+    work(task)
+    offer(task, A, Barrier(N2))
+    work(task)
+    offer(task, L, [2], Barrier(N1), [3], Barrier(N2), [4])
+    assert stored_logs(task) == {
+        1: [(L, [1], False), (L, [2], False)],
+        2: [(L, [2], False), (L, [3], False)],
+    }
+
+
+def test_an_aborted_log_is_forgotten() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [1])
+    task.abort(N1)
+    offer(task, L, Barrier(N1))
+    work(task)
+    assert asked(task) == [CancelStore(N1)]
+    assert said(task) == []
+
+
+def test_a_superseded_log_is_declined() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [1], Barrier(N2))
+    work(task)
+    assert asked(task) == [CancelStore(N1)]
+    assert said(task) == [SnapshotDeclined(EPOCH, N1, HERE, f"superseded by barrier 2 on {L}")]
+
+
+# Acknowledgements.
+
+
+def test_the_acknowledgement_says_where_the_log_is_and_how_many_records_it_holds() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [1, 2], [3], Barrier(N1))
+    task.snapshot_stored(N1, None, 5, LOG_PART)
+    assert said(task) == [
+        SnapshotAcknowledged(EPOCH, N1, HERE, Snapshot(log=(LOG_PART,), in_flight=3, freeze_us=5))
+    ]
+
+
+def test_a_task_that_has_ended_is_not_drained_while_its_log_holds_records() -> None:
+    task = task_of(AlignedBarriers, ended=True)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, [1], Barrier(N1))
+    task.snapshot_stored(N1, None, 0, LOG_PART)
+    assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True, drained=False)
+
+
+# Replay.
+
+
+def test_the_log_is_replayed_in_order_before_any_new_input() -> None:
+    task = task_of(AlignedBarriers, replay=[logged(L, 1), logged(L, 2, 3)], outputs=(X,))
+    offer(task, L, [4])
+    work(task)
+    task.flush()
+    assert sent(task) == [(X, [1, 2, 3, 4])]
+
+
+def test_what_the_sender_has_to_send_again_leaves_before_anything_else_and_is_not_processed() -> None:
+    task = task_of(
+        UnalignedBarriers,
+        Map("negative", lambda number: -number),
+        inputs=(A,),
+        replay=[logged(X, 1, by_sender=True), logged(A, 2), logged(Y, 3, by_sender=True)],
+    )
+    work(task)
+    task.flush()
+    assert sent(task) == [(X, [1]), (Y, [3]), (X, [-2]), (Y, [-2])]
+
+
+@pytest.mark.parametrize("processed_first", [False, True])
+def test_a_checkpoint_during_the_replay_holds_what_is_not_processed_yet_once(processed_first: bool) -> None:
+    task = task_of(AlignedBarriers, replay=[logged(L, 1), logged(L, 2)])
+    if processed_first:
+        task.run()
+    offer(task, L, [3])
+    offer(task, A, Barrier(N1))
+    # The barrier is served in turn with the replay: what is left of it then is in the log.
+    while not sent(task):
+        task.run()
+    offer(task, L, [4], Barrier(N1))
+    (log,) = stored_logs(task).values()
+    rest = [records for _, records, _ in log]
+    assert rest == [[n] for n in range(5 - len(rest), 5)]
+    assert all(channel == L and not by_sender for channel, _, by_sender in log)
+
+
+def test_an_unaligned_checkpoint_before_anything_was_replayed_holds_all_of_it_once() -> None:
+    replay = [logged(A, 1), logged(A, 2), logged(X, 9, by_sender=True)]
+    task = task_of(UnalignedBarriers, inputs=(A,), replay=replay)
+    offer(task, A, [3], Barrier(N1))
+    assert stored_logs(task) == {
+        1: [(X, [9], True), (A, [1], False), (A, [2], False), (A, [3], False)],
+    }
+    assert sent(task) == [(X, Barrier(N1)), (X, [9]), (Y, Barrier(N1))]
+
+
+def test_replayed_records_keep_their_keys() -> None:
+    one = LoggedBatch(A, encode_batch(Batch(["r"], ["k"])), 1, by_sender=False)
+    task = task_of(AlignedBarriers, inputs=(A,), replay=[one])
+    (item,) = task._queues[A]
+    assert isinstance(item, Batch)
+    assert (item.records, item.keys) == (["r"], ["k"])
+
+
+# Overtaking.
+
+
+def clogged(*items: Any) -> Task:
+    """Return a task whose output X takes nothing more, with `items` waiting there."""
+    task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X, Y))
+    task.unsent[X].extend(Batch(item) if isinstance(item, list) else item for item in items)
+    return task
+
+
+def waiting(task: Task, channel: ChannelId) -> list[Any]:
+    return [item.records if isinstance(item, Batch) else item for item in task.unsent[channel]]
+
+
+def test_the_barrier_gets_ahead_of_what_a_channel_has_not_taken_and_that_is_logged() -> None:
+    task = clogged([1], [2])
+    offer(task, A, Barrier(N1))
+    assert sent(task) == [(Y, Barrier(N1))]
+    assert waiting(task, X) == [Barrier(N1), [1], [2]]
+    assert stored_logs(task) == {1: [(X, [1], True), (X, [2], True)]}
+
+
+def test_it_stays_behind_older_barriers_that_overtook_the_same_records() -> None:
+    task = clogged([1])
+    offer(task, A, Barrier(N1), Barrier(N2))
+    assert waiting(task, X) == [Barrier(N1), Barrier(N2), [1]]
+    assert stored_logs(task) == {1: [(X, [1], True)], 2: [(X, [1], True)]}
+
+
+def test_it_gets_ahead_of_what_waits_in_the_output_buffers_too() -> None:
+    task = task_of(UnalignedBarriers, inputs=(A,))
+    offer(task, A, [1])
+    work(task)
+    assert task.has_buffered
+    offer(task, A, Barrier(N1))
+    assert sent(task) == [(X, Barrier(N1)), (X, [1]), (Y, Barrier(N1)), (Y, [1])]
+    assert stored_logs(task) == {1: [(X, [1], True), (Y, [1], True)]}
+
+
+def test_what_is_produced_after_the_barrier_stays_behind_it() -> None:
+    task = clogged([1])
+    offer(task, A, Barrier(N1), [2])
+    work(task)
+    task.flush()
+    assert waiting(task, X) == [Barrier(N1), [1]]
+    assert sent(task) == [(Y, Barrier(N1)), (X, [2]), (Y, [2])]
+
+
+def test_the_end_of_input_is_overtaken_and_not_logged() -> None:
+    """A task that has ended says so again after a restore."""
+    task = clogged(END)
+    offer(task, A, Barrier(N1))
+    assert waiting(task, X) == [Barrier(N1), END]
+    assert stored_logs(task) == {1: []}
+
+
+# Unaligned inputs.
+
+
+def test_an_unaligned_barrier_counts_on_arrival_and_what_waits_before_it_is_logged() -> None:
+    task = task_of(UnalignedBarriers, inputs=(A, B))
+    offer(task, A, [1], Barrier(N1), [2])
+    assert wait_in_front_of(task, A) == [[1], [2]]
+    assert stored_logs(task) == {}
+    offer(task, B, [3])
+    work(task)
+    offer(task, B, [4], Barrier(N1))
+    assert stored_logs(task) == {1: [(A, [1], False), (B, [3], False), (B, [4], False)]}
+
+
+def test_an_unaligned_barrier_that_comes_back_on_a_back_edge_ends_its_log() -> None:
+    task = task_of(UnalignedBarriers)
+    offer(task, L, [1])
+    offer(task, A, Barrier(N1))
+    offer(task, L, [2], Barrier(N1), [3])
+    assert stored_logs(task) == {1: [(L, [1], False), (L, [2], False)]}
+
+
+def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
+    task = task_of(AlignedThenUnaligned, inputs=(A, B))
+    offer(task, A, Barrier(N1), [1])
+    work(task)
+    offer(task, B, [2])
+    task.alignment_timed_out(N1)
+    assert stored_logs(task) == {}
+    offer(task, B, Barrier(N1))
+    assert stored_logs(task) == {1: [(B, [2], False)]}
+    work(task)
+    task.flush()
+    assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2])]
+
+
+# The end of loops.
+
+
+def test_close_loops_ends_the_back_edges_and_so_the_task() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, END)
+    work(task)
+    assert sent(task) == []
+    task.close_loops()
+    work(task)
+    assert sent(task) == [(X, END), (Y, END)]
+
+
+def test_the_end_that_then_comes_around_the_loop_is_not_a_second_end() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, END)
+    task.close_loops()
+    offer(task, L, END)
+    work(task)
+    assert sent(task) == [(X, END), (Y, END)]
+
+
+def test_close_loops_means_nothing_to_a_task_without_back_edges() -> None:
+    task = task_of(AlignedBarriers, inputs=(A, B))
+    task.close_loops()
+    assert not task.has_work
