@@ -21,8 +21,8 @@ class Restart:
     Attributes:
         failures: Failures tolerated within the window; one more fails the job. 0: the first does.
         window: Duration; failures older than this are forgotten.
-        delay: Duration before the first restart since a checkpoint was completed. Defaults to none at all: the
-            first failure is most often a lost process, and waiting would not bring it back.
+        delay: Duration before the first restart since a checkpoint was completed. Defaults to none at
+            all: the first failure is most often a lost process, and waiting would not bring it back.
         delay_step: Duration before the second one in a row; doubles for each one after it.
         delay_max: Duration; the delay grows no further.
     """
@@ -54,8 +54,8 @@ class Settings:
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
-        snapshots: "aligned" (exactly once), or "none" (no checkpoints while running, no recovery:
-            a failure ends the job; output is committed at the end).
+        snapshots: "aligned" (exactly once), or "none" (no checkpoint before the end of the input:
+            all output is committed then, and a failure before it starts from the beginning).
         linger: How long a batch that is not full may wait for more records.
         batch_rows: Records in a full batch.
         restart: What happens after a failure.

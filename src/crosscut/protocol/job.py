@@ -370,7 +370,7 @@ class Coordinator:
         timeout_s = self._rules.heartbeat_timeout_ms / 1000
         return (
             f"its process has ended ({reason}) after a call had held it up for "
-            f"heartbeat_timeout={timeout_s:g} s; the stack of that call is on the standard error of the worker"
+            f"heartbeat_timeout={timeout_s:g} s; its stack is on the standard error of the worker"
         )
 
     def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
