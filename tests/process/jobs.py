@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
+
 import crosscut as cc
-from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.runtime.failpoints import VARIABLE, Plan, parsed
 from crosscut.store.checkpoint_store import open_store
@@ -201,12 +202,12 @@ class NumberedJob:
     def _split_of_each(self, numbers: list[int]) -> list[list[int]]:
         splits: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number in numbers:
-            branch, first = 0, 0
-            for branch, count in enumerate(self.counts()):
+            first = 0
+            for count in self.counts():
                 if number < first + count:
                     break
                 first += count
-            splits[branch, (number - first) % self.parallelism].append(number)
+            splits[first, (number - first) % self.parallelism].append(number)
         return list(splits.values())
 
 
@@ -343,16 +344,21 @@ def shaken(one: Record) -> Record:
     return one
 
 
-# A driver of its own: `python jobs.py DIRECTORY COUNT RATE`.
+# A driver of its own: `python jobs.py DIRECTORY COUNT RATE [SETTINGS [theirs]]`.
 
 
-def driver_main(directory: Path, count: int, rate: float, **settings: Any) -> None:
+def driver_main(directory: str, count: str, rate: str, settings: str = "{}", spark: str = "ours") -> None:
     """Run a job and report on standard output: one JSON object a line."""
-    job = NumberedJob(directory, count=count, rate=rate, settings=settings).start()
+    context = None
+    if spark == "theirs":
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        context = SparkContext("local[4,4]", "theirs")
+    numbered = NumberedJob(Path(directory), count=int(count), rate=float(rate), settings=json.loads(settings))
 
     def report(**found: Any) -> None:
         print(json.dumps(found), flush=True)
 
+    job = numbered.start(context)
     try:
         reported: list[int] = []
         while not job.wait(0.05):
@@ -368,8 +374,4 @@ def driver_main(directory: Path, count: int, rate: float, **settings: Any) -> No
 
 
 if __name__ == "__main__":
-    driver_main(
-        Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), **json.loads((sys.argv[4:] or ["{}"])[0])
-    )
-
-_ = CheckpointId
+    driver_main(*sys.argv[1:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 import jobs
 import pytest
 from jobs import Armed, NumberedJob, children_of, is_gone, pending_handles, until
+
+import crosscut
 
 
 class Driver:
@@ -105,8 +108,7 @@ def resume(numbered: NumberedJob, started: Any) -> Any:
 @pytest.mark.parametrize(
     "rule",
     [
-        "driver.acknowledged:kill:5",  # one of four acknowledgements is in
-        "driver.acknowledged:kill:7",  # three of four
+        "driver.acknowledged:kill:6",  # two of four acknowledgements are in
         "driver.append:kill:2",  # all are in, no log entry
         "driver.appended:kill:2",  # the log entry is durable, nobody knows
         "driver.completed:kill:2",  # ... the coordinator knows
@@ -218,3 +220,52 @@ def test_a_second_driver_takes_a_running_job_over(
     assert older.wait() == 0, older.errors
     assert older.reports[-1]["status"] == "fenced"
     numbered.check_output_is_exact()
+
+
+JUMPING_CLOCK = """
+import os, random, time
+true_ns = time.time_ns
+def jumping_ns():
+    return true_ns() + random.choice((-1, 0, 1)) * 3_600 * 10**9
+time.time_ns = jumping_ns
+time.time = lambda: jumping_ns() / 1e9
+open(os.path.join(os.path.dirname(__file__), f"read-by-{os.getpid()}"), "w").close()
+"""
+
+
+def test_a_wall_clock_that_jumps_by_hours_changes_nothing(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """I-1: in the driver and in every worker, with a failover in between."""
+    numbered = NumberedJob(tmp_path, count=20_000)
+    clock = tmp_path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    path = os.pathsep.join([str(clock), *filter(None, sys.path)])
+    armed = Armed(tmp_path / "failpoints", ("snapshot.stored:kill:5:0",))
+    driver = drive(numbered, {"PYTHONPATH": path, **armed.environment})
+    assert driver.wait() == 0, driver.errors
+    assert driver.reports[-1] == {"status": "finished"}
+    assert armed.fired
+    readers = {int(one.name.rpartition("-")[2]) for one in clock.glob("read-by-*")}
+    # Workers are forked from Spark's daemon, which has read it for them.
+    assert driver.pid in readers
+    assert len(readers) >= 2
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+def test_only_one_place_reads_the_wall_clock_and_only_to_show_it() -> None:
+    """I-1: whatever needs time takes it from the monotonic clock."""
+    root = Path(crosscut.__file__).parent
+    reads = re.compile(r"time\.time\(|time\.time_ns|datetime\.now|utcnow|time\.localtime|date\.today")
+    core = ("protocol", "runtime", "operators", "state", "store", "wire", "connectors", "graph", "spark")
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for package in core
+        for path in sorted((root / package).rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if reads.search(line)
+    ]
+    assert len(found) == 1, found
+    assert found[0].startswith("runtime/driver.py: clock = ClockRead(")

@@ -25,9 +25,29 @@ def run_and_check(numbered: NumberedJob, started: Any) -> Any:
 
 
 def test_a_run_without_failures_is_exact(tmp_path: Path, started: Any) -> None:
-    """The oracle accepts what it has to accept."""
-    job = run_and_check(NumberedJob(tmp_path), started)
+    """The oracle accepts what it has to accept, and refuses what it has to refuse."""
+    numbered = NumberedJob(tmp_path, count=10_000)
+    job = run_and_check(numbered, started)
     assert job.progress()["restarts"] == 0
+    parts = [part for entry in numbered.completed() for one in entry.snapshots for part in one.snapshot.parts]
+    assert any(part.path for part in parts), "the state is large enough to be in files"
+    (first, second, *_) = sorted(numbered.out.iterdir())
+    good = first.read_bytes()
+    lines = good.splitlines(keepends=True)
+    for bad in (
+        b"".join(lines[1:]),  # lost
+        b"".join([lines[0], *lines]),  # twice
+        b"".join([*lines[1:], lines[0]]),  # out of order, as its key comes again
+        good + second.read_bytes(),
+    ):
+        first.write_bytes(bad)
+        with pytest.raises(AssertionError):
+            numbered.check_output_is_exact()
+    first.write_bytes(good)
+    numbered.check_output_is_exact()
+    (numbered.out / first.name.replace("part-00000-0", "part-00000-9")).write_bytes(b"")
+    with pytest.raises(AssertionError):
+        numbered.check_nothing_is_visible_too_early()
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])

@@ -11,17 +11,15 @@ import itertools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Once, Record, until
+from jobs import NumberedJob, Once, Record
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, JobFailedError
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 
 BAD = 4_000
@@ -89,16 +87,14 @@ class Bad:
         return one
 
 
-@dataclass(frozen=True)
-class BadWhenPickled:
-    number: int
-
-    def __reduce__(self) -> Any:
-        raise TypeError("the user's own words")
-
-
 HARMS = [
-    raises, raises_oddly, raises_stop_iteration, exits, interrupts, exits_at_once, crashes,
+    raises,
+    raises_oddly,
+    raises_stop_iteration,
+    exits,
+    interrupts,
+    exits_at_once,
+    crashes,
 ]
 HANGS = [never_ends, sleeps_for_ever, sleeps_in_c]
 
@@ -195,18 +191,12 @@ def test_what_always_hangs_ends_the_job_with_the_reason(
         assert "heartbeat_timeout=0.6 s" in text
 
 
-def endless(_: Record) -> Any:
-    return itertools.repeat("x" * 10)
-
-
 def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) -> None:
     """L1: flat_map takes everything that the function yields, so it never gives the loop back."""
     flow = cc.Flow("endless")
     source = flow.source(cc.generate(lambda i: i, count=10))
     source.flat_map(lambda _: itertools.repeat(1)).sink(cc.files.jsonl(tmp_path / "out"))
-    job = started(
-        Written(flow, tmp_path, {"heartbeat_timeout": "400ms", "restart": cc.Restart(failures=0)})
-    )
+    job = started(Written(flow, tmp_path, {"heartbeat_timeout": "400ms", "restart": cc.Restart(failures=0)}))
     assert "heartbeat_timeout=0.4 s" in failure(job, started)
 
 
@@ -367,4 +357,17 @@ def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
     numbered.check_output_is_exact()
 
 
-_ = (ConnectorError, JobFailedError, until, time)
+def test_a_sink_that_hangs_when_it_is_closed_is_ended_by_the_watchdog(tmp_path: Path, started: Any) -> None:
+    """L2: in close, behind a failure and at the end of the job."""
+    numbered = SinkJob(
+        tmp_path,
+        count=10_000,
+        hook=Bad(raises, Once(tmp_path / "first")),
+        method="close",
+        harm=sleeps_for_ever,
+        is_once=False,
+        settings={"heartbeat_timeout": "600ms"},
+    )
+    started.finish(started(numbered), numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()

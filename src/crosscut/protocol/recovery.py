@@ -76,7 +76,8 @@ def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | Alr
     if newest.fingerprint != job.fingerprint:
         return NotThisJob(
             f"it holds the state of a different graph: expected fingerprint {job.fingerprint[:12]}, "
-            f"found {newest.fingerprint[:12]} (claimed by {newest.description}); choose another "
+            f"found {newest.fingerprint[:12]} (claimed by {newest.description}, with "
+            f"max_parallelism={newest.max_parallelism}); choose another "
             f"checkpoint_dir, or run the flow that it belongs to"
         )
     if newest.max_parallelism != job.max_parallelism:
