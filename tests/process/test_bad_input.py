@@ -376,7 +376,7 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
     arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps({"checkpoint_interval": "1h"})]
     ran = subprocess.run(
         [sys.executable, jobs.__file__, *arguments],
-        preexec_fn=limited,  # noqa: PLW1509
+        preexec_fn=limited,
         capture_output=True,
         text=True,
         timeout=100,
