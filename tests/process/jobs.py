@@ -344,13 +344,17 @@ def shaken(one: Record) -> Record:
     return one
 
 
-# A driver of its own: `python jobs.py DIRECTORY COUNT RATE [SETTINGS [theirs]]`.
+# A driver of its own: `python jobs.py DIRECTORY COUNT RATE [SETTINGS [ours|theirs]]`.
 
 
-def driver_main(directory: str, count: str, rate: str, settings: str = "{}", spark: str = "ours") -> None:
-    """Run a job and report on standard output: one JSON object a line."""
+def driver_main(directory: str, count: str, rate: str, settings: str = "{}", whose: str = "") -> None:
+    """Run a job and report on standard output: one JSON object a line.
+
+    Args:
+        whose: If given, whose SparkContext it is; and nothing is done but to wait.
+    """
     context = None
-    if spark == "theirs":
+    if whose == "theirs":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context = SparkContext("local[4,4]", "theirs")
     numbered = NumberedJob(Path(directory), count=int(count), rate=float(rate), settings=json.loads(settings))
@@ -361,7 +365,7 @@ def driver_main(directory: str, count: str, rate: str, settings: str = "{}", spa
     job = numbered.start(context)
     try:
         reported: list[int] = []
-        while not job.wait(0.05):
+        while not job.wait(None if whose else 0.05):
             pids = [one.pid for one in job.workers()]
             if pids != reported:
                 report(pids=pids)
