@@ -192,6 +192,9 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         return GiveUp(newest, "a failure that no restart can mend")
     if len(failures) > policy.failures_max:
         return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
+    if in_a_row > policy.failures_max:
+        # However far apart: a call that hangs takes its time.
+        return GiveUp(first, f"{in_a_row} failures in a row, without progress")
     if _series(failures, lambda one: (one.kind, one.operator, one.record)) >= SAME_FAILURE_MAX:
         return GiveUp(newest, f"the same record failed {SAME_FAILURE_MAX} times in a row")
     if _series(failures[-in_a_row:], lambda one: (one.kind, one.operator)) >= SAME_FAILURE_MAX:

@@ -67,7 +67,9 @@ class StateAtHand:
                 state = KeyedState(initial)
             case FromMemory() | FromStore():
                 state = KeyedState(initial)
-                state.load(iter(await read_parts(parts)), restore, owns)
+                for _ in state.loading(iter(await read_parts(parts)), restore, owns):
+                    # Heartbeats go on, however much there is to load.
+                    await asyncio.sleep(0)
         self._states[task] = state
         return state
 
@@ -108,7 +110,11 @@ async def build_tasks(
         committer = None
         if writer is not None:
             permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
-            await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+            try:
+                await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+            except Exception:
+                writer.close()
+                raise
             committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
         operators = [build(node, state, writer) for node in vertex.chain]
         source = vertex.source

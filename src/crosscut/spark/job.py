@@ -70,6 +70,11 @@ class Job:
         self._host = _checked_host(settings, context)
         self._is_encrypted = _checked_encryption(settings, context, self._host)
         self._slots = _checked_slots(settings, context)
+        if settings.checkpoint_dir.startswith("memory:"):
+            raise SettingsError(
+                f"checkpoint_dir={settings.checkpoint_dir!r}: each worker process has a memory file system "
+                f"of its own; use a directory or an object store that all of them see"
+            )
         _check_python(context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
@@ -201,9 +206,14 @@ class Job:
             CrosscutError: The job can't start; nothing has been changed.
         """
         self._thread.start()
-        while not self._claimed.wait(0.1):
-            if not self._thread.is_alive():
-                break
+        try:
+            while not self._claimed.wait(0.1):
+                if not self._thread.is_alive():
+                    break
+        except BaseException:
+            # Ctrl-C: nobody would have a handle to the job that goes on.
+            self.cancel()
+            raise
         if self._end is not None and self._end.outcome in ("failed", "fenced"):
             self._raise_if_failed()
         return self
