@@ -52,7 +52,8 @@ class Settings:
         checkpoint_dir: Directory or fsspec URL of the checkpoint store. One job owns one directory;
             starting a flow on a directory that holds its job resumes that job.
         checkpoint_interval: Between the starts of two checkpoints.
-        checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
+        checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on. If a sink's prepare
+            or commit takes longer, the job goes back to its last checkpoint.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
         snapshots: "aligned" (exactly once), or "none" (no checkpoint before the end of the input:
             all output is committed then, and a failure before it starts from the beginning).

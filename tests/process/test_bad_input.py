@@ -226,10 +226,11 @@ def test_the_same_flow_in_another_parallelism_is_refused_before_any_side_effect(
 
 def stopped_job(directory: Path, started: Any) -> NumberedJob:
     """Run half a job, so that there is something to restore."""
-    numbered = NumberedJob(directory, count=30_000)
+    numbered = NumberedJob(directory, count=20_000, rate=None, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 3, "three checkpoints")
     assert job.stop(30)
+    numbered.open_gate()
     assert job.status == "stopped"
     return numbered
 
@@ -313,7 +314,7 @@ def fill(disk: Path) -> Path:
 
 def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, started: Any, small_disk: Path) -> None:
     """D4, I10: checkpoints fail while it is full, and complete when there is space again."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"checkpoint_failures": 1_000})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 1_000})
     (tmp_path / "checkpoints").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
@@ -321,6 +322,7 @@ def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, started: A
     until(lambda: job.progress()["checkpoints_failed"] >= 3, "three failed checkpoints")
     assert job.progress()["restarts"] == 0
     filler.unlink()
+    numbered.open_gate()
     until(lambda: job.wait(0.05), "the end of the job")
     numbered.check_output_is_exact()
 
@@ -329,7 +331,7 @@ def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
     tmp_path: Path, started: Any, small_disk: Path
 ) -> None:
     """D4, I12; with space again the next start loses nothing."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"checkpoint_failures": 3})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 3})
     (tmp_path / "checkpoints").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
@@ -338,6 +340,7 @@ def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
     assert "4 checkpoints in a row failed" in text
     assert "No space left on device; free space there" in text
     filler.unlink()
+    numbered.open_gate()
     assert started(numbered).wait(60)
     numbered.check_output_is_exact()
 
@@ -346,7 +349,7 @@ def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
     tmp_path: Path, started: Any, small_disk: Path
 ) -> None:
     """D4, I2: records that can't be written are a failure of the task; what is committed stays."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"restart": FEW_RESTARTS})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"restart": FEW_RESTARTS})
     (tmp_path / "out").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
@@ -356,6 +359,7 @@ def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
     assert "given up after 4 failures" in text
     numbered.check_nothing_is_visible_too_early()
     filler.unlink()
+    numbered.open_gate()
     # 40,000 lines are more than this disk holds: move on to a larger one, files and all.
     moved = tmp_path / "moved"
     subprocess.run(["cp", "-a", f"{small_disk}/.", str(moved)], check=True)
@@ -436,8 +440,9 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
 
     PySpark's own answer to Ctrl-C is to cancel all Spark jobs, and the workers with them.
     """
-    numbered = NumberedJob(tmp_path, count=36_000)
-    arguments = [str(tmp_path), "36000", "12000", '{"checkpoint_interval": "1h"}', whose]
+    numbered = NumberedJob(tmp_path, rate=1e9, held=True)
+    settings = {"checkpoint_interval": "1h", "held": True}
+    arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps(settings), whose]
     process = subprocess.Popen(
         [sys.executable, jobs.__file__, *arguments],
         stdout=subprocess.PIPE,
@@ -457,5 +462,6 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
     assert not completed.is_final
     numbered.check_nothing_is_visible_too_early()
     assert list(numbered.out.glob("part-*")) != []
+    numbered.open_gate()
     assert started(numbered).wait(60)
     numbered.check_output_is_exact()

