@@ -47,10 +47,8 @@ def main() -> None:
             wait_until(job, lambda status, n=number: len(status.recoveries) > n)
             seconds = (job.snapshot().recoveries[-1].flowing_ns - killed_ns) / 1e9
             measured.append(seconds)
-            print(
-                json.dumps({"benchmark": "recovery", "kill": number, "seconds": round(seconds, 3)}),
-                flush=True,
-            )
+            line = {"benchmark": "recovery", "kill": number, "seconds": round(seconds, 3)}
+            print(json.dumps(line), flush=True)
     finally:
         job.cancel()
         shutil.rmtree(directory)

@@ -23,8 +23,8 @@ class Restart:
     Attributes:
         failures: Failures tolerated within the window; one more fails the job. 0: the first does.
         window: Duration; failures older than this are forgotten.
-        delay: Duration before the first restart since a checkpoint was completed. Defaults to none at all: the
-            first failure is most often a lost process, and waiting would not bring it back.
+        delay: Duration before the first restart since a checkpoint was completed. Defaults to none at
+            all: the first failure is most often a lost process, and waiting would not bring it back.
         delay_step: Duration before the second one in a row; doubles for each one after it.
         delay_max: Duration; the delay grows no further.
     """
@@ -58,7 +58,8 @@ class Settings:
             that falls due in the pause starts at its end.
         checkpoints_in_flight: How many may be under way at once, if they take longer than the interval;
             completing one gives up the older ones.
-        checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on.
+        checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on. If a sink's prepare
+            or commit takes longer, the job goes back to its last checkpoint.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
         snapshots: How consistent cuts are taken. "aligned" (barriers; exactly once), "unaligned" (the
             barrier overtakes what waits; exactly once, under back pressure too), "aligned, unaligned

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from jobs import Armed, hosts_tasks, is_gone, state_of, until
+from jobs import Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
 
 from crosscut.runtime.failpoints import VARIABLE
@@ -28,15 +28,20 @@ class Started:
     """The jobs of one test, and every worker process that was seen in them."""
 
     def __init__(self, spark: SparkContext) -> None:
-        self._spark = spark
+        self.spark = spark
         self._jobs: list[Any] = []
         self.pids: set[int] = set()
 
     def __call__(self, numbered: Any) -> Any:
         """Start a job and have it cleaned up."""
-        job = numbered.start(self._spark)
+        job = numbered.start(self.spark)
         self._jobs.append(job)
         return job
+
+    def flow(self, flow: Any, settings: Any) -> Any:
+        """Start a flow, likewise."""
+        self._jobs.append(flow.start(settings, spark=self.spark))
+        return self._jobs[-1]
 
     def watch(self, job: Any) -> list[int]:
         """Return the pids of the job's workers now, by index, and remember them."""
@@ -83,6 +88,3 @@ def arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Armed]:
         return plan
 
     return armed
-
-
-__all__ = ["is_gone"]

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
+
 import crosscut as cc
-from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.runtime.failpoints import VARIABLE, Plan, parsed
 from crosscut.store.checkpoint_store import open_store
@@ -73,6 +74,7 @@ class NumberedJob:
         hook: Called with each record on the source's side of the shuffle; returns the record.
         keyed_hook: Called with each record in the keyed task; may do anything but change it.
         branches: Sources that are merged by a union; the last one has a tenth of the records.
+        held: The records trickle until `open_gate`, so the job can't end before, however slow the machine.
     """
 
     directory: Path
@@ -82,6 +84,7 @@ class NumberedJob:
     hook: Callable[[Record], Record] | None = None
     keyed_hook: Callable[[Record], object] | None = None
     branches: int = 1
+    held: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,6 +110,8 @@ class NumberedJob:
             streams.append(flow.source(source).named(f"numbers-{branch}"))
             first += count
         stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
+        if self.held:
+            stream = stream.map(Gate(self.directory / "gate"))
         if self.hook is not None:
             stream = stream.map(self.hook)
         add = added if self.keyed_hook is None else _adding_with(self.keyed_hook)
@@ -115,6 +120,10 @@ class NumberedJob:
 
     def sink(self) -> cc.Sink:
         return cc.files.jsonl(self.out)
+
+    def open_gate(self) -> None:
+        """Let the rest of the records go as fast as they can."""
+        (self.directory / "gate").touch()
 
     def all_settings(self) -> cc.Settings:
         chosen: dict[str, Any] = {
@@ -200,12 +209,12 @@ class NumberedJob:
     def _split_of_each(self, numbers: list[int]) -> list[list[int]]:
         splits: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number in numbers:
-            branch, first = 0, 0
-            for branch, count in enumerate(self.counts()):
+            first = 0
+            for count in self.counts():
                 if number < first + count:
                     break
                 first += count
-            splits[branch, (number - first) % self.parallelism].append(number)
+            splits[first, (number - first) % self.parallelism].append(number)
         return list(splits.values())
 
 
@@ -322,6 +331,18 @@ class Armed:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """Lets a few hundred records a second pass, until its file is there."""
+
+    path: Path
+
+    def __call__(self, one: Record) -> Record:
+        if one[1] % 8 < 2 and not self.path.exists():
+            threading.Event().wait(0.012)
+        return one
+
+
+@dataclass(frozen=True)
 class KillBehindCheckpoint:
     """SIGKILL the process at a record above `number`, once a checkpoint is complete."""
 
@@ -342,19 +363,30 @@ def shaken(one: Record) -> Record:
     return one
 
 
-# A driver of its own: `python jobs.py DIRECTORY COUNT RATE`.
+# A driver of its own: `python jobs.py DIRECTORY COUNT RATE [SETTINGS [ours|theirs]]`.
 
 
-def driver_main(directory: Path, count: int, rate: float, **settings: Any) -> None:
-    """Run a job and report on standard output: one JSON object a line."""
-    job = NumberedJob(directory, count=count, rate=rate, settings=settings).start()
+def driver_main(directory: str, count: str, rate: str, settings: str = "{}", whose: str = "") -> None:
+    """Run a job and report on standard output: one JSON object a line.
+
+    Args:
+        whose: If given, whose SparkContext it is; and nothing is done but to wait.
+    """
+    context = None
+    if whose == "theirs":
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        context = SparkContext("local[4,4]", "theirs")
+    given = json.loads(settings)
+    held = given.pop("held", False)
+    numbered = NumberedJob(Path(directory), count=int(count), rate=float(rate), held=held, settings=given)
 
     def report(**found: Any) -> None:
         print(json.dumps(found), flush=True)
 
+    job = numbered.start(context)
     try:
         reported: list[int] = []
-        while not job.wait(0.05):
+        while not job.wait(None if whose else 0.05):
             pids = [one.pid for one in job.workers()]
             if pids != reported:
                 report(pids=pids)
@@ -367,8 +399,4 @@ def driver_main(directory: Path, count: int, rate: float, **settings: Any) -> No
 
 
 if __name__ == "__main__":
-    driver_main(
-        Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), **json.loads((sys.argv[4:] or ["{}"])[0])
-    )
-
-_ = CheckpointId
+    driver_main(*sys.argv[1:])

@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from jobs import Armed, NumberedJob, is_gone, snapshot_of_tree, until
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, FlowError, JobFailedError, SettingsError, StoreError
+from crosscut.errors import ConnectorError, JobFailedError, SettingsError, StoreError
 
 Arm = Callable[..., Armed]
 
@@ -49,36 +49,36 @@ def words(directory: Path, pattern: str, **options: Any) -> cc.Flow:
     return flow
 
 
-def test_no_file_that_matches_is_an_error_before_anything_starts(tmp_path: Path, spark: Any) -> None:
+def test_no_file_that_matches_is_an_error_before_anything_starts(tmp_path: Path, started: Any) -> None:
     with pytest.raises(ConnectorError, match="no-such-"):
-        words(tmp_path, "no-such-*.txt").start(settings_in(tmp_path), spark=spark)
+        started.flow(words(tmp_path, "no-such-*.txt"), settings_in(tmp_path))
     assert NumberedJob(tmp_path).completed() == []
     assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_not_utf_8_is_an_error_with_its_name_unless_errors_says_otherwise(
-    tmp_path: Path, started: Any, spark: Any
+    tmp_path: Path, started: Any
 ) -> None:
     (tmp_path / "good.txt").write_bytes(b"one\ntwo\n")
     (tmp_path / "bad.txt").write_bytes(b"three\n\xff\xfe\n")
-    job = words(tmp_path, "*.txt").start(settings_in(tmp_path, restart=FEW_RESTARTS), spark=spark)
+    job = started.flow(words(tmp_path, "*.txt"), settings_in(tmp_path, restart=FEW_RESTARTS))
     text = failure(job, ConnectorError)
     assert "bad.txt" in text
     assert "errors=" in text, "it says what to do"
     assert list((tmp_path / "out").glob("part-*")) == []
     again = settings_in(tmp_path / "again")
-    assert words(tmp_path, "*.txt", errors="replace").start(again, spark=spark).wait(30)
+    assert started.flow(words(tmp_path, "*.txt", errors="replace"), again).wait(30)
     lines = [line for path in (tmp_path / "out").glob("part-*") for line in path.read_text().split()]
     assert sorted(lines) == ["2", "3", "3", "5"]
 
 
-def test_a_file_that_goes_away_is_an_error_with_its_name(tmp_path: Path, spark: Any, arm: Arm) -> None:
+def test_a_file_that_goes_away_is_an_error_with_its_name(tmp_path: Path, started: Any, arm: Arm) -> None:
     """As unreadable as a file can be for root, who may run the tests."""
     (tmp_path / "gone.txt").write_bytes(b"one\n")
     flow = words(tmp_path, "*.txt")
     settings = settings_in(tmp_path, restart=FEW_RESTARTS)
     armed = arm("restore.begin:stop:1")
-    job = flow.start(settings, spark=spark)
+    job = started.flow(flow, settings)
 
     def stopped() -> list[int]:
         return [one.pid for one in job.workers() if jobs.state_of(one.pid) == "T"]
@@ -95,35 +95,37 @@ def test_a_file_that_goes_away_is_an_error_with_its_name(tmp_path: Path, spark: 
 # Records.
 
 
-def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Path, spark: Any) -> None:
+def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Path, started: Any) -> None:
     flow = cc.Flow("lambdas")
-    bad = flow.source(cc.generate(lambda i: i, count=1_000)).map(lambda i: (lambda: i) if i == 500 else i)
-    bad.rebalance().map(lambda one: 1).sink(cc.files.jsonl(tmp_path / "out"))
-    text = failure(flow.start(settings_in(tmp_path), spark=spark))
+    # Some of these keys are of the other worker; within a worker, records are never pickled.
+    numbers = flow.source(cc.generate(lambda i: (i, None), count=1_000))
+    bad = numbers.map(lambda one: (one[0], lambda: 1) if one[0] in range(500, 560, 2) else one)
+    bad.key_by(lambda one: one[0]).reduce(lambda a, b: a).sink(cc.files.jsonl(tmp_path / "out"))
+    text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "<function" in text
     assert "can't be sent to another worker" in text
-    assert "the same record failed 3 times in a row" in text
+    assert "failed 3 times in a row" in text
 
 
 @pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, object()], ids=lambda one: type(one).__name__)
-def test_a_key_that_is_no_key_is_an_error_with_the_key(tmp_path: Path, spark: Any, key: Any) -> None:
+def test_a_key_that_is_no_key_is_an_error_with_the_key(tmp_path: Path, started: Any, key: Any) -> None:
     """K2."""
     flow = cc.Flow("keys")
     keyed = flow.source(cc.generate(lambda i: i, count=1_000)).key_by(lambda i: key if i == 500 else i)
     keyed.named("bad-keys").count().sink(cc.files.jsonl(tmp_path / "out"))
-    text = failure(flow.start(settings_in(tmp_path), spark=spark))
+    text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "'bad-keys'" in text
     assert f"of type {type(key).__name__} can't be a key" in text
-    assert "the same record failed 3 times in a row" in text
+    assert "failed 3 times in a row" in text
 
 
-def test_a_record_that_is_not_json_is_an_error_with_the_record(tmp_path: Path, spark: Any) -> None:
+def test_a_record_that_is_not_json_is_an_error_with_the_record(tmp_path: Path, started: Any) -> None:
     flow = cc.Flow("json")
     source = flow.source(cc.generate(lambda i: i, count=1_000))
     source.map(lambda i: {1, 2} if i == 500 else i).sink(cc.files.jsonl(tmp_path / "out"))
-    text = failure(flow.start(settings_in(tmp_path), spark=spark))
+    text = failure(started.flow(flow, settings_in(tmp_path)), ConnectorError)
     assert "record {1, 2} can't be written as JSON" in text
-    assert "the same record failed 3 times in a row" in text
+    assert "failed 3 times in a row" in text
     assert list((tmp_path / "out").glob("part-*")) == []
 
 
@@ -152,49 +154,59 @@ def test_a_setting_out_of_range_is_an_error_with_its_name(wrong: dict[str, Any])
 
 
 def test_more_workers_than_spark_has_slots_are_an_error_before_anything_starts(
-    tmp_path: Path, spark: Any
+    tmp_path: Path, started: Any
 ) -> None:
-    slots = int(re.findall(r"\d+", spark.master)[0])
+    slots = int(re.findall(r"\d+", started.spark.master)[0])
     numbered = NumberedJob(tmp_path, parallelism=slots + 1)
     with pytest.raises(SettingsError, match=rf"parallelism={slots + 1}, but Spark has {slots} task slots"):
-        numbered.start(spark)
+        started(numbered)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_with_another_python_is_an_error_before_anything_starts(
+    tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's default is the python3 of the PATH, which is rarely that of a virtual environment."""
+    monkeypatch.setattr(started.spark, "pythonExec", "/usr/local/other/bin/python3")
+    with pytest.raises(SettingsError, match="PYSPARK_PYTHON"):
+        started(NumberedJob(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_slots_that_others_hold_are_an_error_when_the_start_timeout_is_over(
-    tmp_path: Path, spark: Any
+    tmp_path: Path, started: Any
 ) -> None:
-    slots = int(re.findall(r"\d+", spark.master)[0])
+    slots = int(re.findall(r"\d+", started.spark.master)[0])
     holding = NumberedJob(tmp_path / "holding", parallelism=slots - 1, count=10**9)
-    holder = holding.start(spark)
+    holder = started(holding)
     until(lambda: holder.status == "running", "the first job to run")
-    numbered = NumberedJob(tmp_path / "late", parallelism=2, settings={"start_timeout": "1s"})
-    text = failure(numbered.start(spark), cc.errors.WorkersError)
-    assert f"1 of 2 workers registered within 1 s; Spark has {slots} slots in all" in text
+    numbered = NumberedJob(tmp_path / "late", parallelism=2, settings={"start_timeout": "3s"})
+    text = failure(started(numbered), cc.errors.WorkersError)
+    assert f" of 2 workers registered within 3 s; Spark has {slots} slots in all" in text
     assert holder.status == "running"
     holder.cancel()
     # With the slots free again, the same directory is as good as new.
     again = NumberedJob(tmp_path / "late", count=2_000)
-    assert again.start(spark).wait(30)
+    assert started(again).wait(30)
     again.check_output_is_exact()
 
 
 # Directories.
 
 
-def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path: Path, spark: Any) -> None:
+def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path: Path, started: Any) -> None:
     """H3, I12: not a byte changes, no Spark job runs, the other job's output is not touched."""
     numbered = NumberedJob(tmp_path, count=2_000)
-    assert numbered.start(spark).wait(30)
+    assert started(numbered).wait(30)
     before = snapshot_of_tree(tmp_path)
-    last_spark_job = max(spark.statusTracker().getJobIdsForGroup())
+    spark_jobs = started.spark._jsc.sc().statusStore().jobsList(None).size()
     flow = cc.Flow("other")
     flow.source(cc.generate(lambda i: i)).map(str).sink(cc.files.jsonl(tmp_path / "other-out"))
     with pytest.raises(StoreError, match="it holds the state of a different graph") as caught:
-        flow.start(numbered.all_settings(), spark=spark)
+        started.flow(flow, numbered.all_settings())
     assert "choose another checkpoint_dir" in str(caught.value)
     assert snapshot_of_tree(tmp_path) == before
-    assert max(spark.statusTracker().getJobIdsForGroup()) == last_spark_job
+    assert started.spark._jsc.sc().statusStore().jobsList(None).size() == spark_jobs
 
 
 @pytest.mark.parametrize(
@@ -202,22 +214,23 @@ def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path
     [({"parallelism": 1}, "parallelism"), ({"settings": {"max_parallelism": 64}}, "max_parallelism")],
 )
 def test_the_same_flow_in_another_parallelism_is_refused_before_any_side_effect(
-    tmp_path: Path, spark: Any, wrong: dict[str, Any], words: str
+    tmp_path: Path, started: Any, wrong: dict[str, Any], words: str
 ) -> None:
     numbered = NumberedJob(tmp_path, count=2_000)
-    assert numbered.start(spark).wait(30)
+    assert started(numbered).wait(30)
     before = snapshot_of_tree(tmp_path)
     with pytest.raises(StoreError, match=words):
-        NumberedJob(tmp_path, count=2_000, **wrong).start(spark)
+        started(NumberedJob(tmp_path, count=2_000, **wrong))
     assert snapshot_of_tree(tmp_path) == before
 
 
-def stopped_job(directory: Path, spark: Any) -> NumberedJob:
+def stopped_job(directory: Path, started: Any) -> NumberedJob:
     """Run half a job, so that there is something to restore."""
-    numbered = NumberedJob(directory, count=30_000)
-    job = numbered.start(spark)
+    numbered = NumberedJob(directory, count=20_000, rate=None, held=True)
+    job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 3, "three checkpoints")
     assert job.stop(30)
+    numbered.open_gate()
     assert job.status == "stopped"
     return numbered
 
@@ -238,10 +251,10 @@ def flipped(data: bytes) -> bytes:
     "damage", [torn, zero_filled, flipped, None], ids=lambda one: getattr(one, "__name__", "gone")
 )
 def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
-    tmp_path: Path, spark: Any, damage: Callable[[bytes], bytes] | None
+    tmp_path: Path, started: Any, damage: Callable[[bytes], bytes] | None
 ) -> None:
     """D1, D6, I12: the newest checkpoint can't be restored, so nothing is, and nothing changes."""
-    numbered = stopped_job(tmp_path, spark)
+    numbered = stopped_job(tmp_path, started)
     newest = numbered.completed()[-1]
     path = next(part.path for one in newest.snapshots for part in one.snapshot.parts if part.path)
     stored = numbered.checkpoint_dir / path
@@ -251,7 +264,7 @@ def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     else:
         stored.write_bytes(damage(good))
     visible = snapshot_of_tree(numbered.out)
-    text = failure(numbered.start(spark), StoreError)
+    text = failure(started(numbered), StoreError)
     assert f"part {path} in {numbered.checkpoint_dir} is damaged" in text
     assert "never falls back to an older checkpoint" in text
     assert "no restart can mend" in text
@@ -259,21 +272,21 @@ def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     assert snapshot_of_tree(numbered.out) == visible
     # Brought back from the backup, it is as if nothing had been.
     stored.write_bytes(good)
-    assert numbered.start(spark).wait(60)
+    assert started(numbered).wait(60)
     numbered.check_output_is_exact()
 
 
 @pytest.mark.parametrize("damage", [torn, zero_filled, flipped], ids=lambda one: one.__name__)
 def test_a_damaged_log_entry_is_an_error_before_anything_starts(
-    tmp_path: Path, spark: Any, damage: Callable[[bytes], bytes]
+    tmp_path: Path, started: Any, damage: Callable[[bytes], bytes]
 ) -> None:
     """D1, I12."""
-    numbered = stopped_job(tmp_path, spark)
+    numbered = stopped_job(tmp_path, started)
     newest = max((numbered.checkpoint_dir / "log").glob("*.json"))
     newest.write_bytes(damage(newest.read_bytes()))
     before = snapshot_of_tree(tmp_path)
     with pytest.raises(StoreError, match=f"{newest.name}, is damaged") as caught:
-        numbered.start(spark)
+        started(numbered)
     assert "never goes on from an older entry" in str(caught.value)
     assert snapshot_of_tree(tmp_path) == before
 
@@ -299,44 +312,46 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, spark: Any, small_disk: Path) -> None:
+def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, started: Any, small_disk: Path) -> None:
     """D4, I10: checkpoints fail while it is full, and complete when there is space again."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"checkpoint_failures": 1_000})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 1_000})
     (tmp_path / "checkpoints").symlink_to(small_disk)
-    job = numbered.start(spark)
+    job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
     filler = fill(small_disk)
     until(lambda: job.progress()["checkpoints_failed"] >= 3, "three failed checkpoints")
     assert job.progress()["restarts"] == 0
     filler.unlink()
+    numbered.open_gate()
     until(lambda: job.wait(0.05), "the end of the job")
     numbered.check_output_is_exact()
 
 
 def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
-    tmp_path: Path, spark: Any, small_disk: Path
+    tmp_path: Path, started: Any, small_disk: Path
 ) -> None:
     """D4, I12; with space again the next start loses nothing."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"checkpoint_failures": 3})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 3})
     (tmp_path / "checkpoints").symlink_to(small_disk)
-    job = numbered.start(spark)
+    job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
     filler = fill(small_disk)
     text = failure(job)
     assert "4 checkpoints in a row failed" in text
     assert "No space left on device; free space there" in text
     filler.unlink()
-    assert numbered.start(spark).wait(60)
+    numbered.open_gate()
+    assert started(numbered).wait(60)
     numbered.check_output_is_exact()
 
 
 def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
-    tmp_path: Path, spark: Any, small_disk: Path
+    tmp_path: Path, started: Any, small_disk: Path
 ) -> None:
     """D4, I2: records that can't be written are a failure of the task; what is committed stays."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"restart": FEW_RESTARTS})
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"restart": FEW_RESTARTS})
     (tmp_path / "out").symlink_to(small_disk)
-    job = numbered.start(spark)
+    job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
     filler = fill(small_disk)
     text = failure(job, ConnectorError)
@@ -344,12 +359,13 @@ def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
     assert "given up after 4 failures" in text
     numbered.check_nothing_is_visible_too_early()
     filler.unlink()
+    numbered.open_gate()
     # 40,000 lines are more than this disk holds: move on to a larger one, files and all.
     moved = tmp_path / "moved"
     subprocess.run(["cp", "-a", f"{small_disk}/.", str(moved)], check=True)
     (tmp_path / "out").unlink()
     (tmp_path / "out").symlink_to(moved)
-    assert numbered.start(spark).wait(60)
+    assert started(numbered).wait(60)
     numbered.check_output_is_exact()
 
 
@@ -368,7 +384,6 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "CROSSCUT_TEST_FAILURES": "2"},
     )
     last = json.loads(ran.stdout.splitlines()[-1])
     assert last["status"] == "failed", ran.stderr
@@ -378,15 +393,17 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
 
 NOBODY = """
 import os, sys
-os.environ["HOME"] = "/tmp"
-os.geteuid() or os.setuid(65534)
 import crosscut as cc
+import crosscut.spark.job
+from crosscut.spark.session import spark_context
+# The rest runs as nobody: root may write everywhere. Nobody may not even read a codec, perhaps.
+"localhost".encode("idna")
+context, _ = spark_context(2, "nobody")
+os.geteuid() or os.setuid(65534)
 flow = cc.Flow("nobody")
 flow.source(cc.generate(lambda i: i)).sink(cc.files.jsonl(sys.argv[2]))
-from crosscut.spark.job import Job
-class Context: master = "local[4,4]"
 try:
-    flow.start(cc.Settings(checkpoint_dir=sys.argv[1]))
+    flow.start(cc.Settings(checkpoint_dir=sys.argv[1]), spark=context)
 except cc.CrosscutError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -395,8 +412,6 @@ except cc.CrosscutError as error:
 @pytest.mark.parametrize("place", ["checkpoints", "out"])
 def test_a_directory_without_permission_is_an_error_before_anything_starts(place: str) -> None:
     """D4: in a process that is not root, whoever runs the tests."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o777)
@@ -405,10 +420,10 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(place
             (directory / one).chmod(0o500 if one == place else 0o777)
         arguments = [str(directory / "checkpoints"), str(directory / "out")]
         ran = subprocess.run(
-            [sys.executable, "-c", NOBODY, *arguments], capture_output=True, text=True, timeout=60, cwd="/"
+            [sys.executable, "-c", NOBODY, *arguments], capture_output=True, text=True, timeout=60
         )
         assert ran.returncode == 1
-        assert "Permission denied" in ran.stderr
+        assert "permission" in ran.stderr.lower()
         assert str(directory / place) in ran.stderr
         assert ("StoreError" if place == "checkpoints" else "ConnectorError") in ran.stderr
         assert list((directory / place).iterdir()) == []
@@ -417,23 +432,25 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(place
 # Ctrl-C.
 
 
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
-    tmp_path: Path, spark: Any
+    tmp_path: Path, started: Any, whose: str
 ) -> None:
-    """A script that is interrupted in `job.wait()`: stopped, not killed; nothing is done twice."""
-    numbered = NumberedJob(tmp_path, count=60_000)
+    """A script that is interrupted in `job.wait()`: stopped, not killed; nothing is done twice.
+
+    PySpark's own answer to Ctrl-C is to cancel all Spark jobs, and the workers with them.
+    """
+    numbered = NumberedJob(tmp_path, rate=1e9, held=True)
+    settings = {"checkpoint_interval": "1h", "held": True}
+    arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps(settings), whose]
     process = subprocess.Popen(
-        [sys.executable, jobs.__file__, str(tmp_path), "60000", "12000", '{"checkpoint_interval": "1h"}'],
+        [sys.executable, jobs.__file__, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
-    reports = [json.loads(process.stdout.readline())]
-    while len(reports[-1].get("pids", ())) < 2 or not list(tmp_path.glob("out/.crosscut/*/*/*")):
-        if len(reports[-1].get("pids", ())) < 2:
-            reports.append(json.loads(process.stdout.readline()))
+    until(lambda: list(tmp_path.glob("out/.crosscut/*/*/*")), "records in the sink")
     family = jobs.children_of(process.pid)
     # As a terminal does it: to every process of the group.
     os.killpg(process.pid, signal.SIGINT)
@@ -445,8 +462,6 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
     assert not completed.is_final
     numbered.check_nothing_is_visible_too_early()
     assert list(numbered.out.glob("part-*")) != []
-    assert numbered.start(spark).wait(60)
+    numbered.open_gate()
+    assert started(numbered).wait(60)
     numbered.check_output_is_exact()
-
-
-_ = (FlowError, threading)

@@ -25,9 +25,29 @@ def run_and_check(numbered: NumberedJob, started: Any) -> Any:
 
 
 def test_a_run_without_failures_is_exact(tmp_path: Path, started: Any) -> None:
-    """The oracle accepts what it has to accept."""
-    job = run_and_check(NumberedJob(tmp_path), started)
+    """The oracle accepts what it has to accept, and refuses what it has to refuse."""
+    numbered = NumberedJob(tmp_path, count=10_000)
+    job = run_and_check(numbered, started)
     assert job.progress()["restarts"] == 0
+    parts = [part for entry in numbered.completed() for one in entry.snapshots for part in one.snapshot.parts]
+    assert any(part.path for part in parts), "the state is large enough to be in files"
+    first, second, *_ = sorted(numbered.out.iterdir(), key=lambda path: path.stat().st_size, reverse=True)
+    good = first.read_bytes()
+    lines = good.splitlines(keepends=True)
+    for bad in (
+        b"".join(lines[1:]),  # lost
+        b"".join([lines[0], *lines]),  # twice
+        b"".join(reversed(lines)),  # out of order
+        good + second.read_bytes(),
+    ):
+        first.write_bytes(bad)
+        with pytest.raises(AssertionError):
+            numbered.check_output_is_exact()
+    first.write_bytes(good)
+    numbered.check_output_is_exact()
+    (numbered.out / first.name.replace("part-00000-0", "part-00000-9")).write_bytes(b"")
+    with pytest.raises(AssertionError):
+        numbered.check_nothing_is_visible_too_early()
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])
@@ -50,7 +70,7 @@ def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
     armed = arm("align.partial:kill:3:0", "align.partial:kill:5:1")
     job = run_and_check(NumberedJob(tmp_path, count=20_000, branches=branches), started)
     assert armed.fired == set(armed.rules)
-    assert job.progress()["restarts"] == 2
+    assert job.progress()["restarts"] >= 1, "two at once are one failure"
 
 
 @pytest.mark.parametrize("place", ["snapshot.frozen", "snapshot.encoded", "snapshot.stored"])
@@ -83,8 +103,9 @@ def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
         "snapshot.stored:kill:6:0", f"{place}:kill:{passes}:1", f"{place}:kill:{passes}:0", "close:kill:2:1"
     )
     job = run_and_check(NumberedJob(tmp_path), started)
-    assert armed.fired >= set(armed.rules[:3])
-    assert job.progress()["restarts"] >= 3
+    # Whether worker 0 comes as far as that a second time depends on who is first.
+    assert armed.fired >= set(armed.rules[:2])
+    assert job.progress()["restarts"] >= 2
 
 
 def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_deterministic(
@@ -93,16 +114,17 @@ def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_determini
     """A6, I1, I2, I10: bursts of SIGKILL at both workers, at moments that differ in every run."""
     seed = random.SystemRandom().randrange(2**32)
     choices = random.Random(seed)
-    numbered = NumberedJob(tmp_path, count=50_000, rate=12_000, hook=shaken)
+    numbered = NumberedJob(tmp_path, rate=None, held=True, hook=shaken)
     job = started(numbered)
     for _ in range(4):
         before = len(job.checkpoints())
         wanted = choices.randint(1, 3)
-        until(lambda: job.wait(0) or len(job.checkpoints()) >= before + wanted, f"checkpoints, seed {seed}")  # noqa: B023
+        until(lambda: len(job.checkpoints()) >= before + wanted, f"checkpoints, seed {seed}")  # noqa: B023
         victims = choices.sample(started.watch(job), choices.randint(1, 2))
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         until(lambda: all(map(is_gone, victims)), "the killed to die")  # noqa: B023
+    numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] >= 4, f"seed {seed}"
     numbered.check_output_is_exact()

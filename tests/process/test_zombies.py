@@ -91,7 +91,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     Spark starts a replacement only when it has killed what it replaces, so the worker that sleeps is
     one of ours; Spark's own waits in reserve.
     """
-    numbered = NumberedJob(tmp_path, count=40_000, settings=SLEEPER)
+    numbered = NumberedJob(tmp_path, rate=None, held=True, settings=SLEEPER)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     armed = Armed(tmp_path / "failpoints", (f"{place}:stop:3:0",))
@@ -108,7 +108,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     _, errors = zombie.communicate(timeout=20)
     assert zombie.returncode == 1
     assert "worker 0 has lost the coordinator" in errors
-    assert not job.wait(0), "the job ended too early for this test"
+    numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] == 2
     numbered.check_output_is_exact()
@@ -140,7 +140,7 @@ class Peer:
 
 def test_a_channel_of_an_older_epoch_is_refused_by_the_new_downstream(tmp_path: Path, started: Any) -> None:
     """C3, I7: a zombie that knows the secret and the channel, and connects with the epoch it knows."""
-    numbered = NumberedJob(tmp_path, count=40_000)
+    numbered = NumberedJob(tmp_path, rate=None, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     os.kill(started.watch(job)[0], signal.SIGKILL)
@@ -160,6 +160,7 @@ def test_a_channel_of_an_older_epoch_is_refused_by_the_new_downstream(tmp_path: 
     assert asyncio.run(connect(1)) == (False, "the peer refused: stale epoch")
     # Of this epoch, there is one already.
     assert asyncio.run(connect(2)) == (False, "the peer refused: refused")
+    numbered.open_gate()
     started.finish(job)
     assert job.progress()["restarts"] == 1
     numbered.check_output_is_exact()
@@ -169,7 +170,7 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts]
 ) -> None:
     """C5, I7: the one in reserve takes the place over when the holder dies."""
-    numbered = NumberedJob(tmp_path, count=50_000)
+    numbered = NumberedJob(tmp_path, rate=None, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
@@ -192,6 +193,7 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     until(lambda: len(job.checkpoints()) > checkpoints, "a checkpoint of the second attempt")
     second.kill()
     until(lambda: epoch_of(job) == 3 and second.pid not in started.watch(job), "Spark's to take over")
+    numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] == 2
     numbered.check_output_is_exact()
@@ -202,12 +204,13 @@ def test_an_attempt_in_reserve_ends_with_the_job_and_one_that_comes_later_exits_
     tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts]
 ) -> None:
     """C5, SPARK-18761: nobody goes on working for a job that is over."""
-    numbered = NumberedJob(tmp_path, count=20_000)
+    numbered = NumberedJob(tmp_path, rate=None, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
     waiting = raw.start(1)
     until(lambda: 1 in job._driver._coordinator.reserve, "the attempt to wait")
+    numbered.open_gate()
     started.finish(job)
     waiting.communicate(timeout=20)
     assert waiting.returncode == 0

@@ -523,7 +523,9 @@ def test_every_tick_sends_heartbeats_and_silence_is_a_failure() -> None:
         AppendEntry(2, claim(2)),
     ]
     (cause,) = talk.coordinator.failures
-    assert cause.message == "worker 1 (pid 2 on localhost) is lost: silent for more than 4 s"
+    assert (
+        cause.message == "worker 1 (pid 2 on localhost) is lost: silent for more than heartbeat_timeout=4 s"
+    )
 
 
 def test_a_clock_that_jumps_decides_nothing() -> None:

@@ -26,7 +26,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.ids import CheckpointId
 from crosscut.operators.building import build, initial_value
-from crosscut.operators.keyed import NOTHING_YET
+from crosscut.operators.keyed import NOTHING_YET, Aggregate
 from crosscut.operators.operator import Operator, shortened
 from crosscut.state.encoding import owned_copy
 from crosscut.state.keyed import KeyedState
@@ -358,3 +358,14 @@ def test_only_a_function_of_the_flow_is_a_users_mistake() -> None:
     operator, _ = built(MapSpec(failing(1, FlowError)))
     with pytest.raises(UserCodeError, match="FlowError: no"):
         operator.process(Batch([1]))
+
+
+def test_a_final_result_that_changes_its_accumulator_changes_no_checkpoint() -> None:
+    """I4: the value may be the one that a checkpoint holds."""
+    state = KeyedState(list)
+    state.values["a"] = [3, 1, 2]
+    state.freeze(CheckpointId(1))
+    operator = Aggregate("all", state, "final", lambda old, new: [*old, new], lambda value: [value.pop()])
+    assert [batch.records for batch in operator.end()] == [[("a", [2])]]
+    state.roll_back(CheckpointId(1))
+    assert state.values["a"] == [3, 1, 2]

@@ -11,7 +11,7 @@ from crosscut.errors import UserCodeError
 from crosscut.graph.specs import Partitioning
 from crosscut.ids import ChannelId, TaskId, VertexId
 from crosscut.keys import KeyRouter, key_group, owner_of_group
-from crosscut.runtime.partitioning import Output, build_output
+from crosscut.runtime.partitioning import Output, build_output, pieces
 
 SOURCE = TaskId(VertexId("source"), 0)
 CHANNELS = tuple(ChannelId(0, SOURCE, TaskId(VertexId("target"), index)) for index in range(3))
@@ -158,3 +158,14 @@ def test_a_key_without_a_hash_names_its_record_too() -> None:
 def test_records_without_keys_cannot_go_by_key() -> None:
     with pytest.raises(TypeError, match="by-key"):
         output("hash").add(Batch(["a"]))
+
+
+@pytest.mark.parametrize("is_keys_only", [True, False])
+def test_a_record_that_became_very_many_leaves_in_batches_of_bounded_size(is_keys_only: bool) -> None:
+    keys = [str(number) for number in range(10_500)]
+    batch = Batch(keys if is_keys_only else list(range(10_500)), keys)
+    cut = list(pieces(batch, 1_000))
+    assert [len(piece) for piece in cut] == [1_000] * 10 + [500]
+    assert [key for piece in cut for key in piece.keys or []] == keys
+    assert [record for piece in cut for record in piece.records] == batch.records
+    assert all((piece.keys is piece.records) == is_keys_only for piece in cut)

@@ -132,6 +132,12 @@ def test_a_completed_checkpoint_starts_the_delay_again() -> None:
     assert restart([LOST] * 7, 2, policy) == RestartAfter(policy.delay_step_ms)
 
 
+def test_failures_without_progress_end_the_job_however_far_apart_they_are() -> None:
+    policy = replace(POLICY, failures_max=3)
+    assert isinstance(restart([LOST], 3, policy), RestartAfter)
+    assert restart([LOST], 4, policy) == GiveUp(LOST, "4 failures in a row, without progress")
+
+
 def test_a_very_long_series_has_the_maximum_delay() -> None:
     assert restart([LOST] * 5_000, 5_000, replace(POLICY, failures_max=9_999)) == RestartAfter(1_000)
 

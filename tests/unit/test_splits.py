@@ -184,7 +184,7 @@ def test_a_reader_that_returns_an_empty_list_is_asked_again_later() -> None:
             return Hesitant(self, split.split_id, 0)
 
     queue = queue_of(HesitantSource({"a": []}))
-    assert queue.read(1) == Wait(0)
+    assert queue.read(1) == Wait(1.0)
     assert not queue.is_drained
 
 

@@ -64,7 +64,7 @@ class Draft:
         operator.uid = uid
 
     def nodes(self) -> tuple[OperatorNode, ...]:
-        """Return the operators as plain data; an operator comes after all that it reads from, back edges aside."""
+        """Return the operators as plain data, each after all that it reads from, back edges aside."""
         return tuple(
             OperatorNode(o.uid, o.spec, tuple((source.uid, how) for source, how in o.inputs))
             for o in self._operators

@@ -43,6 +43,10 @@ class KeyedOperator(Operator):
     def _result(self, value: Any) -> Any:
         return value
 
+    def _final_result(self, value: Any) -> Any:
+        # The value may belong to a checkpoint, which whatever the user does to it must not change.
+        return owned_copy(self._result(owned_copy(value)))
+
     def end(self) -> Iterator[Batch]:
         if not self._is_final_only:
             return
@@ -51,7 +55,7 @@ class KeyedOperator(Operator):
             results = []
             for key, value in rows:
                 try:
-                    results.append((key, owned_copy(self._result(value))))
+                    results.append((key, self._final_result(value)))
                 except BaseException as error:
                     raise user_code_error(self.uid, error, (key, value)) from error
             yield Batch(results)

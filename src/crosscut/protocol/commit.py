@@ -26,6 +26,8 @@ from crosscut.protocol.messages import PendingTransaction
 RETRY_DELAY_MS = 50
 """Before the second attempt; doubles with each one."""
 
+RETRY_DELAY_MAX_MS = 5_000
+
 
 class Committer:
     """Pending transactions of one sink task in one epoch.
@@ -110,7 +112,9 @@ class Committer:
         return [self._try(self._in_flight)]
 
     def _try(self, permit: CommitPermit) -> CommitTransactions:
-        delay_ms = RETRY_DELAY_MS << (self._attempt - 1) if self._attempt else 0
+        delay_ms = 0
+        if self._attempt:
+            delay_ms = min(RETRY_DELAY_MS << min(self._attempt - 1, 20), RETRY_DELAY_MAX_MS)
         self._attempt += 1
         handles = tuple(h for n, h in self._pending.items() if n <= permit.checkpoint_id)
         return CommitTransactions(permit, handles, delay_ms)

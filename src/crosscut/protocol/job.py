@@ -414,7 +414,7 @@ class Coordinator:
         timeout_s = self._rules.heartbeat_timeout_ms / 1000
         return (
             f"its process has ended ({reason}) after a call had held it up for "
-            f"heartbeat_timeout={timeout_s:g} s; the stack of that call is on the standard error of the worker"
+            f"heartbeat_timeout={timeout_s:g} s; its stack is on the standard error of the worker"
         )
 
     def _link_lost(self, link: LinkId, reason: str) -> list[JobEffect]:
@@ -538,7 +538,9 @@ class Coordinator:
             if self.phase is not Phase.ENDED:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
-                reason = f"silent for more than {self._rules.heartbeat_timeout_ms / 1000:g} s"
+                reason = (
+                    f"silent for more than heartbeat_timeout={self._rules.heartbeat_timeout_ms / 1000:g} s"
+                )
                 effects += [CloseLink(place.link), ReplaceWorker(one.worker, one.attempt)]
                 effects += self._link_lost(place.link, reason)
         return effects

@@ -76,7 +76,8 @@ def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | Alr
     if newest.fingerprint != job.fingerprint:
         return NotThisJob(
             f"it holds the state of a different graph: expected fingerprint {job.fingerprint[:12]}, "
-            f"found {newest.fingerprint[:12]} (claimed by {newest.description}); choose another "
+            f"found {newest.fingerprint[:12]} (claimed by {newest.description}, with "
+            f"max_parallelism={newest.max_parallelism}); choose another "
             f"checkpoint_dir, or run the flow that it belongs to"
         )
     if newest.max_parallelism != job.max_parallelism:
@@ -191,6 +192,9 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         return GiveUp(newest, "a failure that no restart can mend")
     if len(failures) > policy.failures_max:
         return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
+    if in_a_row > policy.failures_max:
+        # However far apart: a call that hangs takes its time.
+        return GiveUp(first, f"{in_a_row} failures in a row, without progress")
     if _series(failures, lambda one: (one.kind, one.operator, one.record)) >= SAME_FAILURE_MAX:
         return GiveUp(newest, f"the same record failed {SAME_FAILURE_MAX} times in a row")
     if _series(failures[-in_a_row:], lambda one: (one.kind, one.operator)) >= SAME_FAILURE_MAX:

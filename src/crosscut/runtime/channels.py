@@ -93,7 +93,7 @@ class OutgoingChannel(ConnectingSide):
         credit_bytes = decode_credit(frame.payload)
         if credit_bytes > self._under_way_bytes:
             raise WireError(
-                f"channel {self.channel}: credit for {credit_bytes} bytes, of {self._under_way_bytes} under way"
+                f"channel {self.channel}: credit for {credit_bytes} of {self._under_way_bytes} bytes"
             )
         was_full = self.is_full
         self._under_way_bytes -= credit_bytes

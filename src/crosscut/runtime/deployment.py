@@ -39,6 +39,9 @@ class TaskHost(Protocol):
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block."""
 
+    async def pause(self) -> None:
+        """Let others run for a moment."""
+
     def add(
         self,
         task: Task,
@@ -75,6 +78,7 @@ class StateAtHand:
         parts: Sequence[Part],
         read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
         owns: Callable[[object], bool],
+        pause: Callable[[], Awaitable[None]],
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`.
 
@@ -92,7 +96,9 @@ class StateAtHand:
                 state = KeyedState(initial)
             case FromMemory() | FromStore():
                 state = KeyedState(initial)
-                state.load(iter(await read_parts(parts)), restore, owns)
+                for _ in state.loading(iter(await read_parts(parts)), restore, owns):
+                    # Heartbeats go on, however much there is to load.
+                    await pause()
         self._states[task] = state
         return state
 
@@ -127,13 +133,19 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router)
+        state = await _state_of(
+            vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router, pool.pause
+        )
         failpoints("restore.state")
         writer = _writer_of(vertex, task_id, deploy.lineage, deploy.epoch)
         committer = None
         if writer is not None:
             permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
-            await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+            try:
+                await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+            except Exception:
+                writer.close()
+                raise
             committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
         operators = [build(node, state, writer) for node in vertex.chain]
         source = vertex.source
@@ -175,6 +187,7 @@ async def _state_of(
     at_hand: StateAtHand,
     read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
     router: KeyRouter,
+    pause: Callable[[], Awaitable[None]],
 ) -> KeyedState | None:
     initials = [one for one in map(initial_value, vertex.chain) if one is not None]
     if not initials:
@@ -183,7 +196,7 @@ async def _state_of(
     def owns(key: object) -> bool:
         return router[key] == task.index
 
-    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns)
+    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns, pause)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, lineage: Lineage, epoch: Epoch) -> SinkWriter | None:

@@ -58,6 +58,7 @@ from crosscut.protocol.messages import (
     HaltTasks,
     LogEntry,
     RecordsFlowing,
+    ShutDown,
     SnapshotAcknowledged,
     SplitAssignment,
     WorkerHeartbeat,
@@ -128,6 +129,7 @@ class CoordinatorDriver:
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._request_count = 0
         self._is_handling = False
+        self._is_broken = False
         self._waiting: list[JobEvent] = []
         self.claimed: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[EndJob] = self._loop.create_future()
@@ -191,6 +193,8 @@ class CoordinatorDriver:
 
     def _handle(self, event: JobEvent) -> None:
         # An effect may cause an event at once; it waits its turn.
+        if self._is_broken:
+            return
         self._waiting.append(event)
         if self._is_handling:
             return
@@ -205,7 +209,11 @@ class CoordinatorDriver:
                 self._observe(next_event, effects, completed)
                 self._perform(effects)
         except Exception as error:
-            # The protocol core found something impossible: the job must end, loudly.
+            # The protocol core found something impossible: the job must end, loudly, and do no more.
+            self._is_broken = True
+            self._waiting.clear()
+            for link in list(self._links.values()):
+                link.say(ShutDown("the coordinator has failed"))
             self._finish(EndJob("failed", failure_cause(error)))
             raise
         finally:

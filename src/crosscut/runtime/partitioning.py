@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from crosscut.batch import Batch
@@ -28,9 +29,29 @@ class Output(ABC):
     def add(self, batch: Batch) -> bool:
         """Take the batch in; return whether a buffer is full."""
 
-    @abstractmethod
     def take(self) -> list[tuple[ChannelId, Batch]]:
+        """Return everything buffered, in batches of bounded size, and empty the buffers."""
+        return [
+            (channel, piece) for channel, batch in self._take() for piece in pieces(batch, self._batch_rows)
+        ]
+
+    @abstractmethod
+    def _take(self) -> list[tuple[ChannelId, Batch]]:
         """Return everything buffered, at most one batch for each channel, and empty the buffers."""
+
+
+def pieces(batch: Batch, rows: int) -> Iterator[Batch]:
+    """Yield `batch`, cut up if it is far longer than `rows`: one record may have become millions."""
+    if len(batch) <= 2 * rows:
+        yield batch
+        return
+    for start in range(0, len(batch), rows):
+        records = batch.records[start : start + rows]
+        if batch.keys is None:
+            yield Batch(records)
+        else:
+            is_keys_only = batch.keys is batch.records
+            yield Batch(records, records if is_keys_only else batch.keys[start : start + rows])
 
 
 class _Lists(Output):
@@ -40,7 +61,7 @@ class _Lists(Output):
         super().__init__(channels, batch_rows)
         self._buffers: list[list[Any]] = [[] for _ in channels]
 
-    def take(self) -> list[tuple[ChannelId, Batch]]:
+    def _take(self) -> list[tuple[ChannelId, Batch]]:
         taken = [
             (channel, Batch(buffer))
             for channel, buffer in zip(self.channels, self._buffers, strict=True)
@@ -118,7 +139,7 @@ class ByKey(Output):
         self.buffered_rows += len(keys)
         return self.buffered_rows >= self._batch_rows * len(self.channels)
 
-    def take(self) -> list[tuple[ChannelId, Batch]]:
+    def _take(self) -> list[tuple[ChannelId, Batch]]:
         records = self._keys if self._is_keys_only else self._records
         taken = [
             (channel, Batch(some_records, keys))

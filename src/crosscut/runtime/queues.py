@@ -57,7 +57,7 @@ class SpillingQueue:
             self._head.append(item)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="crosscut-spill-")
+            self._file = tempfile.TemporaryFile(prefix="crosscut-spill-")  # noqa: SIM115 - closed by `close`
         data = _encoded(item)
         self._file.seek(self._write_at)
         self._file.write(data)

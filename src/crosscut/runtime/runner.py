@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
@@ -52,6 +53,8 @@ R = TypeVar("R")
 SLICE_NS = 2_000_000
 """How long one `run` of a task should take at most: barriers and sockets wait meanwhile."""
 
+WAIT_MS_MAX = 3_600_000.0
+
 LOCAL_ITEMS_MAX = 4
 """Items that may wait in a channel inside a worker before its sender has to pause."""
 
@@ -61,6 +64,10 @@ THREADS_END_TIMEOUT_S = 2.0
 
 class SinkHungError(ConnectorError):
     """A sink's method has not returned for too long; the thread in it is still there."""
+
+
+CAUSE_CHARS_MAX = 64_000
+"""Of a message or traceback; a failure has to fit into one message to the coordinator."""
 
 
 class PartWriter(Protocol):
@@ -81,13 +88,20 @@ def failure_cause(error: BaseException) -> FailureCause:
             record=error.record or "",
             traceback=error.traceback,
         )
-    text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
+    kind = type(error).__name__
+    try:
+        text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
+        message = str(error) or kind
+        operator, record = str(getattr(error, "operator", "")), str(getattr(error, "record", ""))
+    except BaseException as second:  # noqa: BLE001 - exceptions of user code may raise when looked at
+        text = operator = record = ""
+        message = f"{kind}, which can't be shown: looking at it raises {type(second).__name__}"
     return FailureCause(
-        kind=type(error).__name__,
-        message=str(error) or type(error).__name__,
-        operator=str(getattr(error, "operator", "")),
-        record=str(getattr(error, "record", "")),
-        traceback=text,
+        kind=kind,
+        message=message[:CAUSE_CHARS_MAX],
+        operator=operator,
+        record=record[:CAUSE_CHARS_MAX],
+        traceback=text[-CAUSE_CHARS_MAX:],
         is_final=bool(getattr(error, "damaged", False)),
     )
 
@@ -132,7 +146,7 @@ class TaskRunner:
         ended_ns = time.monotonic_ns()
         self._adapt(rows, ended_ns - now_ns)
         if task.is_source:
-            self.due_ns = ended_ns + int(task.wait_ms * 1e6) if task.wait_ms else 0
+            self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
         if channel is not None:
             self._pool.consumed(task, channel)
             if self._pool.failpoints.is_armed and task.is_aligning:
@@ -372,14 +386,18 @@ class TaskPool:
         def call() -> R:
             try:
                 return function(*args, **kwargs)
-            except StopIteration as error:
-                # asyncio can't hand it on, and would let the caller wait for ever.
-                raise RuntimeError("StopIteration was raised") from error
+            except (StopIteration, FutureCancelled, asyncio.CancelledError) as error:
+                # asyncio can't hand the one on, and would take the others for its own.
+                raise RuntimeError(f"{type(error).__name__} was raised") from error
 
         future = self._threads.submit(call)
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(future)
+
+    async def pause(self) -> None:
+        """Let the event loop serve others."""
+        await asyncio.sleep(0)
 
     async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a method of a sink's writer in a thread.
@@ -407,9 +425,9 @@ class TaskPool:
     async def _guarded(self, runner: TaskRunner, work: Coroutine[None, None, None]) -> None:
         try:
             await work
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - connectors may raise anything
+        except BaseException as error:
+            if self._is_over and isinstance(error, asyncio.CancelledError):
+                raise
             self.failed(runner.task.task_id, error)
 
     async def close(self) -> None:
@@ -445,8 +463,9 @@ class TaskPool:
     def failed(self, task: TaskId, error: BaseException) -> None:
         """A task of this epoch has failed: nothing runs any more, the coordinator decides."""
         if not self._is_over:
+            cause = failure_cause(error)
             self._is_over = True
-            self.report(TaskFailed(self.epoch, task, failure_cause(error)))
+            self.report(TaskFailed(self.epoch, task, cause))
 
     # Items on their way.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ class SplitQueue:
                     self._open.rotate(-1)
                     if found:
                         return found
-                    shortest = Wait(0)
+                    # Against the contract, and harmless unless it is asked again and again.
+                    shortest = min(shortest, Wait(1.0), key=lambda wait: wait.delay_ms)
                 case _:
                     raise ConnectorError(
                         f"the reader of split {current.split.split_id!r} returned a "
@@ -79,9 +81,10 @@ class SplitQueue:
         ]
 
     def close(self) -> None:
-        """Close every reader."""
-        while self._open:
-            self._open.popleft().reader.close()
+        """Close every reader; the first error is raised after all were tried."""
+        with ExitStack() as stack:
+            while self._open:
+                stack.callback(self._open.pop().reader.close)
 
 
 def split_as_json(split: Split) -> JSON:

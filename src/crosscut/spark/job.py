@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
+import signal
 import socket
+import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark import SparkContext
@@ -71,6 +75,12 @@ class Job:
         self._host = _checked_host(settings, context)
         self._is_encrypted = _checked_encryption(settings, context, self._host)
         self._slots = _checked_slots(settings, context)
+        if settings.checkpoint_dir.startswith("memory:"):
+            raise SettingsError(
+                f"checkpoint_dir={settings.checkpoint_dir!r}: each worker process has a memory file system "
+                f"of its own; use a directory or an object store that all of them see"
+            )
+        _check_python(context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
@@ -159,8 +169,9 @@ class Job:
             JobFailedError: The job has failed, or another driver has taken it over.
         """
         try:
-            if not self._wait_ended(timeout):
-                return False
+            with _plain_interrupts():
+                if not self._wait_ended(timeout):
+                    return False
         except KeyboardInterrupt:
             self._interrupted()
             raise
@@ -235,9 +246,14 @@ class Job:
             CrosscutError: The job can't start; nothing has been changed.
         """
         self._thread.start()
-        while not self._claimed.wait(0.1):
-            if not self._thread.is_alive():
-                break
+        try:
+            while not self._claimed.wait(0.1):
+                if not self._thread.is_alive():
+                    break
+        except BaseException:
+            # Ctrl-C: nobody would have a handle to the job that goes on.
+            self.cancel()
+            raise
         if self._end is not None and self._end.outcome in ("failed", "fenced"):
             self._raise_if_failed()
         return self
@@ -357,6 +373,25 @@ class Job:
         raise JobFailedError(_failure_text(self._name, cause), cause=cause) from self._error
 
 
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt and do no more.
+
+    A SparkContext that the user has made answers it by cancelling all Spark jobs: that would end the
+    workers before a last checkpoint.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not getattr(before, "__module__", "").startswith("pyspark."):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     """Start `flow`; see `Flow.start`."""
     context = _context_of(spark) if spark is not None else None
@@ -388,6 +423,17 @@ def _checked_slots(settings: Settings, context: SparkContext) -> int | None:
             f"flow.start make the session"
         )
     return found
+
+
+def _check_python(context: SparkContext) -> None:
+    """Refuse a local Spark that would run workers with the Python of another environment."""
+    found = shutil.which(context.pythonExec) or context.pythonExec
+    # Not resolved: in a virtual environment this is a link to an interpreter without its packages.
+    if is_local(context) and os.path.dirname(found) != os.path.dirname(sys.executable):
+        raise SettingsError(
+            f"Spark would run workers with {context.pythonExec!r}, expected this program's {sys.executable}: "
+            f"set PYSPARK_PYTHON to it before the SparkSession is made, or let flow.start make the session"
+        )
 
 
 def _checked_host(settings: Settings, context: SparkContext) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
 
-from crosscut.errors import InternalError
+from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.runtime.worker import WorkerPlan, run_worker
@@ -50,6 +50,8 @@ class SparkWorkers:
         """Have Spark run the workers, in a thread of its own."""
         if self._plan is None:
             raise InternalError("workers submitted before their plan was made")
+        if self._context._jsc is None:
+            raise WorkersError("Spark can't run the workers: the SparkContext has been stopped")
         self._thread = InheritableThread(target=self._run, args=(self._plan,), daemon=True)
         self._thread.name = f"crosscut-spark-{self._group}"
         self._thread.start()

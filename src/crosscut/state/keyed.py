@@ -129,10 +129,18 @@ class KeyedState:
         Raises:
             StateError: A part is not readable as state.
         """
+        for _ in self.loading(parts, checkpoint_id, owns):
+            pass
+
+    def loading(
+        self, parts: Iterator[bytes], checkpoint_id: CheckpointId, owns: Callable[[Any], bool]
+    ) -> Iterator[None]:
+        """As `load`, a block at a time: the caller can do something else between the steps."""
         base: dict[Any, Any] = {}
         for part in parts:
             for keys, values in decode_part(part):
                 base.update((key, value) for key, value in zip(keys, values, strict=True) if owns(key))
+                yield
         self._base, self._base_id, self._completed = base, checkpoint_id, checkpoint_id
         self._frozen.clear()
         self.values = Layer(self._find)

@@ -99,6 +99,9 @@ class VirtualPool:
 
     # What builds tasks asks for.
 
+    async def pause(self) -> None:
+        """Loading state takes no virtual time."""
+
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, later, outside."""
         result: R = await Call(partial(function, *args, **kwargs))

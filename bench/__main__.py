@@ -1,0 +1,22 @@
+"""Run the benchmarks one after the other: `python -m bench [NAME ...]`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("start", "recovery", "latency", "throughput", "memory")
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(NAMES)
+    unknown = sorted(set(wanted) - set(NAMES))
+    if unknown:
+        raise SystemExit(f"no benchmark called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    sys.argv[1:] = []
+    for name in wanted:
+        importlib.import_module(f"bench.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

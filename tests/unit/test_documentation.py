@@ -1,0 +1,72 @@
+"""The documentation is whole: its snippets run, its links lead somewhere, its settings exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what the headings of a page are called in links."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", names_of(PAGES))
+def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: str) -> None:
+    for link in LINK.findall(text_of(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [page for page in names_of(PAGES) if "```python" in text_of(page)])
+def test_every_snippet_runs_and_every_flow_compiles(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind `if __name__ == "__main__"` needs Spark and is not run here."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for snippet in re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL):
+        exec(compile(snippet, page, "exec"), names)  # noqa: S102 - our own text
+        for value in list(names.values()):
+            if isinstance(value, cc.Flow):
+                value.compile(2, 128)
+
+
+def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
+    linked = set(LINK.findall(text_of("README.md")))
+    for path in (ROOT / "docs" / "guide").glob("*.md"):
+        assert f"docs/guide/{path.name}" in linked, path.name
+
+
+def test_every_decision_has_a_number_of_its_own_and_says_so() -> None:
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [path.name[:4] for path in records]
+    assert numbers == [f"{number:04}" for number in range(1, len(records) + 1)]
+    for path in records:
+        assert path.read_text(encoding="utf-8").startswith(f"# {path.name[:4]}: ")
+
+
+def test_the_changelog_has_this_version() -> None:
+    assert f"\n## {cc.__version__}\n" in text_of("CHANGELOG.md")
