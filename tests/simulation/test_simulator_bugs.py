@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,13 +106,13 @@ def no_commit_on_restore(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_rolled_back_too_far(patch: pytest.MonkeyPatch) -> None:
-    plain = KeyedState.load
+    plain = KeyedState.loading
 
-    def load(self: KeyedState, parts: Any, checkpoint_id: CheckpointId, owns: Any) -> None:
+    def loading(self: KeyedState, parts: Any, checkpoint_id: CheckpointId, owns: Any) -> Iterator[None]:
         chain = list(parts)
-        plain(self, iter(chain[:-1] if len(chain) > 1 else chain), checkpoint_id, owns)
+        return plain(self, iter(chain[:-1] if len(chain) > 1 else chain), checkpoint_id, owns)
 
-    patch.setattr(KeyedState, "load", load)
+    patch.setattr(KeyedState, "loading", loading)
 
 
 def state_not_rolled_back(patch: pytest.MonkeyPatch) -> None:
