@@ -131,7 +131,7 @@ class Peer:
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         raise AssertionError
 
-    def channel_clogged(self, channel: ChannelId, is_clogged: bool) -> None:
+    def channel_unclogged(self, channel: ChannelId) -> None:
         raise AssertionError
 
     def channel_lost(self, channel: ChannelId, reason: str) -> None:

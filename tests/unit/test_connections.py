@@ -50,7 +50,6 @@ class End:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.lost_reason: str | None = None
-        self.clogged_changes: list[bool] = []
         self.is_opened = False
         self.changed = asyncio.Event()
 
@@ -67,8 +66,6 @@ class End:
         self.lost_reason = reason
         self.changed.set()
 
-    def clogged(self, is_clogged: bool) -> None:
-        self.clogged_changes.append(is_clogged)
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -250,30 +247,12 @@ def test_a_genuine_peer_that_is_not_wanted_is_told_why(verdict: Verdict) -> None
 
 
 @scene()
-async def test_a_peer_that_stops_reading_clogs_the_connection_until_it_reads_again(site: Site) -> None:
-    client = await site.connected(Client())
-    server = await site.server()
-    await server.until(lambda: server.is_open)
-    await client.until(lambda: client.is_open)
-    server.pause_reading()
-    sent_count = 0
-    while not client.is_clogged:
-        client.send(FrameType.CONTROL, b"z" * 100_000, sequenced=False)
-        sent_count += 1
-    server.resume_reading()
-    await client.until(lambda: client.clogged_changes == [True, False])
-    await server.until(lambda: len(server.frames) == sent_count)
-
-
-@scene()
 async def test_what_is_sent_after_the_end_goes_nowhere(site: Site) -> None:
     client = await site.connected(Client())
     await client.until(lambda: client.is_open)
     client.close("done")
     await client.until(lambda: client.lost_reason is not None)
     client.send(FrameType.CONTROL, b"late", sequenced=False)
-    client.pause_reading()
-    client.resume_reading()
     client.close_gently("again")
     assert client.lost_reason == "done"
 

@@ -25,7 +25,7 @@ from crosscut.protocol.events import (
 from crosscut.protocol.messages import LogEntry
 
 RETRY_APPEND_MS = 200
-UNCERTAIN_ATTEMPTS_MAX = 50
+UNCERTAIN_ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,6 @@ class Connection(asyncio.Protocol, ABC):
         self._sequence = 0
         self._reason = "closed by the peer"
         self._deadline: asyncio.TimerHandle | None = None
-        self.is_clogged = False
 
     @property
     def is_open(self) -> bool:
@@ -95,11 +94,8 @@ class Connection(asyncio.Protocol, ABC):
     def lost(self, reason: str) -> None:
         """The connection is over; called once, also if it was never opened."""
 
-    def clogged(self, is_clogged: bool) -> None:
-        """The peer has stopped reading, or reads again."""
-
     def send(self, kind: FrameType, payload: bytes = b"", *, sequenced: bool) -> None:
-        """Send a frame; what does not fit into the socket is buffered (see `clogged`)."""
+        """Send a frame; what does not fit into the socket is buffered: credit bounds how much."""
         if self._transport is None or not self._is_open:
             return
         if sequenced:
@@ -112,16 +108,6 @@ class Connection(asyncio.Protocol, ABC):
         else:
             self._write(header)
             self._write(body)
-
-    def pause_reading(self) -> None:
-        """Read no more from the socket: TCP makes the sender wait."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        if self._transport is not None:
-            self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
         """Close without waiting for the peer; what was sent may get lost."""
@@ -166,14 +152,6 @@ class Connection(asyncio.Protocol, ABC):
         self._transport = None
         self._settled()
         self.lost(f"{self._reason}: {exc}" if exc else self._reason)
-
-    def pause_writing(self) -> None:
-        self.is_clogged = True
-        self.clogged(True)
-
-    def resume_writing(self) -> None:
-        self.is_clogged = False
-        self.clogged(False)
 
     # The handshake.
 

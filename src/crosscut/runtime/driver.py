@@ -55,6 +55,7 @@ from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
+    FailureCause,
     HaltTasks,
     LogEntry,
     RecordsFlowing,
@@ -124,7 +125,7 @@ class CoordinatorDriver:
         self._links: dict[int, CoordinatorLink] = {}
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="crosscut-store")
+        self._threads = ThreadPoolExecutor(8, thread_name_prefix="crosscut-store")
         self._seen = Observations()
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._request_count = 0
@@ -274,13 +275,17 @@ class CoordinatorDriver:
                 case CancelTimer(timer):
                     self._cancel_timer(timer)
                 case ReadLogTail(checkpoints):
-                    self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
+                    cause = FailureCause("StoreError", f"reading the job log {self._no_answer}")
+                    late = CancelRequested(cause)
+                    self._in_thread(lambda n=checkpoints: self._read_tail(n), late)  # type: ignore[misc]
                 case DiscoverSplits():
                     self._in_thread(lambda: SplitsDiscovered(self._discover()))
                 case AppendEntry(index, entry):
-                    self._in_thread(lambda i=index, e=entry: self._append(i, e))  # type: ignore[misc]
+                    unknown = EntryUncertain(index, f"the store {self._no_answer}")
+                    self._in_thread(lambda i=index, e=entry: self._append(i, e), unknown)  # type: ignore[misc]
                 case ReadEntry(index):
-                    self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
+                    unknown = EntryUncertain(index, f"the store {self._no_answer}")
+                    self._in_thread(lambda i=index: self._read(i), unknown)  # type: ignore[misc]
                 case ListParts():
                     self._in_thread(self._list_parts)
                 case DeleteParts(paths):
@@ -317,9 +322,24 @@ class CoordinatorDriver:
 
     # The store, in threads.
 
-    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
+    @property
+    def _no_answer(self) -> str:
+        return f"has not answered within {self._rules.checkpoints.timeout_ms / 1_000:g} s"
+
+    def _in_thread(self, work: Callable[[], JobEvent | None], late: JobEvent | None = None) -> None:
+        """Call the store; the answer is an event. So is `late`, if there is none for too long (D3)."""
         future = self._loop.run_in_executor(self._threads, work)
         future.add_done_callback(self._answered)
+        if late is not None:
+            timeout_s = self._rules.checkpoints.timeout_ms / 1_000
+            timer = self._loop.call_later(timeout_s, self._too_late, future, late)
+            future.add_done_callback(lambda _: timer.cancel())
+
+    def _too_late(self, future: asyncio.Future[JobEvent | None], late: JobEvent) -> None:
+        # What it says later is not heard: the thread is left behind, and the entry is read instead.
+        future.remove_done_callback(self._answered)
+        future.add_done_callback(lambda one: one.cancelled() or one.exception())
+        self._handle(late)
 
     def _answered(self, future: asyncio.Future[JobEvent | None]) -> None:
         if future.cancelled():
