@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,13 +227,12 @@ def test_the_same_flow_in_another_parallelism_is_refused_before_any_side_effect(
 
 def stopped_job(directory: Path, started: Any) -> NumberedJob:
     """Run half a job, so that there is something to restore."""
-    numbered = NumberedJob(directory, count=20_000, rate=None, held=True)
+    numbered = NumberedJob(directory, count=30_000, rate=6_000)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 3, "three checkpoints")
     assert job.stop(30)
-    numbered.open_gate()
     assert job.status == "stopped"
-    return numbered
+    return replace(numbered, rate=None)
 
 
 def torn(data: bytes) -> bytes:
