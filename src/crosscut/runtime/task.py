@@ -72,7 +72,7 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.runtime.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.runtime.partitioning import Output
-from crosscut.runtime.queues import ItemQueue
+from crosscut.runtime.queues import ItemQueue, SpillingQueue
 from crosscut.runtime.splits import SplitQueue
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
@@ -402,6 +402,9 @@ class Task:
             if self._splits is not None:
                 self._splits.close()
         finally:
+            for queue in self._queues.values():
+                if isinstance(queue, SpillingQueue):
+                    queue.close()
             if self._writer is not None:
                 self._writer.close()
 
