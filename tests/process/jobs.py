@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from typing import Any
 from pyspark import SparkContext
 
 import crosscut as cc
+from crosscut.graph.specs import SourceSpec
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.runtime.failpoints import VARIABLE, Plan, parsed
 from crosscut.store.checkpoint_store import open_store
@@ -328,6 +330,64 @@ class Armed:
     @property
     def environment(self) -> dict[str, str]:
         return {VARIABLE: self.value}
+
+
+# Sources that wait.
+
+
+@dataclass(frozen=True)
+class Held(cc.Source):
+    """Reads `source` slowly, and not to its end, until a gate is opened: the job can't end before.
+
+    So a test that has to meet a job in the middle does, however fast or slow the machine is.
+    """
+
+    source: cc.Source
+    gate: Path
+    rate: float | None
+
+    def splits(self, parallelism: int) -> Sequence[cc.Split]:
+        return self.source.splits(parallelism)
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
+        return _HeldReader(self.source.reader(split, position), self.gate, self.rate)
+
+
+class _HeldReader(SplitReader):
+    INTERVAL_S = 0.01
+
+    def __init__(self, reader: SplitReader, gate: Path, rate: float | None) -> None:
+        self._reader = reader
+        self._gate = gate
+        self._rows = None if rate is None else max(1, int(rate * self.INTERVAL_S))
+        self._due_s = 0.0
+        self._is_open = False
+
+    @property
+    def position(self) -> JSON:
+        return self._reader.position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        self._is_open = self._is_open or self._gate.exists()
+        if self._is_open:
+            return self._reader.read(limit)
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return Wait((self._due_s - now_s) * 1_000)
+        if self._rows is not None:
+            self._due_s = now_s + self.INTERVAL_S
+        found = self._reader.read(min(limit, self._rows or limit))
+        return Wait(self.INTERVAL_S * 1_000) if isinstance(found, EndOfSplit) else found
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def hold(flow: cc.Flow, gate: Path, rate: float | None) -> None:
+    """Have every source of a flow wait for `gate`; before, each split gives `rate` records a second."""
+    for operator in flow._draft._operators:
+        if isinstance(operator.spec, SourceSpec):
+            operator.spec = SourceSpec(Held(operator.spec.source, gate, rate))
 
 
 # Hooks: what user code may do to a worker.
