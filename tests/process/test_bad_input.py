@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,12 +226,13 @@ def test_the_same_flow_in_another_parallelism_is_refused_before_any_side_effect(
 
 def stopped_job(directory: Path, started: Any) -> NumberedJob:
     """Run half a job, so that there is something to restore."""
-    numbered = NumberedJob(directory, count=30_000, rate=6_000)
+    numbered = NumberedJob(directory, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 3, "three checkpoints")
     assert job.stop(30)
     assert job.status == "stopped"
-    return replace(numbered, rate=None)
+    numbered.open_gate()
+    return numbered
 
 
 def torn(data: bytes) -> bytes:

@@ -455,7 +455,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_strangers_at_its_ports_is_exa
     tmp_path: Path, started: Any
 ) -> None:
     """M1, I1, I2, I13, S2: control links and channels, before and after a restart."""
-    numbered = NumberedJob(tmp_path, count=40_000, settings={"encryption": "on"})
+    numbered = NumberedJob(tmp_path, settings={"encryption": "on"}, held=True)
     job = started(numbered)
     for restarts in (0, 1):
         until(lambda: job.progress()["restarts"] == restarts and job.status == "running", "the job")  # noqa: B023
@@ -470,6 +470,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_strangers_at_its_ports_is_exa
             (victim, _) = started.watch(job)
             os.kill(victim, signal.SIGKILL)
             until(lambda: is_gone(victim), "the worker to die")  # noqa: B023
+    numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] == 1
     numbered.check_output_is_exact()
@@ -482,7 +483,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_strangers_at_its_ports_is_exa
 
 def test_a_job_is_not_encrypted_where_spark_is_not(tmp_path: Path, started: Any) -> None:
     """The default, in local mode."""
-    numbered = NumberedJob(tmp_path, count=40_000)
+    numbered = NumberedJob(tmp_path, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     assert [certificate_shown(port) for port in ports_of(job)] == [None] * 3

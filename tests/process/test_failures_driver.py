@@ -98,6 +98,7 @@ def drive() -> Iterator[Callable[..., Driver]]:
 
 
 def resume(numbered: NumberedJob, started: Any) -> Any:
+    numbered.open_gate()
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.status == "finished"
@@ -119,7 +120,7 @@ def test_a_driver_killed_around_the_log_entry_is_replaced_by_one_that_reads_the_
     tmp_path: Path, drive: Callable[..., Driver], started: Any, rule: str
 ) -> None:
     """B1, B2, B3, I8, I9: what the log holds is committed, what it does not hold never was."""
-    numbered = NumberedJob(tmp_path, count=20_000)
+    numbered = NumberedJob(tmp_path, count=20_000, held=True)
     armed = Armed(tmp_path / "failpoints", (rule,))
     driver = drive(numbered, armed.environment)
     assert driver.wait() == -signal.SIGKILL, driver.errors
@@ -138,7 +139,7 @@ def test_a_driver_killed_when_one_sink_of_two_has_committed_is_replaced(
     tmp_path: Path, drive: Callable[..., Driver], started: Any
 ) -> None:
     """B3, I9: the other sink stands still in its commit, so exactly one half is visible."""
-    numbered = NumberedJob(tmp_path, count=20_000)
+    numbered = NumberedJob(tmp_path, count=20_000, held=True)
     armed = Armed(tmp_path / "failpoints", ("commit.before:stop:2:1",))
     driver = drive(numbered, armed.environment)
     until(lambda: armed.fired, "the worker to stop")
@@ -183,7 +184,6 @@ def test_a_driver_killed_at_any_moment_is_replaced(
     until(lambda: len(numbered.completed()) >= 2, "checkpoints")
     driver.kill()
     numbered.check_nothing_is_visible_too_early()
-    numbered.open_gate()
     resume(numbered, started)
 
 
@@ -239,16 +239,17 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(
     tmp_path: Path, drive: Callable[..., Driver], started: Any
 ) -> None:
     """I-1: in the driver and in every worker, with a failover in between."""
-    numbered = NumberedJob(tmp_path, count=20_000)
+    numbered = NumberedJob(tmp_path, count=20_000, held=True)
     clock = tmp_path / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(JUMPING_CLOCK)
     path = os.pathsep.join([str(clock), *filter(None, sys.path)])
     armed = Armed(tmp_path / "failpoints", ("snapshot.stored:kill:5:0",))
     driver = drive(numbered, {"PYTHONPATH": path, **armed.environment})
+    until(armed.all_fired, "the kill")
+    numbered.open_gate()
     assert driver.wait() == 0, driver.errors
     assert driver.reports[-1] == {"status": "finished"}
-    assert armed.fired
     readers = {int(one.name.rpartition("-")[2]) for one in clock.glob("read-by-*")}
     # Workers are forked from Spark's daemon, which has read it for them.
     assert driver.pid in readers

@@ -34,13 +34,14 @@ def lose_a_worker(job: Any, count: int) -> None:
     ids=lambda one: " ".join(map(str, one.values())),
 )
 def test_a_killed_worker_costs_no_record_and_doubles_none(
-    tmp_path: Path, settings: dict[str, object]
+    tmp_path: Path, started: Any, settings: dict[str, object]
 ) -> None:
     """A1, C1."""
-    numbered = NumberedJob(tmp_path, settings=settings)
-    job = numbered.start()
+    numbered = NumberedJob(tmp_path, settings=settings, held=True)
+    job = started(numbered)
     for count in (1, 2):
         lose_a_worker(job, count)
+    numbered.open_gate()
     assert job.wait(60)
     numbered.check_output_is_exact()
     if "checkpoints_in_flight" not in settings:
@@ -49,12 +50,16 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
 
 
 @pytest.mark.parametrize("snapshots", ["aligned", "halting", "none"])
-def test_a_checkpoint_on_request_is_complete_when_the_call_returns(tmp_path: Path, snapshots: str) -> None:
-    numbered = NumberedJob(tmp_path, settings={"snapshots": snapshots, "checkpoint_interval": "1h"})
-    job = numbered.start()
+def test_a_checkpoint_on_request_is_complete_when_the_call_returns(
+    tmp_path: Path, started: Any, snapshots: str
+) -> None:
+    settings = {"snapshots": snapshots, "checkpoint_interval": "1h"}
+    numbered = NumberedJob(tmp_path, settings=settings, held=True)
+    job = started(numbered)
     found = [job.checkpoint(30).checkpoint_id for _ in range(3)]
     assert found == [entry.checkpoint_id for entry in numbered.completed()]
     assert found == sorted(set(found))
+    numbered.open_gate()
     assert job.wait(60)
     numbered.check_output_is_exact()
     with pytest.raises(CheckpointError):
