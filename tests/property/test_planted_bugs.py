@@ -1,7 +1,6 @@
 """The checkers are able to fail: each planted bug is found by the world or by the alignment oracle."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +12,7 @@ from tests.simulation.protocol_world import Make, Seeded, Violation, World
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommitPermit
-from crosscut.protocol import checkpointing, job, recovery, retention
+from crosscut.protocol import checkpointing, ownership, recovery, retention
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.commit import Committer
@@ -36,8 +35,9 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-from crosscut.protocol.job import Coordinator
+from crosscut.protocol.job import Coordinator, JobRules
 from crosscut.protocol.job_log import LogEffect, LogEvent, LogWriter, Verdict
+from crosscut.protocol.keeping import Keeping
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
@@ -178,12 +178,18 @@ class DeletesBeforeDurable(Coordinator):
         return effects
 
 
+class LooksAtNoManifest(Keeping):
+    def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
+        gone, self._garbage = tuple(sorted(self._garbage)), set()
+        return [DeleteParts(gone)] if gone else []
+
+
 class DeletesWhatManifestsName(Coordinator):
     """Deletes what is no longer of use to one checkpoint, though it is to another. B6."""
 
-    def _delete(self, paths: Iterable[str]) -> list[JobEffect]:
-        gone = tuple(sorted(set(paths)))
-        return [DeleteParts(gone)] if gone and self._log is not None and self._log.is_idle else []
+    def __init__(self, rules: JobRules) -> None:
+        super().__init__(rules)
+        self._kept = LooksAtNoManifest(rules.retain)
 
 
 class ReusesIds(Coordinator):
@@ -284,7 +290,7 @@ def test_the_world_finds_a_part_of_the_coordinator_that(
     monkeypatch: pytest.MonkeyPatch, name: str, planted: type, invariants: tuple[str, ...]
 ) -> None:
     """A4, B4, B5, F5."""
-    monkeypatch.setattr(checkpointing if name == "EpochCheckpoints" else job, name, planted)
+    monkeypatch.setattr(checkpointing if name == "EpochCheckpoints" else ownership, name, planted)
     assert found().startswith(invariants)
 
 

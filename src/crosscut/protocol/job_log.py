@@ -70,13 +70,14 @@ class LogWriter:
 
     Args:
         next_index: First index that did not exist when the log was read.
+        dropped: Where to count what is dropped.
     """
 
-    def __init__(self, next_index: int) -> None:
+    def __init__(self, next_index: int, dropped: Counter[str] | None = None) -> None:
         self._next_index = next_index
         self._queue: deque[LogEntry] = deque()
         self._uncertain_attempts = 0
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
     def next_index(self) -> int:

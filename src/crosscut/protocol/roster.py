@@ -7,12 +7,23 @@ who is admitted. Everybody is known by the control link that he proved the secre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
-from crosscut.ids import WorkerIndex
+from crosscut.ids import CheckpointId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
-from crosscut.protocol.effects import JobEffect, SendMessage
-from crosscut.protocol.events import LinkId
-from crosscut.protocol.messages import CoordinatorMessage, Peer, RegisterWorker
+from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
+from crosscut.protocol.events import LinkId, Timer
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    Peer,
+    RegisterWorker,
+    ShutDown,
+    SplitAssignment,
+    StandBy,
+)
 
 LIVENESS_TICKS = 4
 """Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
@@ -25,12 +36,24 @@ class Vacated:
     index: WorkerIndex
     place: Place
 
+    @property
+    def name(self) -> str:
+        """Who it was."""
+        one = self.place.registration
+        return f"worker {self.index} (pid {one.pid} on {one.host})"
+
 
 class Roster:
-    """Places by worker index, with one attempt in reserve for each."""
+    """Places by worker index, with one attempt in reserve for each.
 
-    def __init__(self, parallelism: int) -> None:
+    Args:
+        parallelism: How many places there are.
+        heartbeat_timeout_ms: Silence after which a link counts as dead.
+    """
+
+    def __init__(self, parallelism: int, heartbeat_timeout_ms: int) -> None:
         self._parallelism = parallelism
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, Place] = {}
         self.reserve: dict[WorkerIndex, Place] = {}
         self._silent_ticks: dict[LinkId, int] = {}
@@ -50,6 +73,11 @@ class Roster:
         places = sorted(self.held.values(), key=lambda one: one.link)
         return [SendMessage(place.link, message) for place in places]
 
+    def to_everybody(self, message: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to everybody, those in reserve included."""
+        places = sorted(self.everybody(), key=lambda one: one.link)
+        return [SendMessage(place.link, message) for place in places]
+
     def peers(self) -> tuple[Peer, ...]:
         """Return where each holder can be reached, by index."""
         return tuple(
@@ -65,25 +93,85 @@ class Roster:
         """Whether `link` has registered and is not gone."""
         return any(place.link == link for place in self.everybody())
 
-    def register(self, link: LinkId, newcomer: RegisterWorker) -> Admit | KeepInReserve | TurnAway:
-        """Give `newcomer` the place it asks for, or keep it in reserve, or neither."""
+    def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
+        """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
         decision = admission(newcomer, self._parallelism, self.held, self.reserve)
         match decision:
             case Admit():
                 self.held[newcomer.worker] = Place(link, newcomer)
+                return []
             case KeepInReserve():
                 self.reserve[newcomer.worker] = Place(link, newcomer)
-            case TurnAway():
-                pass
-        return decision
+                return [SendMessage(link, StandBy())]
+            case TurnAway(reason):
+                return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
+            case _:
+                assert_never(decision)
+
+    def deploy(
+        self,
+        epoch: Epoch,
+        lineage: Lineage,
+        restored: CheckpointCompleted | None,
+        splits: tuple[SplitAssignment, ...],
+    ) -> list[JobEffect]:
+        """Give every holder its tasks, with what each of them needs to restore itself."""
+        snapshots = restored.snapshots if restored else ()
+        return [
+            SendMessage(
+                place.link,
+                DeployTasks(
+                    epoch=epoch,
+                    lineage=lineage,
+                    peers=self.peers(),
+                    restore=restored.checkpoint_id if restored else CheckpointId(0),
+                    snapshots=tuple(one for one in snapshots if one.task.index == index),
+                    splits=tuple(one for one in splits if one.task.index == index),
+                ),
+            )
+            for index, place in sorted(self.held.items())
+        ]
+
+    def too_few(self, start_timeout_ms: int, slots: int | None) -> str:
+        """Return why the job can't start: not every place is held."""
+        known = "" if slots is None else f"; Spark has {slots} slots in all"
+        return (
+            f"{len(self.held)} of {self._parallelism} workers registered within "
+            f"{start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
+            f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
+        )
+
+    # Silence.
+
+    def start(self) -> list[JobEffect]:
+        """Return the timer of the first tick."""
+        return [StartTimer(Timer("liveness"), self._heartbeat_timeout_ms // LIVENESS_TICKS)]
+
+    def beat(self, epoch: Epoch) -> list[JobEffect]:
+        """Return the timer of the next tick, and a heartbeat to everybody."""
+        beats = [SendMessage(place.link, CoordinatorHeartbeat(epoch)) for place in self.everybody()]
+        return [*self.start(), *beats]
 
     def heard(self, link: LinkId) -> None:
         """Note that `link` has said something."""
         self._silent_ticks[link] = 0
 
-    def is_quiet(self, link: LinkId) -> bool:
-        """Whether `link` has said nothing for most of the heartbeat timeout."""
-        return self._silent_ticks.get(link, 0) >= LIVENESS_TICKS - 1
+    def why_closed(self, link: LinkId, reason: str) -> str:
+        """Return why a link that closed by itself is lost."""
+        if self._silent_ticks.get(link, 0) < LIVENESS_TICKS - 1:
+            return f"its process has ended ({reason})"
+        return (
+            f"its process has ended ({reason}) after a call had held it up for "
+            f"{self._heartbeat_timeout}; its stack is on the standard error of the worker"
+        )
+
+    def why_silent(self) -> str:
+        """Return why a link that has been silent for too long is lost."""
+        return f"silent for more than {self._heartbeat_timeout}"
+
+    @property
+    def _heartbeat_timeout(self) -> str:
+        return f"heartbeat_timeout={self._heartbeat_timeout_ms / 1000:g} s"
 
     def tick(self) -> list[Place]:
         """Note that a tick has passed; return those who have been silent for too long."""

@@ -70,7 +70,7 @@ class JobStatus:
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
         termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
-            `crosscut.protocol.job.Termination`.
+            `crosscut.protocol.termination.Termination`.
         invariants: In the order of the flow.
     """
 

@@ -1,0 +1,48 @@
+"""What is kept: the newest completed checkpoints, and the parts that may be deleted besides them.
+
+`crosscut.protocol.retention` decides; this machine remembers what it has to decide about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from crosscut.protocol import retention
+from crosscut.protocol.effects import DeleteParts, JobEffect
+from crosscut.protocol.messages import CheckpointCompleted
+
+
+class Keeping:
+    """The retained checkpoints of a job, oldest first, and its garbage.
+
+    Args:
+        retain: How many completed checkpoints to keep.
+    """
+
+    def __init__(self, retain: int) -> None:
+        self._retain = retain
+        self.completed: CheckpointCompleted | None = None
+        self.retained: tuple[CheckpointCompleted, ...] = ()
+        # Parts that may be deleted once no append is undecided.
+        self._garbage: set[str] = set()
+
+    def found(self, retained: tuple[CheckpointCompleted, ...]) -> None:
+        """Start from what the log holds."""
+        self.retained = retained
+        self.completed = retained[-1] if retained else None
+
+    def add(self, entry: CheckpointCompleted) -> None:
+        """Keep a checkpoint that has just been completed, and its parts instead of the oldest one's."""
+        self.waste(path for one in self.retained for path in retention.parts_of(one))
+        self.completed = entry
+        self.retained = retention.retained((*self.retained, entry), self._retain)
+
+    def waste(self, paths: Iterable[str]) -> None:
+        """Remember parts that may be of no use any more."""
+        self._garbage.update(paths)
+
+    def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
+        """Delete the garbage that no retained checkpoint refers to, but what is `in_use`."""
+        gone = retention.unreferenced(self._garbage - in_use, self.retained)
+        self._garbage &= in_use
+        return [DeleteParts(gone)] if gone else []
