@@ -2,7 +2,15 @@
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot, TaskSnapshot
-from crosscut.protocol.retention import dangling, orphans, parts_of, paths_of, retained, unreferenced
+from crosscut.protocol.retention import (
+    dangling,
+    orphans,
+    parts_of,
+    paths_of,
+    referenced,
+    retained,
+    unreferenced,
+)
 
 TASK = TaskId(VertexId("count"), 0)
 
@@ -63,6 +71,6 @@ def test_a_vertex_may_have_dashes_and_dots_in_its_name() -> None:
 
 def test_a_snapshot_may_build_on_its_own_and_on_kept_parts_only() -> None:
     snapshot = Snapshot(parts=(part(A), part(B), part(C)))
-    assert dangling(snapshot, CheckpointId(3), [checkpoint(2, A, B)]) == ()
-    assert dangling(snapshot, CheckpointId(3), [checkpoint(2, B)]) == (A,)
-    assert dangling(snapshot, CheckpointId(4), []) == (A, B, C)
+    assert dangling(snapshot, CheckpointId(3), referenced([checkpoint(1, A), checkpoint(2, B)])) == ()
+    assert dangling(snapshot, CheckpointId(3), referenced([checkpoint(2, B)])) == (A,)
+    assert dangling(snapshot, CheckpointId(4), frozenset()) == (A, B, C)

@@ -125,6 +125,15 @@ def test_readings_do_not_pile_up() -> None:
     assert len(seen.rates) <= RATE_WINDOW_S * 100 + 2
 
 
+def test_not_every_heartbeat_of_many_workers_is_a_reading() -> None:
+    """Each reading adds up all tasks: with one for each heartbeat, the driver would do nothing else."""
+    seen = Observations()
+    assert seen.is_rate_due(0)
+    seen.note_rate(SECOND_NS, 10)
+    assert not seen.is_rate_due(SECOND_NS + 1)
+    assert seen.is_rate_due(SECOND_NS + SECOND_NS // 10)
+
+
 # Checkpoints.
 
 

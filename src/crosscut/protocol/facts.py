@@ -11,7 +11,7 @@ from crosscut.protocol.admission import Place
 from crosscut.protocol.checkpointing import Checkpointing
 from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.ending import Ending
-from crosscut.protocol.events import ClockRead, Timer, TimerKind
+from crosscut.protocol.events import ClockRead, LinkId, Timer, TimerKind
 from crosscut.protocol.failures import Failures
 from crosscut.protocol.keeping import Keeping
 from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, ShutDown
@@ -63,6 +63,10 @@ class JobFacts:
     def held(self) -> Mapping[WorkerIndex, Place]:
         """The admitted workers, by index."""
         return self._roster.held
+
+    def worker_of(self, link: LinkId) -> WorkerIndex | None:
+        """Return which worker speaks on `link`, if it has been admitted."""
+        return self._roster.index_of(link)
 
     @property
     def reserve(self) -> Mapping[WorkerIndex, Place]:

@@ -337,7 +337,7 @@ class Coordinator(JobFacts):
 
     def _acknowledged(self, message: SnapshotAcknowledged) -> list[JobEffect]:
         n = message.checkpoint_id
-        if lost := retention.dangling(message.snapshot, n, self.retained):
+        if lost := self._kept.dangling(message.snapshot, n):
             return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
         return self._append(self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now))
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from crosscut.ids import CheckpointId
 from crosscut.protocol import retention
 from crosscut.protocol.effects import DeleteParts, JobEffect
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.messages import CheckpointCompleted, Snapshot
 
 
 class Keeping:
@@ -23,12 +24,14 @@ class Keeping:
         self._retain = retain
         self.completed: CheckpointCompleted | None = None
         self.retained: tuple[CheckpointCompleted, ...] = ()
+        self._kept_parts = frozenset[str]()
         # Parts that may be deleted once no append is undecided.
         self._garbage: set[str] = set()
 
     def found(self, retained: tuple[CheckpointCompleted, ...]) -> None:
         """Start from what the log holds."""
         self.retained = retained
+        self._kept_parts = retention.referenced(retained)
         self.completed = retained[-1] if retained else None
 
     def add(self, entry: CheckpointCompleted) -> None:
@@ -36,6 +39,11 @@ class Keeping:
         self.waste(path for one in self.retained for path in retention.parts_of(one))
         self.completed = entry
         self.retained = retention.retained((*self.retained, entry), self._retain)
+        self._kept_parts = retention.referenced(self.retained)
+
+    def dangling(self, snapshot: Snapshot, checkpoint_id: CheckpointId) -> tuple[str, ...]:
+        """Return the parts that a new snapshot refers to but that nothing protects from deletion."""
+        return retention.dangling(snapshot, checkpoint_id, self._kept_parts)
 
     def waste(self, paths: Iterable[str]) -> None:
         """Remember parts that may be of no use any more."""

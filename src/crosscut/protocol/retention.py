@@ -30,10 +30,14 @@ def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[Check
     return tuple(completed[-keep:])
 
 
+def referenced(kept: Iterable[CheckpointCompleted]) -> frozenset[str]:
+    """Return the paths of all files that the `kept` manifests refer to."""
+    return frozenset[str]().union(*map(parts_of, kept))
+
+
 def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> tuple[str, ...]:
     """Return those of `paths` that none of the `kept` manifests refers to, sorted."""
-    referenced = frozenset[str]().union(*map(parts_of, kept))
-    return tuple(sorted(set(paths) - referenced))
+    return tuple(sorted(set(paths) - referenced(kept)))
 
 
 def orphans(listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: Epoch) -> tuple[str, ...]:
@@ -46,13 +50,16 @@ def orphans(listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: E
     return unreferenced(ours, kept)
 
 
-def dangling(
-    snapshot: Snapshot, checkpoint_id: CheckpointId, kept: Iterable[CheckpointCompleted]
-) -> tuple[str, ...]:
-    """Return the parts that a new snapshot refers to but that nothing protects from deletion.
+def dangling(snapshot: Snapshot, checkpoint_id: CheckpointId, kept_parts: frozenset[str]) -> tuple[str, ...]:
+    """Return the parts that a new snapshot refers to but that nothing protects from deletion, sorted.
 
     A task that has not heard of the newest completions yet may build on parts that retention has
     deleted since. Its own new parts are protected by being newer than every sweep.
+
+    Args:
+        kept_parts: What `referenced` says of the kept manifests. It is asked for each acknowledgement, so
+            going through the manifests here would cost the square of the number of tasks.
     """
     own = f"parts/{checkpoint_id}/"
-    return unreferenced((path for path in paths_of(snapshot) if not path.startswith(own)), kept)
+    foreign = {path for path in paths_of(snapshot) if not path.startswith(own)}
+    return tuple(sorted(foreign - kept_parts))

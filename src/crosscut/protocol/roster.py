@@ -56,6 +56,8 @@ class Roster:
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, Place] = {}
         self.reserve: dict[WorkerIndex, Place] = {}
+        # The place that each link holds or waits for: looked up for every message.
+        self._wanted: dict[LinkId, WorkerIndex] = {}
         self._silent_ticks: dict[LinkId, int] = {}
 
     @property
@@ -87,11 +89,12 @@ class Roster:
 
     def index_of(self, link: LinkId) -> WorkerIndex | None:
         """Return the place that `link` holds, if any."""
-        return next((index for index, place in self.held.items() if place.link == link), None)
+        index = self._wanted.get(link)
+        return index if index in self.held and self.held[index].link == link else None
 
     def knows(self, link: LinkId) -> bool:
         """Whether `link` has registered and is not gone."""
-        return any(place.link == link for place in self.everybody())
+        return link in self._wanted
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
@@ -99,9 +102,11 @@ class Roster:
         match decision:
             case Admit():
                 self.held[newcomer.worker] = Place(link, newcomer)
+                self._wanted[link] = newcomer.worker
                 return []
             case KeepInReserve():
                 self.reserve[newcomer.worker] = Place(link, newcomer)
+                self._wanted[link] = newcomer.worker
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
                 return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
@@ -183,9 +188,11 @@ class Roster:
     def lose(self, link: LinkId) -> Vacated | None:
         """Note that `link` is gone; return the place that it held, if it held one."""
         self._silent_ticks.pop(link, None)
-        self.reserve = {index: place for index, place in self.reserve.items() if place.link != link}
-        index = self.index_of(link)
+        index = self._wanted.pop(link, None)
         if index is None:
+            return None
+        if self.held[index].link != link:
+            del self.reserve[index]
             return None
         place = self.held.pop(index)
         if index in self.reserve:
@@ -197,5 +204,6 @@ class Roster:
         everybody = self.everybody()
         self.held.clear()
         self.reserve.clear()
+        self._wanted.clear()
         self._silent_ticks.clear()
         return everybody

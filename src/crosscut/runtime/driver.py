@@ -242,14 +242,13 @@ class CoordinatorDriver:
         message = event.message
         if isinstance(message, SnapshotAcknowledged):
             self._failpoints("driver.acknowledged")
-        worker = next(
-            (index for index, place in self._coordinator.held.items() if place.link == event.link), None
-        )
+        worker = self._coordinator.worker_of(event.link)
         if worker is None:
             return
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
-            seen.note_rate(now_ns, seen.records_read(self._coordinator.epoch, self._rules.sources))
+            if seen.is_rate_due(now_ns):
+                seen.note_rate(now_ns, seen.records_read(self._coordinator.epoch, self._rules.sources))
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.first_flow_ns = seen.first_flow_ns or now_ns
             if seen.failed_ns:

@@ -13,6 +13,7 @@ from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
 from crosscut.runtime.invariants import InvariantStatus
 
 RATE_WINDOW_S = 2.0
+RATE_EVERY_S = 0.05
 RATE_LEAST_S = 0.2
 """Heartbeats of several workers come together: a rate between two of them would say nothing."""
 
@@ -123,6 +124,10 @@ class Observations:
             for one in tasks
             if one.task in sources
         )
+
+    def is_rate_due(self, now_ns: int) -> bool:
+        """Whether to note another reading: it adds up all tasks, and every worker's heartbeat asks."""
+        return not self.rates or now_ns - self.rates[-1][0] >= RATE_EVERY_S * 1e9
 
     def note_rate(self, now_ns: int, records: int) -> None:
         """Note a reading of `records_read`."""
