@@ -1,0 +1,211 @@
+"""The real coordinator of a job as large as wanted, without its workers: what it hears, says and costs.
+
+Every message goes through the real codec, as on the control links, and every log entry through the
+store's. Nothing is sent or stored, so the processor time is the coordinator's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from crosscut.ids import AttemptId, CheckpointId, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
+from crosscut.protocol.events import (
+    EntryAppended,
+    JobEvent,
+    LogTailRead,
+    MessageReceived,
+    SplitsDiscovered,
+    Timer,
+    TimerFired,
+)
+from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.messages import (
+    CoordinatorMessage,
+    LogEntry,
+    Part,
+    PendingTransaction,
+    RegisterWorker,
+    Snapshot,
+    SnapshotAcknowledged,
+    TransactionsCommitted,
+    WorkerMessage,
+    WorkerReady,
+)
+from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.store.entries import encode_entry
+from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
+
+T = TypeVar("T")
+
+VERTICES = ("numbers", "count-1", "count-2", "count-3")
+"""A chain of three shuffles: a source and three keyed operators, the last chained with the sink."""
+
+PARTS_PER_TASK = 4
+"""Of a keyed task: a full part and three increments. There are 1 to 13, depending on what changes."""
+
+RETAIN = 3
+
+
+@dataclass(slots=True)
+class Work:
+    """What a part of the conversation cost the coordinator's one thread."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    codec_s: float = 0.0
+    machine_s: float = 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        return self.codec_s + self.machine_s
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """One checkpoint.
+
+    Attributes:
+        trigger: From the timer to the last TriggerCheckpoint.
+        acknowledgements: From the first to the last.
+        completion: The durable entry, the words to the sinks, and their answers.
+        entry_s: Encoding the log entry, which the driver does in a thread of its own.
+    """
+
+    trigger: Work
+    acknowledgements: Work
+    completion: Work
+    entry_bytes: int
+    entry_s: float
+
+    @property
+    def messages(self) -> int:
+        return sum(one.messages_in + one.messages_out for one in self._works)
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(one.cpu_s for one in self._works)
+
+    @property
+    def machine_s(self) -> float:
+        return sum(one.machine_s for one in self._works)
+
+    @property
+    def _works(self) -> tuple[Work, ...]:
+        return self.trigger, self.acknowledgements, self.completion
+
+
+class LargeJob:
+    """A coordinator with `parallelism` workers, each with a task of every vertex; deployed and running.
+
+    Attributes:
+        deployment: What it cost to admit the workers and tell each of all others.
+    """
+
+    def __init__(self, parallelism: int) -> None:
+        self.tasks = [TaskId(VertexId(vertex), index) for vertex in VERTICES for index in range(parallelism)]
+        self._sinks = self.tasks[-parallelism:]
+        self._coordinator = Coordinator(_rules(self.tasks, parallelism))
+        self.deployment = Work()
+        self._deploy(parallelism)
+
+    def checkpoint(self) -> Checkpointed:
+        """Take one checkpoint, from the timer to the last sink's answer."""
+        epoch, n = self._coordinator.epoch, self._coordinator._checkpoints.next_id
+        trigger, acknowledgements, completion = Work(), Work(), Work()
+        self._handle([TimerFired(Timer("trigger", epoch))], trigger)
+        said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]
+        entry, index = _appended(self._hear([task.index for task in self.tasks], said, acknowledgements))
+        data, entry_s = timed(lambda: encode_entry(entry, index))
+        self._handle([EntryAppended(index)], completion)
+        answers = [TransactionsCommitted(epoch, n, task) for task in self._sinks]
+        self._hear([task.index for task in self._sinks], answers, completion)
+        return Checkpointed(trigger, acknowledgements, completion, len(data), entry_s)
+
+    def _deploy(self, parallelism: int) -> None:
+        self._coordinator.start()
+        self._coordinator.handle(LogTailRead(()))
+        claimed = self._coordinator.handle(SplitsDiscovered(()))
+        self._coordinator.handle(EntryAppended(_appended(claimed)[1]))
+        links = range(parallelism)
+        self._hear(links, [_registration(index) for index in links], self.deployment)
+        self._hear(links, [WorkerReady(self._coordinator.epoch)] * parallelism, self.deployment)
+        if self._coordinator.phase is not Phase.RUNNING:
+            raise RuntimeError(f"expected a running job, found one that is {self._coordinator.phase.value}")
+
+    def _hear(self, links: Sequence[int], messages: Sequence[WorkerMessage], work: Work) -> list[JobEffect]:
+        """Let message i come in on link i."""
+        frames = [encode_control(message) for message in messages]
+        heard, seconds = timed(lambda: [decode_control(frame, WORKER_MESSAGES) for frame in frames])
+        work.codec_s += seconds
+        work.messages_in += len(heard)
+        return self._handle([MessageReceived(*one) for one in zip(links, heard, strict=True)], work)
+
+    def _handle(self, events: Sequence[JobEvent], work: Work) -> list[JobEffect]:
+        # Timed as a whole: a clock of its own for each message would cost as much as the message.
+        handle = self._coordinator.handle
+        effects, seconds = timed(lambda: [effect for event in events for effect in handle(event)])
+        work.machine_s += seconds
+        said = [effect.message for effect in effects if isinstance(effect, SendMessage)]
+        work.bytes_out += self._say(said, work)
+        return effects
+
+    def _say(self, messages: Sequence[CoordinatorMessage], work: Work) -> int:
+        work.messages_out += len(messages)
+        size_bytes, seconds = timed(lambda: sum(len(encode_control(message)) for message in messages))
+        work.codec_s += seconds
+        return size_bytes
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """Return the result and the processor time it took."""
+    begun_s = time.process_time()
+    result = work()
+    return result, time.process_time() - begun_s
+
+
+def snapshot_of(task: TaskId, n: CheckpointId) -> Snapshot:
+    """Return a snapshot as a task acknowledges it: positions of a source, parts of what has state."""
+    if task.vertex == VERTICES[0]:
+        name = f"{task.index}-of-1"
+        split = {"id": name, "start": 0, "detail": {"index": task.index, "of": 1}, "weight": 1}
+        return Snapshot(positions={name: {"split": split, "position": n * 1_000_000}})
+    first = max(1, n - PARTS_PER_TASK + 1)
+    parts = tuple(
+        Part(f"parts/{m}/{task.vertex}-{task.index}-1-{m:08x}", 180_246, f"{m:02x}" * 32)
+        for m in range(first, n + 1)
+    )
+    is_sink = task.vertex == VERTICES[-1]
+    handle = {"files": [f"out/.stage/{n}-{task.index}.jsonl"]}
+    return Snapshot(parts=parts, pending=(PendingTransaction(n, handle),) if is_sink else (), freeze_us=100)
+
+
+def _registration(index: int) -> RegisterWorker:
+    host = f"10.{index // 65_536}.{index // 256 % 256}.{index % 256}"
+    return RegisterWorker(WorkerIndex(index), AttemptId(index), host, 4_000 + index, 40_000)
+
+
+def _appended(effects: Sequence[JobEffect]) -> tuple[LogEntry, int]:
+    appends = [effect for effect in effects if isinstance(effect, AppendEntry)]
+    if len(appends) != 1:
+        raise RuntimeError(f"expected one log entry, found {len(appends)}")
+    return appends[0].entry, appends[0].index
+
+
+def _rules(tasks: Sequence[TaskId], parallelism: int) -> JobRules:
+    return JobRules(
+        identity=JobIdentity("driver", Lineage("lineage"), "fingerprint", parallelism, 32_768, ""),
+        tasks=frozenset(tasks),
+        sources=frozenset(tasks[:parallelism]),
+        sinks=frozenset(tasks[-parallelism:]),
+        checkpoints=CheckpointRules(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
+        restart=RestartPolicy(10, 300_000, 0, 100, 10_000),
+        retain=RETAIN,
+        heartbeat_timeout_ms=10_000,
+        start_timeout_ms=60_000,
+    )
