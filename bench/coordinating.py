@@ -26,13 +26,17 @@ from crosscut.protocol.events import (
 from crosscut.protocol.job import Coordinator, JobRules, Phase
 from crosscut.protocol.messages import (
     CoordinatorMessage,
+    FailureCause,
     LogEntry,
     Part,
     PendingTransaction,
     RegisterWorker,
     Snapshot,
     SnapshotAcknowledged,
+    TaskFailed,
+    TaskStatistics,
     TransactionsCommitted,
+    WorkerHeartbeat,
     WorkerMessage,
     WorkerReady,
 )
@@ -104,21 +108,26 @@ class LargeJob:
     """A coordinator with `parallelism` workers, each with a task of every vertex; deployed and running.
 
     Attributes:
-        deployment: What it cost to admit the workers and tell each of all others.
+        parallelism: How many workers.
+        tasks: All tasks, vertex by vertex.
     """
 
     def __init__(self, parallelism: int) -> None:
         self.tasks = [TaskId(VertexId(vertex), index) for vertex in VERTICES for index in range(parallelism)]
+        self.parallelism = parallelism
         self._sinks = self.tasks[-parallelism:]
         self._coordinator = Coordinator(_rules(self.tasks, parallelism))
-        self.deployment = Work()
-        self._deploy(parallelism)
+        self._links = range(parallelism)
+        self._deploy()
 
     def checkpoint(self) -> Checkpointed:
         """Take one checkpoint, from the timer to the last sink's answer."""
-        epoch, n = self._coordinator.epoch, self._coordinator._checkpoints.next_id
+        epoch = self._coordinator.epoch
         trigger, acknowledgements, completion = Work(), Work(), Work()
         self._handle([TimerFired(Timer("trigger", epoch))], trigger)
+        n = self._coordinator.checkpoint_under_way
+        if n is None:
+            raise RuntimeError("expected a checkpoint under way after its timer")
         said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]
         entry, index = _appended(self._hear([task.index for task in self.tasks], said, acknowledgements))
         data, entry_s = timed(lambda: encode_entry(entry, index))
@@ -127,16 +136,48 @@ class LargeJob:
         self._hear([task.index for task in self._sinks], answers, completion)
         return Checkpointed(trigger, acknowledgements, completion, len(data), entry_s)
 
-    def _deploy(self, parallelism: int) -> None:
+    def heartbeats(self) -> Work:
+        """Hear one heartbeat of each worker."""
+        work = Work()
+        beats = [
+            WorkerHeartbeat(
+                self._coordinator.epoch,
+                tuple(
+                    TaskStatistics(task, 10**9, 10**9, 10**4, 10**3)
+                    for task in self.tasks[index :: self.parallelism]
+                ),
+            )
+            for index in self._links
+        ]
+        self._hear(self._links, beats, work)
+        return work
+
+    def failover(self) -> Work:
+        """Lose the tasks, and deploy all of them anew from the newest checkpoint."""
+        work = Work()
+        failed = TaskFailed(self._coordinator.epoch, self.tasks[0], FailureCause("WorkerLost", "lost"))
+        index = _appended(self._hear([0], [failed], work))[1]
+        self._handle([EntryAppended(index)], work)
+        self._hear(self._links, [WorkerReady(self._coordinator.epoch)] * self.parallelism, work)
+        self._check_running()
+        return work
+
+    def _deploy(self) -> None:
         self._coordinator.start()
         self._coordinator.handle(LogTailRead(()))
         claimed = self._coordinator.handle(SplitsDiscovered(()))
         self._coordinator.handle(EntryAppended(_appended(claimed)[1]))
-        links = range(parallelism)
-        self._hear(links, [_registration(index) for index in links], self.deployment)
-        self._hear(links, [WorkerReady(self._coordinator.epoch)] * parallelism, self.deployment)
-        if self._coordinator.phase is not Phase.RUNNING:
-            raise RuntimeError(f"expected a running job, found one that is {self._coordinator.phase.value}")
+        # Not said: the failover, from a checkpoint, costs more than this and is what is looked at.
+        for index in self._links:
+            self._coordinator.handle(MessageReceived(index, _registration(index)))
+        for index in self._links:
+            self._coordinator.handle(MessageReceived(index, WorkerReady(self._coordinator.epoch)))
+        self._check_running()
+
+    def _check_running(self) -> None:
+        phase = self._coordinator.phase
+        if phase is not Phase.RUNNING:
+            raise RuntimeError(f"expected a running job, found one in phase {phase.name}: {phase.value}")
 
     def _hear(self, links: Sequence[int], messages: Sequence[WorkerMessage], work: Work) -> list[JobEffect]:
         """Let message i come in on link i."""
