@@ -70,12 +70,13 @@ def task_of(
     inputs: tuple[ChannelId, ...] = (A, B),
     outputs: Sequence[Output] | None = None,
     rows: int = 100,
+    protocol: AlignedBarriers | None = None,
     **others: Any,
 ) -> Task:
     return Task(
         task_id=HERE,
         epoch=EPOCH,
-        protocol=AlignedBarriers(inputs),
+        protocol=protocol or AlignedBarriers(inputs),
         inputs={channel: deque() for channel in inputs},
         chain=chain,
         outputs=[output(X, rows=rows)] if outputs is None else outputs,
@@ -213,6 +214,30 @@ def test_channels_are_served_in_turn() -> None:
     offer(task, A, *([n] for n in range(4)))
     offer(task, B, [10], [20])
     assert work(task) == [A, B, A, B, A, A]
+
+
+class CountsQuestions(AlignedBarriers):
+    """Aligned barriers, and how often they were asked for a channel."""
+
+    asked = 0
+
+    def is_blocked(self, channel: ChannelId) -> bool:
+        self.asked += 1
+        return super().is_blocked(channel)
+
+
+def test_an_alignment_looks_at_each_blocked_channel_a_few_times_however_many_there_are() -> None:
+    """Asking all of them for each item costs seconds per barrier with thousands of inputs."""
+    inputs = tuple(ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(100))
+    protocol = CountsQuestions(inputs)
+    task = task_of(inputs=inputs, protocol=protocol)
+    for channel in inputs:
+        offer(task, channel, Barrier(N1), [channel.source.index])
+        work(task)
+    assert work(task) == []
+    task.flush()
+    assert [item for _, item in sent(task)] == [Barrier(N1), list(range(100))]
+    assert protocol.asked < 10 * len(inputs)
 
 
 def test_a_newer_barrier_gives_the_older_alignment_up_and_frees_what_it_held() -> None:

@@ -14,6 +14,7 @@ from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
 from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.halting import HaltingBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SnapshotDeclined
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.protocol.switching import AlignedThenUnaligned
@@ -370,6 +371,22 @@ def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
     work(task)
     task.flush()
     assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2])]
+
+
+@pytest.mark.parametrize("waiting", [[], [1, 2]])
+def test_a_task_that_stands_still_takes_the_barrier_out_that_came_back_meanwhile(waiting: list[int]) -> None:
+    task = task_of(HaltingBarriers)
+    offer(task, A, Barrier(N1))
+    work(task)
+    offer(task, L, *([waiting] if waiting else []), Barrier(N1))
+    assert not task.has_work
+    task.capture(N1)
+    assert stored_logs(task) == {1: [(L, waiting, False)] if waiting else []}
+    task.resume(N1)
+    offer(task, A, [3])
+    work(task)
+    task.flush()
+    assert sent(task)[2:] == [(X, [*waiting, 3]), (Y, [*waiting, 3])]
 
 
 # The end of loops.

@@ -49,6 +49,8 @@ class SnapshotProtocol(ABC):
 
     def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:
         self._inputs = inputs
+        # The same to look one up in: each barrier asks, and there may be thousands of inputs.
+        self._known = frozenset(inputs)
         self._back_edges = back_edges
         # Every barrier at or below this one is obsolete: captured, superseded or aborted.
         self._passed = CheckpointId(0)
@@ -97,7 +99,7 @@ class SnapshotProtocol(ABC):
         """
         match event:
             case BarrierArrived(channel, checkpoint_id):
-                if channel not in self._inputs:
+                if channel not in self._known:
                     raise ProtocolError(
                         f"barrier {checkpoint_id} on {channel}, which is no input of this task"
                     )

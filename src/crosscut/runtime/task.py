@@ -195,6 +195,9 @@ class Task:
         }
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque()
+        # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
+        # looking at them again for each item would cost the square of their number.
+        self._set_aside: list[ChannelId] = []
         self._ended_inputs: set[ChannelId] = set()
         self._ending: Iterator[Batch] | None = None
         self._ended = ended
@@ -229,7 +232,9 @@ class Task:
             return True
         if self._splits is not None:
             return not self._is_end_forwarded and not self._protocol.is_halted
-        return any(not self._protocol.is_blocked(channel) for channel in self._turn)
+        while self._turn and self._protocol.is_blocked(self._turn[0]):
+            self._set_aside.append(self._turn.popleft())
+        return bool(self._turn)
 
     @property
     def is_aligning(self) -> bool:
@@ -301,13 +306,11 @@ class Task:
             if not self._protocol.is_halted:
                 self._run_source(self._splits)
             return None
-        for _ in range(len(self._turn)):
-            channel = self._turn.popleft()
-            if not self._protocol.is_blocked(channel):
-                self._deliver(channel)
-                return channel
-            self._turn.append(channel)
-        return None
+        if not self.has_work:
+            return None
+        channel = self._turn.popleft()
+        self._deliver(channel)
+        return channel
 
     def flush(self) -> None:
         """Send what waits in the output buffers: nothing else is to be done, or it has lingered."""
@@ -489,9 +492,13 @@ class Task:
     def _perform(self, effects: list[TaskEffect]) -> None:
         for effect in effects:
             match effect:
-                case BlockChannel() | UnblockChannels():
+                case BlockChannel():
                     # Carried out by asking `is_blocked` before each delivery.
                     pass
+                case UnblockChannels():
+                    # In front: they have waited for longer.
+                    self._turn.extendleft(reversed(self._set_aside))
+                    self._set_aside.clear()
                 case CaptureState(checkpoint_id):
                     self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
                 case ForwardBarrier(checkpoint_id):
@@ -534,7 +541,7 @@ class Task:
                 if item == barrier:
                     self._queues[channel].remove(barrier)
                     if not len(self._queues[channel]):
-                        self._turn.remove(channel)
+                        (self._turn if channel in self._turn else self._set_aside).remove(channel)
                     self._perform(self._protocol.handle(BarrierArrived(channel, n)))
                     break
                 if isinstance(item, Batch):
@@ -544,10 +551,13 @@ class Task:
         """Send barrier n ahead of everything that has not left yet, and log that."""
         self.flush()
         outbox, self.outbox = self.outbox, []
+        leaving: dict[ChannelId, list[Item]] = {}
+        for channel, item in outbox:
+            leaving.setdefault(channel, []).append(item)
         for output in self.outputs:
             for channel in output.channels:
                 waiting = self.unsent[channel]
-                items = [*waiting, *(item for one, item in outbox if one == channel)]
+                items = [*waiting, *leaving.get(channel, ())]
                 for item in items:
                     if isinstance(item, Batch):
                         self._log(n, channel, item, by_sender=True)
