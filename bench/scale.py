@@ -17,6 +17,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import plot
@@ -166,12 +167,13 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
         barriers, task.outbox = task.outbox, []
         if len(barriers) != parallelism:
             raise RuntimeError(f"expected a barrier on each of {parallelism} outputs, found {len(barriers)}")
-        n = CheckpointId(number)
-        sent.append(
-            timed(lambda n=n: [encode_frame(FrameType.BARRIER, n, encode_barrier(n)) for _ in barriers])[1]  # type: ignore[misc]
-        )
+        sent.append(timed(partial(encoded_barriers, CheckpointId(number), parallelism))[1])
     scale = 1e6 / parallelism
     return statistics.median(handled) * scale, statistics.median(sent) * scale
+
+
+def encoded_barriers(n: CheckpointId, count: int) -> list[tuple[bytes, bytes]]:
+    return [encode_frame(FrameType.BARRIER, n, encode_barrier(n)) for _ in range(count)]
 
 
 def draw_plot(found: Sequence[Measured]) -> Path:
