@@ -13,6 +13,17 @@ from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
 from crosscut.wire.handshake import Proven, Role, Verdict, worker_detail
 
+HEARTBEATS_PER_TIMEOUT = 4
+HEARTBEAT_S = 0.1
+"""Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
+HEARTBEATS_PER_S_MAX = 2_000
+"""Of all workers together: the coordinator takes some 70 microseconds for one, and has other things to do."""
+
+
+def heartbeat_interval_s(timeout_s: float, parallelism: int) -> float:
+    """Return how often each of `parallelism` workers sends a heartbeat."""
+    return min(timeout_s / HEARTBEATS_PER_TIMEOUT, max(HEARTBEAT_S, parallelism / HEARTBEATS_PER_S_MAX))
+
 
 class WorkerLink(ConnectingSide):
     """The worker's end."""

@@ -49,7 +49,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
 from crosscut.runtime.connections import Credentials, Listener
-from crosscut.runtime.control import WorkerLink
+from crosscut.runtime.control import WorkerLink, heartbeat_interval_s
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
@@ -57,9 +57,6 @@ from crosscut.runtime.runner import TaskPool, failure_cause
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail
 
-HEARTBEATS_PER_TIMEOUT = 4
-HEARTBEAT_S_MAX = 0.1
-"""Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
 _SOFT_SHARE = 0.9
 """Share of the heartbeat timeout after which what holds the loop is interrupted: the failure has to
 reach the coordinator before the silence does."""
@@ -260,7 +257,7 @@ class Worker:
             dropped = {"stale epoch": self._stale_dropped} if self._stale_dropped else {}
             self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped))
         asyncio.get_running_loop().call_later(
-            min(timeout_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_S_MAX), self._beat
+            heartbeat_interval_s(timeout_s, self._graph.parallelism), self._beat
         )
 
     # Epochs.

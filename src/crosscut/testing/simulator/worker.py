@@ -30,11 +30,12 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.runtime.control import heartbeat_interval_s
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Item
 from crosscut.runtime.runner import THREADS_END_TIMEOUT_S, failure_cause
-from crosscut.runtime.worker import CHANNEL_LOST_GRACE_S, HEARTBEAT_S_MAX, HEARTBEATS_PER_TIMEOUT
+from crosscut.runtime.worker import CHANNEL_LOST_GRACE_S
 from crosscut.testing.simulator.network import Pipe, Process
 from crosscut.testing.simulator.pool import EXPECTED_ERRORS, Call, VirtualPool, channel_lost_cause
 from crosscut.testing.simulator.violation import ensure
@@ -254,7 +255,7 @@ class VirtualWorker(Process):
             return
         tasks = tuple(one.task.statistics() for one in self.pool.runners) if self.pool else ()
         self.say(WorkerHeartbeat(self.pool.epoch if self.pool else Epoch(0), tasks))
-        self.after(min(timeout_us // HEARTBEATS_PER_TIMEOUT, int(HEARTBEAT_S_MAX * 1e6)), self._beat)
+        self.after(int(heartbeat_interval_s(timeout_us / 1e6, self._graph.parallelism) * 1e6), self._beat)
 
     def resume(self) -> None:
         """Go on, like a zombie whose sockets still hold what was said to it meanwhile."""
