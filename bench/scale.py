@@ -27,10 +27,10 @@ from crosscut.batch import Batch
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.runtime.control import heartbeat_interval_s
 from crosscut.runtime.items import Barrier
 from crosscut.runtime.partitioning import build_output
 from crosscut.runtime.task import Task
-from crosscut.runtime.worker import HEARTBEAT_S_MAX
 from crosscut.wire.frames import (
     DATA_LIMITS,
     FrameDecoder,
@@ -43,6 +43,8 @@ from crosscut.wire.frames import (
 PARALLELISMS = (3, 10, 25, 50, 100, 250, 500, 1_000, 2_500)
 SHUFFLES = len(VERTICES) - 1
 CHECKPOINTS = 5
+HEARTBEAT_TIMEOUT_S = 10.0
+"""The default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def measure(parallelism: int, hop_us: float, socket_us: float) -> Measured:
         machine_ms=round(median("machine_s") * 1e3, 3),
         entry_bytes=checkpoints[-1].entry_bytes,
         entry_ms=round(median("entry_s") * 1e3, 3),
-        heartbeats_share=round(heartbeats / HEARTBEAT_S_MAX, 4),
+        heartbeats_share=round(heartbeats / heartbeat_interval_s(HEARTBEAT_TIMEOUT_S, parallelism), 4),
         failover_ms=round(failover.cpu_s * 1e3, 3),
         failover_bytes=failover.bytes_out,
     )
