@@ -25,7 +25,7 @@ check: environment ## Run linters, type checker and import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-bench: environment ## Run the benchmarks
+bench: $(VENV)/.bench ## Run the benchmarks
 	@$(BIN)/python -m bench
 
 clean: ## Remove the environment, caches and build products
@@ -43,6 +43,11 @@ $(VENV)/.test: $(VENV)/.made $(REQUIREMENTS)
 	@echo "Installing into $(VENV), for development"
 	@$(PIP) -e '.[fast,dev]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.bench: $(VENV)/.made $(REQUIREMENTS)
+	@echo "Installing into $(VENV), for benchmarks"
+	@$(PIP) -e '.[fast,bench]'
+	@touch $@
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

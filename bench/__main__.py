@@ -5,7 +5,16 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "recovery", "latency", "throughput", "memory")
+NAMES = (
+    "start",
+    "recovery",
+    "latency",
+    "throughput",
+    "memory",
+    "protocols",
+    "back_pressure",
+    "scale",
+)
 
 
 def main() -> None:

@@ -1,0 +1,116 @@
+"""What the benchmarks compute and build, as far as it measures nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench import plot
+from bench.coordinating import VERTICES, LargeJob
+from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
+from bench.scale import SHUFFLES
+
+
+def run(snapshots: str, seconds: float, *, number: int = 0, records: int = 1_000, interval: int = 200) -> Run:
+    interval_ms = 0 if snapshots == "none" else interval
+    return Run(number, snapshots, interval_ms, records, seconds, 2 * seconds, 5, 30.0)
+
+
+def ratios(*runs: Run) -> dict[tuple[str, int], tuple[float, float, float]]:
+    return {
+        (one.snapshots, one.interval_ms): (one.clock, one.clock_least, one.clock_most)
+        for one in compare(runs)
+    }
+
+
+# Ratios.
+
+
+def test_a_run_is_compared_with_the_runs_of_none_just_before_and_just_after_it() -> None:
+    found = ratios(
+        run("none", 100),
+        run("none", 10),
+        run("aligned", 12),
+        run("halting", 15),
+        run("none", 20),
+        run("none", 100),
+    )
+    assert found == {("aligned", 200): (0.8, 0.8, 0.8), ("halting", 200): (1.0, 1.0, 1.0)}
+
+
+def test_a_run_is_never_compared_with_one_of_another_round_or_another_length() -> None:
+    found = ratios(
+        run("none", 99, number=0),
+        run("none", 99, number=1, records=7),
+        run("aligned", 11, number=1),
+        run("none", 10, number=1),
+    )
+    assert found == {("aligned", 200): (1.1, 1.1, 1.1)}
+
+
+def test_of_several_rounds_the_median_counts_and_the_extremes_are_shown() -> None:
+    runs = [
+        one
+        for at, s in enumerate((11, 30, 12))
+        for one in (run("none", 10, number=at), run("aligned", s, number=at))
+    ]
+    assert ratios(*runs) == {("aligned", 200): (1.2, 1.1, 3.0)}
+
+
+def test_without_a_run_to_compare_with_there_is_no_ratio() -> None:
+    with pytest.raises(ValueError, match="no run of none in round 0 with 1000 records"):
+        compare([run("none", 1, records=5), run("aligned", 1)])
+
+
+# The plan.
+
+
+def test_every_round_has_every_protocol_at_every_interval_once_between_runs_of_none() -> None:
+    planned = plan(7, {3.0: [100, 200], 11.0: [10_000]})
+    measured = [(protocol, interval) for _, protocol, interval in planned if protocol != "none"]
+    assert sorted(measured) == sorted((one, ms) for one in PROTOCOLS for ms in (100, 200, 10_000))
+    for seconds in (3.0, 11.0):
+        names = [protocol for length, protocol, _ in planned if length == seconds]
+        assert names[0] == names[-1] == "none"
+    assert plan(7, {3.0: [100]}) == plan(7, {3.0: [100]}) != plan(8, {3.0: [100]})
+
+
+def test_a_job_lives_longer_than_its_interval() -> None:
+    assert by_length([100, 1_000, 5_000, 10_000], 3.5) == {3.5: [100, 1_000], 11.0: [5_000, 10_000]}
+    assert by_length([100], 3.5) == {3.5: [100]}
+
+
+# The coordinator at scale.
+
+
+def test_a_checkpoint_of_a_large_job_is_whole_and_every_message_of_it_is_counted() -> None:
+    parallelism = 5
+    job = LargeJob(parallelism)
+    found = [job.checkpoint() for _ in range(3)]
+    # A trigger and a commit to each worker, an acknowledgement of each task, an answer of each sink.
+    assert {one.messages for one in found} == {parallelism * (1 + len(VERTICES) + 1 + 1)}
+    assert found[0].entry_bytes < found[-1].entry_bytes
+    assert SHUFFLES == 3
+
+
+def test_a_large_job_goes_on_after_a_failover_and_tells_each_worker_of_all() -> None:
+    job = LargeJob(4)
+    job.checkpoint()
+    # Halted, deployed and started: one message each.
+    assert job.failover().messages_out == 4 * 3
+    assert job.checkpoint().messages == 4 * 7
+    assert job.heartbeats().messages_in == 4
+
+
+# Plots.
+
+
+def test_the_same_numbers_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="only `make bench` installs it")
+    monkeypatch.setattr(plot, "PLOTS", tmp_path)
+    panel = plot.Panel(
+        "Title", "x", "y", {"line": [(1.0, 2.0), (10.0, 3.0)]}, x_ticks={1.0: "one", 10.0: "ten"}
+    )
+    first = plot.write_plot("one", [panel]).read_bytes()
+    assert plot.write_plot("one", [panel]).read_bytes() == first
+    assert b"Title" in first
