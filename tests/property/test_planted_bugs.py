@@ -175,12 +175,14 @@ class DeletesBeforeDurable(Coordinator):
             if isinstance(effect, AppendEntry) and isinstance(effect.entry, CheckpointCompleted):
                 old = (path for one in self.retained for path in retention.parts_of(one))
                 effects.append(DeleteParts(retention.unreferenced(old, [effect.entry])))
+                self._kept._is_deleting = True
         return effects
 
 
 class LooksAtNoManifest(Keeping):
     def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
         gone, self._garbage = tuple(sorted(self._garbage)), set()
+        self._is_deleting = self._is_deleting or bool(gone)
         return [DeleteParts(gone)] if gone else []
 
 
@@ -189,7 +191,7 @@ class DeletesWhatManifestsName(Coordinator):
 
     def __init__(self, rules: JobRules) -> None:
         super().__init__(rules)
-        self._kept = LooksAtNoManifest(rules.retain)
+        self._kept = LooksAtNoManifest(rules.retain, rules.checkpoints.timeout_ms)
 
 
 class ReusesIds(Coordinator):
@@ -256,7 +258,7 @@ class TakesUnknownForFailure(LogWriter):
 
 class WritesOnAfterBeingOvertaken(LogWriter):
     def handle(self, event: LogEvent) -> tuple[list[LogEffect], Verdict | None]:
-        if isinstance(event, EntryRead) and event.entry is not None and event.entry != self._queue[0]:
+        if isinstance(event, EntryRead) and event.entry and self._queue and event.entry != self._queue[0]:
             self._next_index += 1
             return [AppendEntry(self._next_index, self._queue[0])], None
         return super().handle(event)

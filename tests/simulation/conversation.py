@@ -8,7 +8,15 @@ from typing import Any
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.checkpoints import CheckpointRules
-from crosscut.protocol.effects import JobEffect, SendMessage
+from crosscut.protocol.effects import (
+    AppendEntry,
+    CancelTimer,
+    DeleteParts,
+    JobEffect,
+    ReadEntry,
+    SendMessage,
+    StartTimer,
+)
 from crosscut.protocol.events import (
     BrokenInvariant,
     CancelRequested,
@@ -24,6 +32,7 @@ from crosscut.protocol.events import (
     LinkClosed,
     LogTailRead,
     MessageReceived,
+    PartsDeleted,
     PartsListed,
     SplitsDiscovered,
     StopRequested,
@@ -38,6 +47,7 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     EpochClaimed,
     FailureCause,
+    LogEntry,
     Part,
     Peer,
     PendingTransaction,
@@ -124,6 +134,24 @@ def peers(*attempts: int) -> tuple[Peer, ...]:
 
 def both(message: CoordinatorMessage) -> list[JobEffect]:
     return [SendMessage(link, message) for link in LINKS]
+
+
+def appends(index: int, entry: LogEntry) -> list[JobEffect]:
+    """Entry `index` is appended; the store has as long for it as a checkpoint."""
+    return [AppendEntry(index, entry), StartTimer(Timer("log-call", number=index), 60_000)]
+
+
+def reads(index: int) -> list[JobEffect]:
+    return [ReadEntry(index), StartTimer(Timer("log-call", number=index), 60_000)]
+
+
+def answered(index: int) -> list[JobEffect]:
+    """The store has said something about entry `index` in time."""
+    return [CancelTimer(Timer("log-call", number=index))]
+
+
+def deletes(paths: tuple[str, ...]) -> list[JobEffect]:
+    return [DeleteParts(paths), StartTimer(Timer("delete"), 60_000)]
 
 
 class Talk:
@@ -237,6 +265,11 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
     "retry-append",
     "stop",
     "pause",
+    "finish",
+    "read-log",
+    "discover",
+    "log-call",
+    "delete",
 )
 
 
@@ -262,6 +295,7 @@ def events() -> list[JobEvent]:
         *(EntryRefused(index, "no space") for index in (1, 2, 3)),
         *(EntryRead(index, entry) for index in (1, 2, 3) for entry in (None, claim(2), completed(1))),
         PartsListed(("parts/1/out-0-0-ab",)),
+        PartsDeleted(),
         StopRequested(),
         CheckpointRequested(1),
         CancelRequested(),

@@ -493,7 +493,9 @@ class Driver:
         return self.is_alive and self.outcome is None
 
     def handle(self, event: on.JobEvent) -> None:
+        dropped = self.coordinator.dropped["late log answer"]
         self.effects.extend(self.coordinator.handle(event))
+        self.world.seen["late answer of the store"] += self.coordinator.dropped["late log answer"] - dropped
         self.world.seen[f"phase {self.coordinator.phase.name}"] += 1
 
     def perform(self) -> None:
@@ -550,6 +552,17 @@ class Driver:
 
     def fire(self, timer: on.Timer) -> None:
         del self.timers[timer]
+        for effect in self.work:
+            # It fires although the call has not returned yet: the store hangs, and answers later.
+            match effect:
+                case do.AppendEntry(index, entry) if timer == on.Timer("log-call", number=index):
+                    self.world.seen[f"store hangs at {type(entry).__name__}"] += 1
+                case do.ReadEntry(index) if timer == on.Timer("log-call", number=index):
+                    self.world.seen["store hangs at reading back"] += 1
+                case do.DeleteParts() if timer.kind == "delete":
+                    self.world.seen["store hangs at deleting"] += 1
+                case _:
+                    pass
         self.handle(on.ClockRead(self.world.now_ms, ""))
         self.handle(on.TimerFired(timer))
 
@@ -598,6 +611,7 @@ class Driver:
                     if world.parts.pop(path, None) is not None:
                         world.seen["part deleted"] += 1
                 world.check_restorable()
+                self.handle(on.PartsDeleted())
             case _:
                 raise Violation(f"nobody does {effect!r}")
 
@@ -860,6 +874,8 @@ class World:
                 for timer in driver.timers
                 if timer.kind in ("trigger", "restart", "retry-append", "forget-failure")
             ]
+            hung = [timer for timer in driver.timers if timer.kind in ("log-call", "delete")]
+            steps += [(1, partial(driver.fire, timer)) for timer in hung]
         return steps
 
     def _worker_steps(self, worker: Worker) -> list[tuple[int, Event]]:

@@ -6,13 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import K0, K1, TASKS, Talk, both, completed, job_rules, paths, snapshot
+from tests.simulation.conversation import (
+    K0,
+    K1,
+    TASKS,
+    Talk,
+    answered,
+    appends,
+    both,
+    completed,
+    deletes,
+    job_rules,
+    paths,
+    snapshot,
+)
 
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import (
     AnswerRequest,
-    AppendEntry,
     CancelTimer,
     DeleteParts,
     JobEffect,
@@ -23,6 +35,7 @@ from crosscut.protocol.events import (
     CheckpointRequested,
     EntryAppended,
     EntryRefused,
+    PartsDeleted,
     StopRequested,
     Timer,
 )
@@ -94,20 +107,20 @@ def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None
     for _ in range(3):
         one.fire("trigger")
     one.message(0, SnapshotAcknowledged(E1, N1, K0, snapshot(K0, 1)))
-    assert one.acknowledge(2) == [AppendEntry(2, completed(2))]
-    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), DeleteParts(paths(1)[:1])]
+    assert one.acknowledge(2) == [*appends(2, completed(2))]
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(2), *aborted(1), *deletes(paths(1)[:1])]
     assert one.coordinator.checkpoints_failed == 0
     assert one.coordinator.checkpoint_under_way == 3
-    assert one.acknowledge(3) == [AppendEntry(3, completed(3))]
+    assert one.acknowledge(3) == [*appends(3, completed(3))]
 
 
 def test_entries_are_appended_in_the_order_of_ids() -> None:
     one = talk(in_flight_max=2)
     one.fire("trigger")
     one.fire("trigger")
-    assert one.acknowledge(2) == [AppendEntry(2, completed(2))]
+    assert one.acknowledge(2) == [*appends(2, completed(2))]
     assert one.acknowledge(1) == [], "its entry would come behind that of 2"
-    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), DeleteParts(paths(1))]
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(2), *aborted(1), *deletes(paths(1))]
 
 
 def test_one_that_waited_for_a_newer_one_is_appended_if_that_is_refused() -> None:
@@ -117,21 +130,22 @@ def test_one_that_waited_for_a_newer_one_is_appended_if_that_is_refused() -> Non
     one.acknowledge(2)
     one.acknowledge(1)
     assert one.hear(EntryRefused(2, "no space")) == [
+        *answered(2),
         *aborted(2),
-        DeleteParts(paths(2)),
-        AppendEntry(2, completed(1)),
+        *deletes(paths(2)),
+        *appends(2, completed(1)),
     ]
-    assert one.hear(EntryAppended(2)) == committed(1)
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1)]
 
 
 def test_two_entries_are_appended_one_after_the_other() -> None:
     one = talk(in_flight_max=2)
     one.fire("trigger")
     one.fire("trigger")
-    assert one.acknowledge(1) == [AppendEntry(2, completed(1))]
+    assert one.acknowledge(1) == [*appends(2, completed(1))]
     assert one.acknowledge(2) == []
-    assert one.hear(EntryAppended(2)) == [AppendEntry(3, completed(2)), *committed(1)]
-    assert one.hear(EntryAppended(3)) == committed(2)
+    assert one.hear(EntryAppended(2)) == [*answered(2), *appends(3, completed(2)), *committed(1)]
+    assert one.hear(EntryAppended(3)) == [*answered(3), *committed(2)]
 
 
 def test_an_abort_concerns_one_only() -> None:
@@ -139,7 +153,7 @@ def test_an_abort_concerns_one_only() -> None:
     one.fire("trigger")
     one.fire("trigger")
     assert one.message(0, SnapshotDeclined(E1, N2, K0, "no")) == aborted(2)
-    assert one.acknowledge(1) == [AppendEntry(2, completed(1))]
+    assert one.acknowledge(1) == [*appends(2, completed(1))]
     assert one.fire("trigger") == [TICK, *triggered(3)], "an id is never used again"
 
 
@@ -153,8 +167,9 @@ def test_parts_that_one_under_way_builds_on_are_deleted_only_when_it_does_not_an
     one.message(1, SnapshotAcknowledged(E1, CheckpointId(4), K1, built_on_1))
     effects = one.acknowledge(3) + one.hear(EntryAppended(4))
     assert [effect for effect in effects if isinstance(effect, DeleteParts)] == [DeleteParts(paths(1)[:1])]
+    one.hear(PartsDeleted())
     effects = one.message(0, SnapshotDeclined(E1, CheckpointId(4), K0, "no"))
-    assert effects[-1] == DeleteParts(paths(1)[1:])
+    assert effects[-2:] == deletes(paths(1)[1:])
 
 
 def test_when_the_final_one_is_complete_no_other_is_waited_for() -> None:
@@ -186,7 +201,7 @@ def test_one_that_falls_due_in_the_pause_starts_at_its_end() -> None:
     one = talk(pause_ms=500)
     one.fire("trigger")
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*committed(1), StartTimer(Timer("pause", E1), 500)]
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), StartTimer(Timer("pause", E1), 500)]
     assert one.fire("trigger") == [TICK]
     assert one.fire("pause") == triggered(2)
 
@@ -221,9 +236,11 @@ def test_a_request_that_finds_no_place_has_the_next_one() -> None:
     one.fire("trigger")
     assert one.hear(CheckpointRequested(7)) == []
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*committed(1), *triggered(2)], "1 may lack what 7 wants in it"
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), *triggered(2)], (
+        "1 may lack what 7 wants in it"
+    )
     one.acknowledge(2)
-    assert one.hear(EntryAppended(3)) == [*committed(2), AnswerRequest(7, completed(2))]
+    assert one.hear(EntryAppended(3)) == [*answered(3), *committed(2), AnswerRequest(7, completed(2))]
 
 
 def test_several_requests_may_share_one_checkpoint() -> None:
@@ -244,7 +261,12 @@ def test_a_newer_checkpoint_that_is_complete_first_answers_a_request() -> None:
     one.hear(CheckpointRequested(7))
     one.fire("trigger")
     one.acknowledge(2)
-    assert one.hear(EntryAppended(2)) == [*committed(2), *aborted(1), AnswerRequest(7, completed(2))]
+    assert one.hear(EntryAppended(2)) == [
+        *answered(2),
+        *committed(2),
+        *aborted(1),
+        AnswerRequest(7, completed(2)),
+    ]
 
 
 def test_a_request_is_told_when_its_checkpoint_has_failed() -> None:
@@ -295,7 +317,7 @@ def test_when_every_task_is_quiet_all_capture_and_when_it_is_complete_all_go_on(
         assert one.message(task.index, TaskQuiet(E1, N1, task)) == [], "remembered, not counted"
     assert one.message(1, TaskQuiet(E1, N1, TASKS[-1])) == both(CaptureSnapshots(E1, N1))
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*committed(1), *both(ResumeSources(E1, N1))]
+    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), *both(ResumeSources(E1, N1))]
 
 
 def test_a_quiet_task_of_a_checkpoint_that_is_over_is_dropped() -> None:

@@ -14,14 +14,18 @@ from tests.simulation.conversation import (
     SPLITS,
     TASKS,
     Talk,
+    answered,
+    appends,
     both,
     check_stale_epochs_change_nothing,
     claim,
     completed,
+    deletes,
     events,
     job_rules,
     paths,
     peers,
+    reads,
     registration,
     snapshot,
     state_of,
@@ -31,7 +35,6 @@ from tests.simulation.conversation import (
 from crosscut.errors import ProtocolError
 from crosscut.ids import AttemptId, CheckpointId, Epoch, WorkerIndex
 from crosscut.protocol.effects import (
-    AppendEntry,
     CancelTimer,
     CloseLink,
     DeleteParts,
@@ -39,7 +42,6 @@ from crosscut.protocol.effects import (
     EndJob,
     JobEffect,
     ListParts,
-    ReadEntry,
     ReadLogTail,
     ReplaceWorker,
     SendMessage,
@@ -57,6 +59,7 @@ from crosscut.protocol.events import (
     LinkClosed,
     LogTailRead,
     MessageReceived,
+    PartsDeleted,
     PartsListed,
     SplitsDiscovered,
     StopRequested,
@@ -64,6 +67,7 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase
+from crosscut.protocol.job_log import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -95,6 +99,12 @@ def timer(kind: str, epoch: int, delay_ms: int, number: int = 0) -> StartTimer:
     return StartTimer(Timer(kind, Epoch(epoch), number), delay_ms)  # type: ignore[arg-type]
 
 
+READS_LOG = [ReadLogTail(2), timer("read-log", 0, 60_000)]
+LOG_READ = CancelTimer(Timer("read-log"))
+DISCOVERS = [DiscoverSplits(), timer("discover", 0, 30_000)]
+DISCOVERED = CancelTimer(Timer("discover"))
+
+
 def deploy(
     epoch: int, *attempts: int, restore: int = 0, of_epoch: int = 1, final: bool = False
 ) -> list[JobEffect]:
@@ -123,14 +133,14 @@ def deploy(
 
 
 def test_a_coordinator_starts_by_reading_the_log() -> None:
-    assert Coordinator(job_rules()).start() == [ReadLogTail(2), timer("liveness", 0, 1_000)]
+    assert Coordinator(job_rules()).start() == [*READS_LOG, timer("liveness", 0, 1_000)]
 
 
 def test_a_first_start_discovers_claims_gathers_deploys_and_runs() -> None:
     talk = Talk()
-    assert talk.hear(LogTailRead(())) == [DiscoverSplits()]
-    assert talk.hear(SplitsDiscovered(SPLITS)) == [AppendEntry(1, claim())]
-    assert talk.hear(EntryAppended(1)) == [timer("gather", 1, 30_000), SubmitWorkers()]
+    assert talk.hear(LogTailRead(())) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *appends(1, claim())]
+    assert talk.hear(EntryAppended(1)) == [*answered(1), timer("gather", 1, 30_000), SubmitWorkers()]
     assert talk.message(0, registration(0, 1)) == []
     assert talk.message(1, registration(1, 2)) == deploy(1, 1, 2)
     assert talk.message(1, WorkerReady(E1)) == []
@@ -167,8 +177,9 @@ def test_a_checkpoint_is_triggered_collected_appended_and_committed_in_that_orde
     ]
     talk.hear(ClockRead(750, "noon"))
     entry = replace(completed(1), duration_ms=250, wall_clock="noon")
-    assert talk.acknowledge(1) == [AppendEntry(2, entry)]
+    assert talk.acknowledge(1) == [*appends(2, entry)]
     assert talk.hear(EntryAppended(2)) == [
+        *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
     ]
@@ -190,7 +201,7 @@ def test_parts_of_a_checkpoint_that_is_not_retained_any_more_are_deleted_after_t
     talk.running()
     talk.complete(1, 2)
     assert not any(isinstance(effect, DeleteParts) for effect in talk.complete(2, 3))
-    assert talk.complete(3, 4)[-1] == DeleteParts(paths(1))
+    assert talk.complete(3, 4)[-2:] == deletes(paths(1))
 
 
 def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
@@ -201,7 +212,7 @@ def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == [
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(AbortCheckpoint(E1, N1)),
-        DeleteParts(paths(1)[:1]),
+        *deletes(paths(1)[:1]),
     ]
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == []
     assert talk.coordinator.phase is Phase.RUNNING
@@ -281,12 +292,13 @@ def test_a_refused_append_voids_the_checkpoint_and_the_job_goes_on() -> None:
     talk.fire("trigger")
     talk.acknowledge(1)
     assert talk.hear(EntryRefused(2, "no space")) == [
+        *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(AbortCheckpoint(E1, N1)),
-        DeleteParts(paths(1)),
+        *deletes(paths(1)),
     ]
     assert talk.coordinator.phase is Phase.RUNNING
-    assert talk.complete(2, 2)[1:3] == both(CommitCheckpoint(E1, N2))
+    assert talk.complete(2, 2)[2:4] == both(CommitCheckpoint(E1, N2))
 
 
 def test_while_an_append_is_uncertain_nothing_is_aborted_committed_or_deleted() -> None:
@@ -295,15 +307,16 @@ def test_while_an_append_is_uncertain_nothing_is_aborted_committed_or_deleted() 
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    assert talk.hear(EntryUncertain(2, "time out")) == [timer("retry-append", 0, 200, 2)]
+    assert talk.hear(EntryUncertain(2, "time out")) == [*answered(2), timer("retry-append", 0, 200, 2)]
     assert talk.fire("checkpoint-timeout", 1, 1) == []
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "late")) == []
     assert talk.hear(PartsListed(("parts/9/out-0-0-ab",))) == []
-    assert talk.fire("retry-append", 0, 2) == [ReadEntry(2)]
+    assert talk.fire("retry-append", 0, 2) == [*reads(2)]
     assert talk.hear(EntryRead(2, completed(1))) == [
+        *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
-        DeleteParts(("parts/9/out-0-0-ab",)),
+        *deletes(("parts/9/out-0-0-ab",)),
     ]
 
 
@@ -315,8 +328,8 @@ def test_an_uncertain_append_that_was_not_applied_is_repeated() -> None:
     talk.acknowledge(1)
     talk.hear(EntryUncertain(2, "time out"))
     talk.fire("retry-append", 0, 2)
-    assert talk.hear(EntryRead(2, None)) == [AppendEntry(2, completed(1))]
-    assert talk.hear(EntryAppended(2))[1:] == both(CommitCheckpoint(E1, N1))
+    assert talk.hear(EntryRead(2, None)) == [*answered(2), *appends(2, completed(1))]
+    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
 
 
 def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
@@ -325,7 +338,7 @@ def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
     talk.running()
     talk.complete(1, 2)
     listed = ("parts/1/out-0-0-ab", "parts/7/out-0-1-ab", *paths(1))
-    assert talk.hear(PartsListed(listed)) == [DeleteParts(("parts/1/out-0-0-ab",))]
+    assert talk.hear(PartsListed(listed)) == [*deletes(("parts/1/out-0-0-ab",))]
 
 
 # Failover
@@ -340,10 +353,10 @@ def test_a_lost_worker_halts_the_others_claims_the_next_epoch_and_goes_back() ->
     assert halted == [
         timer("forget-failure", 0, 300_000, 1),
         SendMessage(LINKS[0], HaltTasks(E1)),
-        AppendEntry(3, claim(2, 2)),
+        *appends(3, claim(2, 2)),
     ]
     assert talk.coordinator.phase is Phase.CLAIMING
-    assert talk.hear(EntryAppended(3)) == [timer("gather", 2, 30_000)]
+    assert talk.hear(EntryAppended(3)) == [*answered(3), timer("gather", 2, 30_000)]
     assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
     assert talk.ready(2)[2:] == [*both(StartTasks(E2)), timer("trigger", 2, 1_000)]
     assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, N2)), "ids go on"
@@ -355,9 +368,9 @@ def test_a_failed_task_keeps_its_worker() -> None:
     assert talk.failed() == [
         timer("forget-failure", 0, 300_000, 1),
         *both(HaltTasks(E1)),
-        AppendEntry(2, claim(2)),
+        *appends(2, claim(2)),
     ]
-    assert talk.hear(EntryAppended(2)) == [timer("gather", 2, 30_000), *deploy(2, 1, 2)]
+    assert talk.hear(EntryAppended(2)) == [*answered(2), timer("gather", 2, 30_000), *deploy(2, 1, 2)]
 
 
 def test_the_next_epoch_waits_for_the_restart_delay() -> None:
@@ -365,7 +378,7 @@ def test_the_next_epoch_waits_for_the_restart_delay() -> None:
     talk.running()
     assert talk.failed()[-1] == timer("restart", 1, 700)
     assert talk.coordinator.phase is Phase.WAITING
-    assert talk.fire("restart") == [AppendEntry(2, claim(2))]
+    assert talk.fire("restart") == [*appends(2, claim(2))]
 
 
 def test_further_failures_of_an_epoch_that_is_over_are_not_counted() -> None:
@@ -380,11 +393,11 @@ def test_a_worker_lost_while_restoring_is_a_failure_and_so_is_the_next() -> None
     talk = Talk()
     talk.gathering()
     talk.register()
-    assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == AppendEntry(2, claim(2))
+    assert talk.hear(LinkClosed(LINKS[1], "reset"))[-2:] == appends(2, claim(2))
     talk.hear(EntryAppended(2))
     assert talk.message(1, registration(1, 3)) == deploy(2, 1, 3)
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == timer("restart", 2, 100)
-    assert talk.fire("restart", 2) == [AppendEntry(3, claim(3))]
+    assert talk.fire("restart", 2) == [*appends(3, claim(3))]
     talk.hear(EntryAppended(3))
     again = talk.message(1, registration(1, 4))
     assert [type(effect) for effect in again] == [CancelTimer, StartTimer, SendMessage, SendMessage]
@@ -408,7 +421,7 @@ def test_a_checkpoint_whose_entry_becomes_durable_after_the_failure_is_the_one_r
     talk.fire("trigger")
     talk.acknowledge(1)
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [SendMessage(LINKS[0], HaltTasks(E1))]
-    assert talk.hear(EntryAppended(2)) == [AppendEntry(3, claim(2, 2))]
+    assert talk.hear(EntryAppended(2)) == [*answered(2), *appends(3, claim(2, 2))]
     talk.hear(EntryAppended(3))
     assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
 
@@ -454,9 +467,9 @@ def test_spark_ending_the_workers_is_a_failure_and_they_are_submitted_again() ->
     assert talk.hear(WorkersEnded("aborted")) == [
         *map(CloseLink, LINKS),
         timer("forget-failure", 0, 300_000, 1),
-        AppendEntry(2, claim(2)),
+        *appends(2, claim(2)),
     ]
-    assert talk.hear(EntryAppended(2)) == [timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.hear(EntryAppended(2)) == [*answered(2), timer("gather", 2, 30_000), SubmitWorkers()]
     assert talk.register() == deploy(2, 1, 2)
 
 
@@ -485,7 +498,7 @@ def test_a_second_attempt_stands_by_and_takes_over_when_the_first_is_lost() -> N
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [
         SendMessage(LINKS[0], HaltTasks(E1)),
         SendMessage(21, HaltTasks(E1)),
-        AppendEntry(2, claim(2)),
+        *appends(2, claim(2)),
     ]
     deployed = talk.hear(EntryAppended(2))
     assert [effect.link for effect in deployed if isinstance(effect, SendMessage)] == [LINKS[0], 21]
@@ -520,7 +533,7 @@ def test_every_tick_sends_heartbeats_and_silence_is_a_failure() -> None:
         ReplaceWorker(WorkerIndex(1), AttemptId(2)),
         timer("forget-failure", 0, 300_000, 1),
         SendMessage(LINKS[0], HaltTasks(E1)),
-        AppendEntry(2, claim(2)),
+        *appends(2, claim(2)),
     ]
     (cause,) = talk.coordinator.failures
     assert (
@@ -559,8 +572,8 @@ def test_a_new_driver_resumes_from_the_newest_completed_checkpoint() -> None:
     talk = Talk(driver="driver 2")
     log = ((1, claim()), (2, completed(1)))
     ours = claim(2, 2_001, "driver 2")
-    assert talk.hear(LogTailRead(log)) == [AppendEntry(3, ours)]
-    assert talk.hear(EntryAppended(3)) == [timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.hear(LogTailRead(log)) == [LOG_READ, *appends(3, ours)]
+    assert talk.hear(EntryAppended(3)) == [*answered(3), timer("gather", 2, 30_000), SubmitWorkers()]
     expected = [
         replace(effect, message=replace(effect.message, splits=()))
         if isinstance(effect, SendMessage) and isinstance(effect.message, DeployTasks)
@@ -576,9 +589,9 @@ def test_a_driver_that_is_overtaken_while_claiming_reads_again_and_claims_above(
     """B5: the newest driver wins."""
     talk = Talk(driver="driver 2")
     talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1))
-    assert talk.hear(EntryRead(1, claim())) == [ReadLogTail(2)]
-    assert talk.hear(LogTailRead(((1, claim()),))) == [DiscoverSplits()]
-    assert talk.hear(SplitsDiscovered(SPLITS)) == [AppendEntry(2, claim(2, 2_001, "driver 2"))]
+    assert talk.hear(EntryRead(1, claim())) == [*answered(1), *READS_LOG]
+    assert talk.hear(LogTailRead(((1, claim()),))) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *appends(2, claim(2, 2_001, "driver 2"))]
 
 
 def test_a_driver_does_not_claim_for_ever() -> None:
@@ -596,9 +609,9 @@ def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winne
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    assert talk.hear(EntryTaken(2)) == [ReadEntry(2)]
+    assert talk.hear(EntryTaken(2)) == [*answered(2), *reads(2)]
     effects = talk.hear(EntryRead(2, winner))
-    assert effects[:-1] == both(ShutDown("a newer driver owns the job"))
+    assert effects[:-1] == [*answered(2), *both(ShutDown("a newer driver owns the job"))]
     end = effects[-1]
     assert isinstance(end, EndJob)
     assert end.outcome == "fenced"
@@ -608,12 +621,12 @@ def test_a_log_that_stays_uncertain_or_refuses_the_claim_fails_the_job() -> None
     talk = Talk()
     talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS))
     cause = FailureCause("StoreError", "the job log can't be written: no space")
-    assert talk.hear(EntryRefused(1, "no space")) == [EndJob("failed", cause)]
+    assert talk.hear(EntryRefused(1, "no space")) == [*answered(1), EndJob("failed", cause)]
 
 
 def test_a_directory_of_another_job_is_refused_before_anything_is_touched() -> None:
     """H3."""
-    (end,) = Talk().hear(LogTailRead(((1, replace(claim(), fingerprint="other")),)))
+    (_, end) = Talk().hear(LogTailRead(((1, replace(claim(), fingerprint="other")),)))
     assert isinstance(end, EndJob)
     assert end.outcome == "failed"
     assert end.cause is not None
@@ -624,7 +637,7 @@ def test_a_directory_of_another_job_is_refused_before_anything_is_touched() -> N
 def test_a_finished_job_is_not_started_again() -> None:
     """F5."""
     log = ((1, claim()), (2, completed(1, final=True)), (3, JobFinished(E1, N1)))
-    assert Talk().hear(LogTailRead(log)) == [EndJob("finished")]
+    assert Talk().hear(LogTailRead(log)) == [LOG_READ, EndJob("finished")]
 
 
 # The end
@@ -658,6 +671,7 @@ def test_a_drained_job_whose_cut_still_holds_something_takes_another_checkpoint(
     talk.message(1, SourceDrained(E1, S1))
     talk.acknowledge(1, drained=False)
     assert talk.hear(EntryAppended(2)) == [
+        *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
         *both(TriggerCheckpoint(E1, N2)),
@@ -670,13 +684,18 @@ def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_
     talk = Talk()
     talk.running()
     assert talk.complete(1, 2, drained=True) == [
+        *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
         timer("finish", 1, 60_000),
     ]
     assert talk.coordinator.phase is Phase.FINISHING
-    assert talk.committed(1) == [AppendEntry(3, JobFinished(E1, N1))]
-    assert talk.hear(EntryAppended(3)) == [*both(ShutDown("the job has finished")), EndJob("finished")]
+    assert talk.committed(1) == [*appends(3, JobFinished(E1, N1))]
+    assert talk.hear(EntryAppended(3)) == [
+        *answered(3),
+        *both(ShutDown("the job has finished")),
+        EndJob("finished"),
+    ]
 
 
 def test_a_final_commit_that_takes_too_long_is_a_failure() -> None:
@@ -696,7 +715,7 @@ def test_a_worker_lost_before_the_final_commit_leads_to_a_restore_that_commits()
     assert talk.ready(2) == [
         CancelTimer(Timer("restore", E2)),
         ListParts(),
-        AppendEntry(4, JobFinished(E2, N1)),
+        *appends(4, JobFinished(E2, N1)),
     ]
 
 
@@ -717,7 +736,7 @@ def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
     ]
     assert talk.hear(StopRequested()) == []
     talk.acknowledge(1)
-    assert talk.hear(EntryAppended(2))[1:] == both(CommitCheckpoint(E1, N1))
+    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
     assert talk.committed(1) == [*both(ShutDown("the job has stopped")), EndJob("stopped")]
 
 
@@ -794,6 +813,106 @@ def test_after_the_end_nothing_is_asked_for() -> None:
     talk = talk_in(Phase.ENDED)
     assert talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(9)) == []
     assert talk.fire("liveness", 0) == []
+
+
+# A store that hangs (D3): every wait has an end by timer, and what is unknown is read back
+
+
+def test_a_log_that_can_not_be_read_in_time_fails_the_start() -> None:
+    """D3."""
+    cause = FailureCause("StoreError", "reading the job log was not answered within 60 s")
+    assert Talk().fire("read-log", 0) == [EndJob("failed", cause)]
+
+
+def test_sources_that_do_not_say_in_time_what_there_is_fail_the_start() -> None:
+    talk = Talk()
+    talk.hear(LogTailRead(()))
+    (end,) = talk.fire("discover", 0)
+    assert isinstance(end, EndJob)
+    assert end.cause is not None
+    assert end.cause.message.startswith("the sources have not said within start_timeout=30 s")
+
+
+def test_a_claim_that_hangs_is_read_back_and_nothing_starts_before_it_is_known() -> None:
+    """D3."""
+    talk = Talk()
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS))
+    assert talk.fire("log-call", 0, 1) == [timer("retry-append", 0, 200, 1)]
+    assert talk.coordinator.phase is Phase.CLAIMING
+    assert talk.fire("retry-append", 0, 1) == reads(1)
+    assert talk.hear(EntryRead(1, claim())) == [*answered(1), timer("gather", 1, 30_000), SubmitWorkers()]
+
+
+def test_the_append_of_a_checkpoint_that_hangs_aborts_and_deletes_nothing() -> None:
+    """D3: it may be applied; the next checkpoint works."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.fire("log-call", 0, 2) == [timer("retry-append", 0, 200, 2)]
+    assert talk.fire("checkpoint-timeout", 1, 1) == []
+    assert talk.fire("retry-append", 0, 2) == reads(2)
+    assert talk.hear(EntryRead(2, None)) == [*answered(2), *appends(2, completed(1))]
+    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
+    assert talk.complete(2, 3)[2:4] == both(CommitCheckpoint(E1, N2))
+    assert talk.hear(EntryTaken(2)) == [], "the first call returns at last"
+
+
+def test_a_finished_entry_that_hangs_is_read_back() -> None:
+    """D3."""
+    talk = talk_in(Phase.FINISHING)
+    talk.committed(1)
+    assert talk.fire("log-call", 0, 3) == [timer("retry-append", 0, 200, 3)]
+    assert talk.fire("retry-append", 0, 3) == reads(3)
+    assert talk.hear(EntryRead(3, JobFinished(E1, N1)))[-1] == EndJob("finished")
+
+
+def test_a_log_that_hangs_for_good_ends_the_job_and_nothing_is_cleaned_up() -> None:
+    """D3, B4."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    for _ in range(UNCERTAIN_ATTEMPTS_MAX - 1):
+        talk.fire("log-call", 0, 2)
+        talk.fire("retry-append", 0, 2)
+    message = "the job log can't be written: the store has not answered within 60 s"
+    assert talk.fire("log-call", 0, 2) == [
+        *both(ShutDown("the job has failed")),
+        EndJob("failed", FailureCause("StoreError", message)),
+    ]
+
+
+def test_one_deletion_is_under_way_at_a_time_and_the_next_takes_what_came_meanwhile() -> None:
+    talk = Talk(retain=1)
+    talk.running()
+    talk.complete(1, 2)
+    assert talk.complete(2, 3)[-2:] == deletes(paths(1))
+    assert not any(isinstance(effect, DeleteParts) for effect in talk.complete(3, 4))
+    talk.complete(4, 5)
+    deleted = talk.hear(PartsDeleted())
+    assert deleted == [CancelTimer(Timer("delete")), *deletes((*paths(2), *paths(3)))]
+
+
+def test_a_deletion_that_hangs_holds_nothing_up_and_what_comes_meanwhile_is_left_to_the_next_sweep() -> None:
+    """D3, D4, I11: garbage is not collected without bound."""
+    talk = Talk(retain=1)
+    talk.running()
+    talk.complete(1, 2)
+    talk.complete(2, 3)
+    assert talk.fire("delete", 0) == []
+    assert talk.complete(3, 4)[2:4] == both(CommitCheckpoint(E1, CheckpointId(3)))
+    assert talk.hear(PartsDeleted()) == []
+    assert talk.complete(4, 5)[-2:] == deletes(paths(3)), "those of 2 are left to the sweep"
+    talk.failed()
+    talk.hear(EntryAppended(6), PartsDeleted())
+    talk.ready(2)
+    assert talk.hear(PartsListed((*paths(2), *paths(4)))) == deletes(paths(2))
+
+
+def test_parts_that_were_deleted_unasked_are_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="unasked"):
+        talk_in(Phase.RUNNING).hear(PartsDeleted())
 
 
 # The walk

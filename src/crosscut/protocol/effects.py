@@ -210,7 +210,7 @@ class ListParts:
 
 @dataclass(frozen=True, slots=True)
 class DeleteParts:
-    """Nothing refers to them any more. Failing to delete is not an error of the job."""
+    """Nothing refers to them any more; answered by PartsDeleted, also if some could not be deleted."""
 
     paths: tuple[str, ...]
 

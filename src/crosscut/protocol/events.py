@@ -122,7 +122,7 @@ LinkId = int
 
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
-    "retry-append", "stop", "finish", "pause",
+    "retry-append", "stop", "finish", "pause", "read-log", "discover", "log-call", "delete",
 ]  # fmt: skip
 
 
@@ -229,6 +229,11 @@ class PartsListed:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsDeleted:
+    """The deletion under way has been tried; whether each part is gone does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Take a last checkpoint, commit it, end; the next start resumes."""
 
@@ -271,6 +276,6 @@ class CutJudged:
 JobEvent = (
     ClockRead | TimerFired | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | EntryAppended
-    | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed
+    | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
     | StopRequested | CancelRequested | CutJudged | CheckpointRequested
 )  # fmt: skip

@@ -35,9 +35,15 @@ class JobFacts:
         self.restart_count = 0
         self.dropped: Counter[str] = Counter()
         self._now = ClockRead(0, "")
-        self._log = Ownership(rules.identity, rules.retain, self.dropped)
+        self._log = Ownership(
+            rules.identity,
+            self.dropped,
+            retain=rules.retain,
+            store_timeout_ms=rules.checkpoints.timeout_ms,
+            start_timeout_ms=rules.start_timeout_ms,
+        )
         self._checkpoints = Checkpointing(rules.checkpoints, rules.tasks, rules.sources, self._roster)
-        self._kept = Keeping(rules.retain)
+        self._kept = Keeping(rules.retain, rules.checkpoints.timeout_ms)
         self._ending = Ending(rules.sinks, self.dropped, awaits_verdict=rules.awaits_verdict)
         self._is_submitted = False
         self._ready: set[WorkerIndex] = set()

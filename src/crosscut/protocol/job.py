@@ -103,6 +103,8 @@ class Coordinator(JobFacts):
                 return self._log_answered(event)
             case on.PartsListed(paths):
                 return self._delete(retention.orphans(paths, self.retained, self.epoch))
+            case on.PartsDeleted():
+                return [*self._kept.deleted(), *self._delete()]
             case on.StopRequested():
                 return self._stop_requested()
             case on.CheckpointRequested(request):
@@ -277,8 +279,14 @@ class Coordinator(JobFacts):
             case "forget-failure":
                 self._failures.forget_oldest()
                 return []
-            case "retry-append":
+            case "retry-append" | "log-call":
                 return self._log_answered(on.TimerFired(timer))
+            case "read-log" | "discover":
+                overdue = self._log.overdue(timer)
+                return self._end("failed", overdue) if overdue else []
+            case "delete":
+                self._kept.overdue()
+                return []
             case _ if timer.epoch != self.epoch:
                 self.dropped["stale timer"] += 1
                 return []

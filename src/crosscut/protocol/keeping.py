@@ -7,21 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId
 from crosscut.protocol import retention
-from crosscut.protocol.effects import DeleteParts, JobEffect
+from crosscut.protocol.effects import CancelTimer, DeleteParts, JobEffect, StartTimer
+from crosscut.protocol.events import Timer
 from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+
+DELETING = Timer("delete")
 
 
 class Keeping:
     """The retained checkpoints of a job, oldest first, and its garbage.
 
+    One deletion is under way at a time. Once it has taken too long, garbage is not remembered any more
+    until it is over: memory stays bounded, and the next epoch sweeps what is left.
+
     Args:
         retain: How many completed checkpoints to keep.
+        timeout_ms: How long one deletion may take.
     """
 
-    def __init__(self, retain: int) -> None:
+    def __init__(self, retain: int, timeout_ms: int) -> None:
         self._retain = retain
+        self._timeout_ms = timeout_ms
+        self._is_deleting = False
+        self._is_overdue = False
         self.completed: CheckpointCompleted | None = None
         self.retained: tuple[CheckpointCompleted, ...] = ()
         self._kept_parts = frozenset[str]()
@@ -47,10 +58,29 @@ class Keeping:
 
     def waste(self, paths: Iterable[str]) -> None:
         """Remember parts that may be of no use any more."""
-        self._garbage.update(paths)
+        if not self._is_overdue:
+            self._garbage.update(paths)
 
     def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
         """Delete the garbage that no retained checkpoint refers to, but what is `in_use`."""
+        if self._is_deleting:
+            return []
         gone = retention.unreferenced(self._garbage - in_use, self.retained)
         self._garbage &= in_use
-        return [DeleteParts(gone)] if gone else []
+        if not gone:
+            return []
+        self._is_deleting = True
+        return [DeleteParts(gone), StartTimer(DELETING, self._timeout_ms)]
+
+    def deleted(self) -> list[JobEffect]:
+        """Note the end of the deletion under way."""
+        if not self._is_deleting:
+            raise ProtocolError("parts were deleted, unasked")
+        was_overdue, self._is_deleting, self._is_overdue = self._is_overdue, False, False
+        return [] if was_overdue else [CancelTimer(DELETING)]
+
+    def overdue(self) -> None:
+        """Note that the deletion under way, if one is, has taken too long."""
+        if self._is_deleting:
+            self._is_overdue = True
+            self._garbage.clear()

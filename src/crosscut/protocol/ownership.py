@@ -13,11 +13,14 @@ from dataclasses import replace
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol import recovery
-from crosscut.protocol.effects import DiscoverSplits, JobEffect, ReadLogTail
+from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
+from crosscut.protocol.events import Timer
 from crosscut.protocol.job_log import Durable, LogEvent, LogWriter, Overtaken, Verdict
 from crosscut.protocol.messages import EpochClaimed, FailureCause, LogEntry, SplitAssignment
 
 CLAIM_ATTEMPTS_MAX = 20
+
+READING, DISCOVERING = Timer("read-log"), Timer("discover")
 
 
 def fenced(epoch: Epoch, index: int, winner: LogEntry) -> FailureCause:
@@ -34,12 +37,24 @@ class Ownership:
 
     Args:
         retain: How many completed checkpoints to read back.
+        store_timeout_ms: How long one call of the store may take.
+        start_timeout_ms: How long the sources may take to say what there is to read.
         dropped: Where to count what is dropped.
     """
 
-    def __init__(self, identity: recovery.JobIdentity, retain: int, dropped: Counter[str]) -> None:
+    def __init__(
+        self,
+        identity: recovery.JobIdentity,
+        dropped: Counter[str],
+        *,
+        retain: int,
+        store_timeout_ms: int,
+        start_timeout_ms: int,
+    ) -> None:
         self._identity = identity
         self._retain = retain
+        self._store_timeout_ms = store_timeout_ms
+        self._start_timeout_ms = start_timeout_ms
         self._writer: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
@@ -56,7 +71,22 @@ class Ownership:
 
     def start(self) -> list[JobEffect]:
         """Read the log."""
-        return [ReadLogTail(self._retain)]
+        return [ReadLogTail(self._retain), StartTimer(READING, self._store_timeout_ms)]
+
+    def overdue(self, timer: Timer) -> FailureCause | None:
+        """Return why the job can't start: what `timer` limits has taken too long, if it still goes on."""
+        if timer == READING and self._writer is None:
+            timeout_s = self._store_timeout_ms / 1000
+            return FailureCause("StoreError", f"reading the job log was not answered within {timeout_s:g} s")
+        if timer == DISCOVERING and self._is_discovering:
+            timeout_s = self._start_timeout_ms / 1000
+            return FailureCause(
+                "ConnectorError",
+                f"the sources have not said within start_timeout={timeout_s:g} s what there is to read; "
+                f"raise start_timeout if there is that much to list",
+            )
+        self.dropped["stale timer"] += 1
+        return None
 
     def tail_read(
         self, entries: Sequence[tuple[int, LogEntry]]
@@ -65,14 +95,15 @@ class Ownership:
         if self._writer is not None:
             raise ProtocolError("the end of the log was read, unasked")
         decision = recovery.claim(entries, self._identity)
+        read: list[JobEffect] = [CancelTimer(READING)]
         if not isinstance(decision, recovery.Claim):
-            return [], decision
+            return read, decision
         self._claim = decision
-        self._writer = LogWriter(decision.index, self.dropped)
+        self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)
         if decision.restored is None:
             self._is_discovering = True
-            return [DiscoverSplits()], decision
-        return self.append(decision.entry), decision
+            return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], decision
+        return [*read, *self.append(decision.entry)], decision
 
     def splits_discovered(self, assignments: tuple[SplitAssignment, ...]) -> list[JobEffect]:
         """Take what there is to read; claim the first epoch."""
@@ -80,7 +111,7 @@ class Ownership:
             raise ProtocolError("splits were discovered, unasked")
         self._is_discovering = False
         self.splits = assignments
-        return self.append(self._claim.entry)
+        return [CancelTimer(DISCOVERING), *self.append(self._claim.entry)]
 
     def claim_next(self, epoch: Epoch, first_checkpoint_id: CheckpointId) -> list[JobEffect]:
         """Claim `epoch`, for a failover."""

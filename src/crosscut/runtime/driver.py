@@ -1,17 +1,18 @@
 """Carries out what the coordinator asks for, on the driver: sockets, timers, the store.
 
-It decides nothing. Everything happens on one event loop; the store is called in threads and its
-answers come back as events. How workers come to be is somebody else's business (`WorkerSupply`).
+It decides nothing, not even how long a call may take. Everything happens on one event loop; the store
+is called in threads and its answers come back as events, however late. How workers come to be is
+somebody else's business (`WorkerSupply`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from crosscut.errors import CheckpointError, CrosscutError, StoreError
 from crosscut.ids import AttemptId, WorkerIndex
@@ -45,6 +46,7 @@ from crosscut.protocol.events import (
     LinkClosed,
     LogTailRead,
     MessageReceived,
+    PartsDeleted,
     PartsListed,
     SplitsDiscovered,
     Timer,
@@ -55,7 +57,6 @@ from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
-    FailureCause,
     HaltTasks,
     LogEntry,
     RecordsFlowing,
@@ -79,6 +80,10 @@ from crosscut.runtime.status import (
     checkpoint_status,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
+
+T = TypeVar("T")
+
+BROKEN = "the coordinator has failed"
 
 
 class WorkerSupply(Protocol):
@@ -125,7 +130,6 @@ class CoordinatorDriver:
         self._links: dict[int, CoordinatorLink] = {}
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._threads = ThreadPoolExecutor(8, thread_name_prefix="crosscut-store")
         self._seen = Observations()
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._request_count = 0
@@ -161,6 +165,8 @@ class CoordinatorDriver:
         Raises:
             CheckpointError: It has failed.
         """
+        if self._is_broken:
+            raise CheckpointError(f"job {self._name!r}: {BROKEN}")
         self._request_count += 1
         request = self._request_count
         answer: asyncio.Future[CheckpointStatus] = self._loop.create_future()
@@ -187,7 +193,6 @@ class CoordinatorDriver:
         self._listener.close()
         for link in list(self._links.values()):
             link.close_gently("the job is over")
-        self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.sleep(0)
 
     # Events in.
@@ -211,14 +216,19 @@ class CoordinatorDriver:
                 self._perform(effects)
         except Exception as error:
             # The protocol core found something impossible: the job must end, loudly, and do no more.
-            self._is_broken = True
-            self._waiting.clear()
-            for link in list(self._links.values()):
-                link.say(ShutDown("the coordinator has failed"))
-            self._finish(EndJob("failed", failure_cause(error)))
+            self._break(error)
             raise
         finally:
             self._is_handling = False
+
+    def _break(self, error: Exception) -> None:
+        self._is_broken = True
+        self._waiting.clear()
+        for link in list(self._links.values()):
+            link.say(ShutDown(BROKEN))
+        for request in list(self._requests):
+            self._answer(request, None, BROKEN)
+        self._finish(EndJob("failed", failure_cause(error)))
 
     def _observe(
         self, event: JobEvent, effects: list[JobEffect], completed_before: CheckpointCompleted | None
@@ -274,17 +284,13 @@ class CoordinatorDriver:
                 case CancelTimer(timer):
                     self._cancel_timer(timer)
                 case ReadLogTail(checkpoints):
-                    cause = FailureCause("StoreError", f"reading the job log {self._no_answer}")
-                    late = CancelRequested(cause)
-                    self._in_thread(lambda n=checkpoints: self._read_tail(n), late)  # type: ignore[misc]
+                    self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
                 case DiscoverSplits():
                     self._in_thread(lambda: SplitsDiscovered(self._discover()))
                 case AppendEntry(index, entry):
-                    unknown = EntryUncertain(index, f"the store {self._no_answer}")
-                    self._in_thread(lambda i=index, e=entry: self._append(i, e), unknown)  # type: ignore[misc]
+                    self._in_thread(lambda i=index, e=entry: self._append(i, e))  # type: ignore[misc]
                 case ReadEntry(index):
-                    unknown = EntryUncertain(index, f"the store {self._no_answer}")
-                    self._in_thread(lambda i=index: self._read(i), unknown)  # type: ignore[misc]
+                    self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
                 case ListParts():
                     self._in_thread(self._list_parts)
                 case DeleteParts(paths):
@@ -321,37 +327,36 @@ class CoordinatorDriver:
 
     # The store, in threads.
 
-    @property
-    def _no_answer(self) -> str:
-        return f"has not answered within {self._rules.checkpoints.timeout_ms / 1_000:g} s"
+    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
+        """Call the store; the answer is an event.
 
-    def _in_thread(self, work: Callable[[], JobEvent | None], late: JobEvent | None = None) -> None:
-        """Call the store; the answer is an event. So is `late`, if there is none for too long (D3)."""
-        future = self._loop.run_in_executor(self._threads, work)
-        future.add_done_callback(self._answered)
-        if late is not None:
-            timeout_s = self._rules.checkpoints.timeout_ms / 1_000
-            timer = self._loop.call_later(timeout_s, self._too_late, future, late)
-            future.add_done_callback(lambda _: timer.cancel())
+        Each call has a thread of its own, since none may wait for one that hangs (D3): the coordinator
+        bounds how many there are. They are daemons, so that a call that never returns does not keep
+        the process from ending.
+        """
 
-    def _too_late(self, future: asyncio.Future[JobEvent | None], late: JobEvent) -> None:
-        # What it says later is not heard: the thread is left behind, and the entry is read instead.
-        future.remove_done_callback(self._answered)
-        future.add_done_callback(lambda one: one.cancelled() or one.exception())
-        self._handle(late)
+        def call() -> None:
+            try:
+                answer = work()
+            except BaseException as error:  # noqa: BLE001 - outermost: it ends the job
+                self._answer_later(self._call_failed, error)
+            else:
+                if answer is not None:
+                    self._answer_later(self._handle, answer)
 
-    def _answered(self, future: asyncio.Future[JobEvent | None]) -> None:
-        if future.cancelled():
+        threading.Thread(target=call, name="crosscut-store", daemon=True).start()
+
+    def _answer_later(self, take: Callable[[T], None], answer: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(take, answer)
+        except RuntimeError:
+            # The loop has ended, and so has the job.
             return
-        error = future.exception()
-        if error is not None:
-            if isinstance(error, CrosscutError):
-                self.error = error
-            self._handle(CancelRequested(failure_cause(error)))
-            return
-        event = future.result()
-        if event is not None:
-            self._handle(event)
+
+    def _call_failed(self, error: BaseException) -> None:
+        if isinstance(error, CrosscutError):
+            self.error = error
+        self._handle(CancelRequested(failure_cause(error)))
 
     def _read_tail(self, checkpoints: int) -> JobEvent:
         return LogTailRead(tuple(self._store.tail(checkpoints)))
@@ -390,9 +395,10 @@ class CoordinatorDriver:
             # Only tidiness depends on it; the next epoch tries again.
             return None
 
-    def _delete(self, paths: tuple[str, ...]) -> None:
+    def _delete(self, paths: tuple[str, ...]) -> JobEvent:
         # What can't be deleted stays as an orphan, for the sweep of a later epoch.
         self._store.delete_parts(paths)
+        return PartsDeleted()
 
     # Links.
 

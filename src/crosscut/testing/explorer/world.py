@@ -575,6 +575,7 @@ class _Draft:
                     self._events.append(on.PartsListed(world.store.paths(self._store)))
                 case do.DeleteParts(paths):
                     self._store = world.store.delete(self._store, paths)
+                    self._events.append(on.PartsDeleted())
                 case do.EndJob(outcome, cause):
                     is_fine = outcome == "finished" or (self._is_zombie and outcome == "fenced")
                     ensure(is_fine, f"I10: the job has {outcome}: {cause}")

@@ -36,6 +36,7 @@ from crosscut.protocol.events import (
     LinkClosed,
     LogTailRead,
     MessageReceived,
+    PartsDeleted,
     PartsListed,
     SplitsDiscovered,
     Timer,
@@ -251,6 +252,7 @@ class VirtualDriver(Process):
                 raise
             return EntryUncertain(index, str(error))
 
-    def _delete(self, paths: tuple[str, ...]) -> None:
+    def _delete(self, paths: tuple[str, ...]) -> JobEvent:
         self.world.store.delete_parts(paths)
         self.world.checkers.check_restorable()
+        return PartsDeleted()

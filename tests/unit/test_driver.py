@@ -1,0 +1,179 @@
+"""The performer of the coordinator, on a real event loop and a real store: what hangs, and what breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulation.conversation import SPLITS, job_rules
+
+from crosscut.errors import CrosscutError
+from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import CancelRequested, SplitsDiscovered
+from crosscut.protocol.log import AppendOutcome
+from crosscut.protocol.messages import LogEntry, ShutDown
+from crosscut.runtime.connections import Credentials
+from crosscut.runtime.driver import CoordinatorDriver
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+
+DEADLINE_S = 30.0
+TIMEOUT_MS = 50
+HUNG_CALLS = 9
+
+
+@dataclass
+class Supply:
+    submitted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def submit(self) -> None:
+        self.submitted.set()
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """Nothing to replace."""
+
+
+class HangingStore:
+    """A real store whose first calls of the log do what they are asked and do not return before `well`."""
+
+    def __init__(self, store: CheckpointStore, hung_calls: int) -> None:
+        self._store = store
+        self.hung_calls = hung_calls
+        self.hangs = threading.Event()
+        self.well = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def append(self, index: int, entry: LogEntry) -> AppendOutcome:
+        return self._hang(self._store.append(index, entry))
+
+    def read(self, index: int) -> LogEntry | None:
+        return self._hang(self._store.read(index))
+
+    def _hang(self, answer: Any) -> Any:
+        if self.hung_calls:
+            self.hung_calls -= 1
+            self.hangs.set()
+            self.well.wait(DEADLINE_S)
+        return answer
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await work
+
+    asyncio.run(in_time())
+
+
+def driver_of(store: Any, supply: Supply) -> CoordinatorDriver:
+    rules = job_rules()
+    return CoordinatorDriver(
+        name="a job",
+        rules=replace(rules, checkpoints=CheckpointRules(True, 1_000, TIMEOUT_MS, 2)),
+        store=store,
+        credentials=Credentials(b"s" * 32, b"j" * 16),
+        supply=supply,
+        discover=lambda: SPLITS,
+        failpoints=Failpoints(None, None),
+    )
+
+
+@contextmanager
+def hanging_store(directory: Path, hung_calls: int) -> Iterator[HangingStore]:
+    store = HangingStore(open_store(str(directory)), hung_calls)
+    try:
+        yield store
+    finally:
+        store.well.set()
+
+
+def test_a_log_whose_calls_hang_is_read_back_and_the_job_goes_on(tmp_path: Path) -> None:
+    """D3: each call that hangs keeps a thread; the next has one all the same."""
+
+    async def work() -> None:
+        supply = Supply()
+        driver = driver_of(store, supply)
+        driver.start()
+        await supply.submitted.wait()
+        assert store.hung_calls == 0
+        assert driver.status().phase == "gathering"
+        driver.post(CancelRequested())
+        await driver.ended
+        await driver.close()
+
+    with hanging_store(tmp_path, HUNG_CALLS) as store:
+        run(work())
+
+
+def test_a_call_that_returns_after_the_end_of_the_job_is_ignored(tmp_path: Path) -> None:
+    """D3: neither does it keep the process from ending."""
+
+    async def work() -> None:
+        driver = driver_of(store, Supply())
+        driver.start()
+        await asyncio.to_thread(store.hangs.wait, DEADLINE_S)
+        driver.post(CancelRequested())
+        assert (await driver.ended).outcome == "cancelled"
+        await driver.close()
+
+    with hanging_store(tmp_path, 1) as store:
+        run(work())
+        (hung,) = [one for one in threading.enumerate() if one.name == "crosscut-store"]
+        assert hung.daemon
+    hung.join(DEADLINE_S)
+    assert not hung.is_alive()
+
+
+@dataclass
+class Link:
+    number: int = 1
+    said: list[object] = field(default_factory=list)
+
+    def say(self, message: object) -> None:
+        self.said.append(message)
+
+    def close_gently(self, reason: str) -> None:
+        """Nothing to close."""
+
+
+def test_a_coordinator_that_finds_something_impossible_ends_the_job_by_name(tmp_path: Path) -> None:
+    """I12: the workers are told, whoever waits is answered, and nothing is done any more."""
+
+    async def work() -> None:
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        supply = Supply()
+        driver = driver_of(open_store(str(tmp_path)), supply)
+        driver.start()
+        await supply.submitted.wait()
+        link = Link()
+        driver._links[link.number] = link  # type: ignore[assignment]
+        asked = asyncio.ensure_future(driver.checkpoint())
+        await asyncio.sleep(0)
+        driver.post(SplitsDiscovered(()))
+        end: EndJob = await driver.ended
+        assert end.outcome == "failed"
+        assert end.cause is not None
+        assert (end.cause.kind, end.cause.message) == ("ProtocolError", "splits were discovered, unasked")
+        assert link.said == [ShutDown("the coordinator has failed")]
+        with pytest.raises(CrosscutError, match="the coordinator has failed"):
+            await asked
+        with pytest.raises(CrosscutError, match="the coordinator has failed"):
+            await driver.checkpoint()
+        driver.post(CancelRequested())
+        await asyncio.sleep(0)
+        assert driver._coordinator.phase.name == "GATHERING", "it is not asked any more"
+        assert [type(one["exception"]).__name__ for one in unhandled] == ["ProtocolError"]
+        await driver.close()
+
+    run(work())
