@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from drivers import Driver
 from jobs import Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
 
@@ -88,3 +89,18 @@ def arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Armed]:
         return plan
 
     return armed
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[..., Driver]]:
+    """Start drivers in processes of their own, and leave nothing of them behind."""
+    drivers: list[Driver] = []
+
+    def start(*arguments: Any, **settings: Any) -> Driver:
+        drivers.append(Driver(*arguments, **settings))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.kill()
+        driver.family_is_gone()

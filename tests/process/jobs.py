@@ -431,8 +431,19 @@ def driver_main(directory: str, count: str, rate: str, settings: str = "{}", who
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context = SparkContext("local[4,4]", "theirs")
     given = json.loads(settings)
-    held = given.pop("held", 0)
-    numbered = NumberedJob(Path(directory), count=int(count), rate=float(rate), held=held, settings=given)
+    held, branches = given.pop("held", 0), given.pop("branches", 1)
+    hook = shaken if given.pop("shaken", False) else None
+    if (failures := given.pop("failures", None)) is not None:
+        given["restart"] = cc.Restart(failures=failures, delay_step="50ms", delay_max="200ms")
+    numbered = NumberedJob(
+        Path(directory),
+        count=int(count),
+        rate=float(rate),
+        held=held,
+        branches=branches,
+        hook=hook,
+        settings=given,
+    )
 
     def report(**found: Any) -> None:
         print(json.dumps(found), flush=True)
