@@ -55,6 +55,10 @@ class StoreError(CrosscutError):
     """The checkpoint store failed, or what it holds is not what was written."""
 
 
+class SpillError(CrosscutError):
+    """What does not fit into memory could not be written to disk, or read back."""
+
+
 class ConnectorError(CrosscutError):
     """A source or sink failed."""
 

@@ -78,6 +78,10 @@ class Settings:
             is to read.
         commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.
         channel_bytes: Bytes that may be queued in memory on each side of one channel.
+        spill_bytes: Disk that each worker may use for what comes in on channels while they are blocked for a
+            snapshot, so that their senders need not wait for it. 0: they wait. Beyond it they wait, too.
+        spill_dir: Directory, on each worker's machine, for that and for full loops. Default: the system's
+            directory for temporary files.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, to listen on a non-loopback address while
@@ -104,6 +108,8 @@ class Settings:
     start_timeout: Duration = "60s"
     commit_attempts: int = 5
     channel_bytes: int = 4 * 1024 * 1024
+    spill_bytes: int = 0
+    spill_dir: str | None = None
     host: str | None = None
     strict: bool = False
     encryption: Encryption = "auto"
@@ -117,6 +123,7 @@ class Settings:
         _check_integer("retain", self.retain, 1, 10_000)
         _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
         _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
+        _check_integer("spill_bytes", self.spill_bytes, 0, 1 << 50)
         if self.parallelism > self.max_parallelism:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}: "
@@ -153,6 +160,10 @@ class Settings:
         if not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir:
             raise SettingsError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
+            )
+        if self.spill_dir is not None and (not isinstance(self.spill_dir, str) or not self.spill_dir):
+            raise SettingsError(
+                f"spill_dir={self.spill_dir!r}: expected a directory on the workers' machines"
             )
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")

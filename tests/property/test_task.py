@@ -25,6 +25,7 @@ from crosscut.operators.building import build, initial_value
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
 from crosscut.runtime.partitioning import build_output
+from crosscut.runtime.queues import InputQueue
 from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import CancelStore, CompleteState, Item, StoreFrozen, Task
 from crosscut.state.keyed import KeyedState
@@ -199,7 +200,7 @@ class World:
             task_id=task_id,
             epoch=Epoch(self.epoch),
             protocol=AlignedBarriers(inputs),
-            inputs={channel: deque() for channel in inputs},
+            inputs={channel: InputQueue() for channel in inputs},
             chain=[operator],
             outputs=[output],
             batch_rows=4,

@@ -27,7 +27,7 @@ from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, options_of
 from crosscut.testing.simulator.shrink import live, shrunk
 
-# A killed worker does not close the files that its back edges have spilled to; a real process need not.
+# A killed worker does not close the files that its channels have spilled to; a real process need not.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 SOURCE = Path(aligned.__file__).parents[1]
@@ -96,6 +96,7 @@ def test_everything_that_can_happen_has_happened(seen: Counter[str]) -> None:
     expected |= {f"fault: {kind}" for kind in FAULT_KINDS}
     expected |= {f"drop: {reason}" for reason in _drop_reasons() - UNREACHABLE}
     expected |= {f"effect: {kind.__name__}" for kind in (*get_args(JobEffect), *get_args(TaskEffect))}
+    expected.add("spilled")
     assert not expected - seen.keys(), sorted(expected - seen.keys())
 
 

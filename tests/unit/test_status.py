@@ -162,3 +162,25 @@ def test_a_checkpoint_shows_what_a_restore_reads_and_what_it_added() -> None:
         is_final=True,
         wall_clock="2026-01-01T00:00:00+00:00",
     )
+
+
+def test_the_longest_pause_of_the_job_is_that_of_the_checkpoint_with_the_longest() -> None:
+    talk = Talk()
+    talk.running()
+    seen = Observations()
+    for n, freeze_us in ((1, 30), (2, 50), (3, 20)):
+        snapshots = (TaskSnapshot(K0, Snapshot(freeze_us=freeze_us)), TaskSnapshot(K1, Snapshot(freeze_us=1)))
+        seen.note_completed(CheckpointCompleted(Epoch(1), CheckpointId(n), snapshots))
+    status = status_of(talk, seen)
+    assert [one.freeze_us for one in status.checkpoints] == [30, 50, 20]
+    assert (status.longest_freeze_us, status.checkpoints_completed) == (50, 3)
+
+
+def test_what_was_spilled_is_added_up_over_all_tasks() -> None:
+    talk = Talk()
+    talk.running()
+    seen = Observations()
+    seen.workers[WorkerIndex(0)] = (
+        Epoch(1), (TaskStatistics(K0, spilled_bytes=3), TaskStatistics(K1, spilled_bytes=4))
+    )  # fmt: skip
+    assert status_of(talk, seen).as_dict()["spilled_bytes"] == 7

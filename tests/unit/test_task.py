@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from crosscut.protocol.messages import (
     TransactionsCommitted,
 )
 from crosscut.runtime.partitioning import Output, build_output
+from crosscut.runtime.queues import InputQueue
 from crosscut.runtime.splits import SplitQueue, split_as_json
 from crosscut.runtime.task import (
     Barrier,
@@ -42,6 +42,7 @@ from crosscut.runtime.task import (
     CompleteState,
     EndOfInput,
     FrozenTask,
+    NotePause,
     PrepareTransaction,
     StoreFrozen,
     Task,
@@ -77,7 +78,7 @@ def task_of(
         task_id=HERE,
         epoch=EPOCH,
         protocol=protocol or AlignedBarriers(inputs),
-        inputs={channel: deque() for channel in inputs},
+        inputs={channel: InputQueue() for channel in inputs},
         chain=chain,
         outputs=[output(X, rows=rows)] if outputs is None else outputs,
         batch_rows=rows,
@@ -106,8 +107,9 @@ def said(task: Task) -> list[Any]:
 
 
 def asked(task: Task) -> list[Any]:
+    """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
     jobs, task.jobs = task.jobs, []
-    return jobs
+    return [job for job in jobs if not isinstance(job, NotePause)]
 
 
 def work(task: Task) -> list[ChannelId | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +20,8 @@ from crosscut.protocol.switching import AlignedThenUnaligned
 from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.runtime.items import Barrier, EndOfInput, LoggedBatch
 from crosscut.runtime.partitioning import build_output
-from crosscut.runtime.queues import SpillingQueue
-from crosscut.runtime.task import CancelStore, StoreFrozen, Task, WaitForAlignment
+from crosscut.runtime.queues import InputQueue
+from crosscut.runtime.task import CancelStore, NotePause, StoreFrozen, Task, WaitForAlignment
 from crosscut.wire.batches import decode_batch, encode_batch
 
 HERE = TaskId(VertexId("here"), 0)
@@ -43,6 +42,7 @@ def task_of(
     rows: int = 100,
     replay: Sequence[LoggedBatch] = (),
     ended: bool = False,
+    spills_blocked: bool = False,
 ) -> Task:
     back_edges = frozenset((L,)) & frozenset(inputs)
     output = build_output(
@@ -52,8 +52,9 @@ def task_of(
         task_id=HERE,
         epoch=EPOCH,
         protocol=protocol(inputs, back_edges),
-        inputs={one: SpillingQueue() if one in back_edges else deque() for one in inputs},
+        inputs={one: InputQueue() for one in inputs},
         back_edges=back_edges,
+        spills_blocked=spills_blocked,
         chain=chain,
         outputs=[output],
         batch_rows=rows,
@@ -87,8 +88,9 @@ def said(task: Task) -> list[Any]:
 
 
 def asked(task: Task) -> list[Any]:
+    """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
     jobs, task.jobs = task.jobs, []
-    return jobs
+    return [job for job in jobs if not isinstance(job, NotePause)]
 
 
 def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]]:
@@ -387,6 +389,64 @@ def test_a_task_that_stands_still_takes_the_barrier_out_that_came_back_meanwhile
     work(task)
     task.flush()
     assert sent(task)[2:] == [(X, [*waiting, 3]), (Y, [*waiting, 3])]
+
+
+# Spilling.
+
+
+def test_a_blocked_input_is_spilled_if_the_settings_say_so_and_no_other_regular_one() -> None:
+    task = task_of(AlignedBarriers, inputs=(A, B), spills_blocked=True)
+    offer(task, A, Barrier(N1), [1], [2])
+    offer(task, B, [3])
+    assert not task.spill(A), "its barrier has not been delivered"
+    work(task)
+    assert task.spill(A)
+    assert not task.spill(B)
+    assert (task.queued(A), task.statistics().queued_records) == (0, 2)
+    assert task.statistics().spilled_bytes > 0
+    offer(task, B, Barrier(N1))
+    work(task)
+    task.flush()
+    assert sent(task) == [
+        (X, [3]), (Y, [3]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2]),
+    ]  # fmt: skip
+
+
+def test_a_blocked_input_stays_in_memory_unless_the_settings_say_so() -> None:
+    task = task_of(AlignedBarriers, inputs=(A, B))
+    offer(task, A, Barrier(N1), [1])
+    work(task)
+    assert not task.spill(A)
+    assert task.queued(A) == 1
+
+
+def test_a_back_edge_may_always_be_spilled() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, L, [1])
+    assert task.spill(L)
+    assert wait_in_front_of(task, L) == [[1]]
+    task.close()
+
+
+def test_what_is_on_disk_belongs_to_the_log_of_a_checkpoint_that_switches() -> None:
+    """Spilled behind barrier 1, still there in front of barrier 2, which then becomes unaligned."""
+    task = task_of(AlignedThenUnaligned, inputs=(A, B), spills_blocked=True)
+    offer(task, A, Barrier(N1), [1], [2], Barrier(N2), [3])
+    work(task)
+    assert task.spill(A)
+    offer(task, A, [4])
+    offer(task, B, Barrier(N1))
+    task.run()
+    assert stored_logs(task) == {1: []}
+    task.alignment_timed_out(N2)
+    offer(task, B, [5], Barrier(N2))
+    assert stored_logs(task) == {2: [(A, [1], False), (A, [2], False), (B, [5], False)]}
+    assert wait_in_front_of(task, A) == [[1], [2], [3], [4]]
+    work(task)
+    task.flush()
+    assert [records for channel, records in sent(task) if channel == X] == [
+        Barrier(N1), Barrier(N2), [1, 5, 2, 3, 4]
+    ]  # fmt: skip
 
 
 # The end of loops.

@@ -232,13 +232,19 @@ class TransactionsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
-    """Counters of one task since the start of the epoch."""
+    """Counters of one task since the start of the epoch.
+
+    Attributes:
+        queued_records: That wait in its inputs, in memory or on disk, now.
+        spilled_bytes: What its inputs have written to disk.
+    """
 
     task: TaskId
     records_in: int = 0
     records_out: int = 0
     state_keys: int = 0
     queued_records: int = 0
+    spilled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
@@ -22,7 +21,7 @@ from crosscut.runtime.channel_log import decoded_log
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import LoggedBatch
 from crosscut.runtime.partitioning import Output, build_output
-from crosscut.runtime.queues import ItemQueue, SpillingQueue
+from crosscut.runtime.queues import InputQueue, SpillSpace
 from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
@@ -55,13 +54,20 @@ class TaskHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskRules:
-    """What the settings say that concerns tasks."""
+    """What the settings say that concerns tasks.
+
+    Attributes:
+        spill_bytes: Disk for what comes in on blocked channels; 0: their senders wait.
+        spill_dir: None: the system's directory for temporary files.
+    """
 
     batch_rows: int
     commit_attempts: int
     sink_timeout_ms: int
     snapshots: ProtocolKind = "aligned"
     alignment_timeout_ms: float = 0.0
+    spill_bytes: int = 0
+    spill_dir: str | None = None
 
 
 class StateAtHand:
@@ -122,6 +128,10 @@ async def build_tasks(
     snapshots = {one.task: one.snapshot for one in deploy.snapshots}
     splits = {one.task: one.splits for one in deploy.splits}
 
+    # A loop that waited for itself would wait for ever: for back edges there is no limit.
+    space = SpillSpace(rules.spill_dir, rules.spill_bytes)
+    space_of_loops = SpillSpace(rules.spill_dir)
+
     def read_parts(parts: Sequence[Part]) -> Awaitable[list[bytes]]:
         return pool.in_thread(lambda: [read_part(part) for part in parts])
 
@@ -155,15 +165,14 @@ async def build_tasks(
         replay: list[LoggedBatch] = []
         for part in snapshot.log:
             replay += decoded_log(await pool.in_thread(read_part, part))
-        queues: dict[ChannelId, ItemQueue] = {
-            channel: SpillingQueue() if channel in closing else deque() for channel in inputs
-        }
+        queues = {channel: InputQueue(space_of_loops if channel in closing else space) for channel in inputs}
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
             protocol=snapshot_protocol(rules.snapshots, inputs, closing),
             inputs=queues,
             back_edges=closing,
+            spills_blocked=rules.spill_bytes > 0,
             replay=replay,
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),

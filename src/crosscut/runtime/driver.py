@@ -238,8 +238,7 @@ class CoordinatorDriver:
         is_answer = isinstance(event, EntryAppended | EntryRead)
         if is_answer and completed is not None and completed is not completed_before:
             self._failpoints("driver.completed")
-            seen.checkpoints.append(checkpoint_status(completed))
-            seen.completed_count += 1
+            seen.note_completed(completed)
             if self._invariants is not None:
                 self._invariants.offer(completed)
         if not seen.failed_ns and any(

@@ -73,6 +73,9 @@ class JobStatus:
         termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
             `crosscut.protocol.termination.Termination`.
         invariants: In the order of the flow.
+        spilled_bytes: What channels have written to disk, so that their senders need not wait.
+        longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
+            the driver started.
     """
 
     name: str
@@ -95,6 +98,8 @@ class JobStatus:
     dropped: dict[str, int]
     termination: str = "open"
     invariants: tuple[InvariantStatus, ...] = ()
+    spilled_bytes: int = 0
+    longest_freeze_us: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -109,11 +114,19 @@ class Observations:
     rates: deque[tuple[int, int]] = field(default_factory=deque)
     checkpoints: deque[CheckpointStatus] = field(default_factory=lambda: deque(maxlen=1_000))
     completed_count: int = 0
+    longest_freeze_us: int = 0
     recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=1_000))
     failed_ns: int = 0
     failed_cause: str = ""
     first_flow_ns: int = 0
     invariants: tuple[InvariantStatus, ...] = ()
+
+    def note_completed(self, entry: CheckpointCompleted) -> None:
+        """Note a checkpoint that is complete."""
+        one = checkpoint_status(entry)
+        self.checkpoints.append(one)
+        self.completed_count += 1
+        self.longest_freeze_us = max(self.longest_freeze_us, one.freeze_us)
 
     def records_read(self, epoch: Epoch, sources: frozenset[TaskId]) -> int:
         """Return the records that sources have read in `epoch`."""
@@ -189,6 +202,8 @@ def build_status(
         records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
         state_keys=sum(one.state_keys for one in tasks),
         queued_records=sum(one.queued_records for one in tasks),
+        spilled_bytes=sum(one.spilled_bytes for one in tasks),
+        longest_freeze_us=seen.longest_freeze_us,
         tasks=tasks,
         dropped=dict(coordinator.dropped),
         termination=coordinator.termination.name.lower(),

@@ -72,7 +72,7 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.runtime.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.runtime.partitioning import Output
-from crosscut.runtime.queues import ItemQueue, SpillingQueue
+from crosscut.runtime.queues import InputQueue
 from crosscut.runtime.splits import SplitQueue
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
@@ -134,7 +134,22 @@ class WaitForAlignment:
     checkpoint_id: CheckpointId
 
 
-Job = PrepareTransaction | StoreFrozen | CancelStore | CompleteState | CommitTransactions | WaitForAlignment
+@dataclass(frozen=True, slots=True)
+class NotePause:
+    """This call of the task has stopped it for checkpoint n: the longest such is reported."""
+
+    checkpoint_id: CheckpointId
+
+
+Job = (
+    NotePause
+    | PrepareTransaction
+    | StoreFrozen
+    | CancelStore
+    | CompleteState
+    | CommitTransactions
+    | WaitForAlignment
+)
 
 
 class Task:
@@ -142,6 +157,7 @@ class Task:
 
     Args:
         chain: The operators, in order; a sink's is the last.
+        spills_blocked: An input that is blocked may be spilled to disk; a back edge always may.
         splits: For a source task.
         state: For a task with keyed state.
         committer: For a sink task.
@@ -155,8 +171,9 @@ class Task:
         task_id: TaskId,
         epoch: Epoch,
         protocol: SnapshotProtocol,
-        inputs: Mapping[ChannelId, ItemQueue],
+        inputs: Mapping[ChannelId, InputQueue],
         back_edges: frozenset[ChannelId] = frozenset(),
+        spills_blocked: bool = False,
         chain: Sequence[Operator],
         outputs: Sequence[Output],
         batch_rows: int,
@@ -178,6 +195,7 @@ class Task:
         self._epoch = epoch
         self._protocol = protocol
         self._back_edges = back_edges
+        self._spills_blocked = spills_blocked
         self._chain = chain
         self.outputs = outputs
         self._batch_rows = batch_rows
@@ -247,8 +265,8 @@ class Task:
         return any(output.buffered_rows for output in self.outputs)
 
     def queued(self, channel: ChannelId) -> int:
-        """Return how many items wait in an input channel."""
-        return len(self._queues[channel])
+        """Return how many items of an input channel wait in memory."""
+        return self._queues[channel].in_memory
 
     def statistics(self) -> TaskStatistics:
         """Return the counters of this epoch."""
@@ -257,9 +275,8 @@ class Task:
             records_in=self.records_in,
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,
-            queued_records=sum(
-                len(item) for queue in self._queues.values() for item in queue if isinstance(item, Batch)
-            ),
+            queued_records=sum(queue.rows for queue in self._queues.values()),
+            spilled_bytes=sum(queue.spilled_bytes for queue in self._queues.values()),
         )
 
     # What the driver tells.
@@ -288,6 +305,18 @@ class Task:
         if not queue:
             self._turn.append(channel)
         queue.append(item)
+
+    def spill(self, channel: ChannelId) -> bool:
+        """Move what waits in an input to disk, where its sender must not be made to wait.
+
+        Returns:
+            Whether that was done; if not, the sender has to wait.
+
+        Raises:
+            SpillError: It can't be written.
+        """
+        is_blocked = self._spills_blocked and self._protocol.is_blocked(channel)
+        return (is_blocked or channel in self._back_edges) and self._queues[channel].spill()
 
     def run(self) -> ChannelId | None:
         """Do one piece of work: at most `rows_max` records, or one barrier.
@@ -406,8 +435,7 @@ class Task:
                 self._splits.close()
         finally:
             for queue in self._queues.values():
-                if isinstance(queue, SpillingQueue):
-                    queue.close()
+                queue.close()
             if self._writer is not None:
                 self._writer.close()
 
@@ -501,6 +529,7 @@ class Task:
                     self._set_aside.clear()
                 case CaptureState(checkpoint_id):
                     self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
+                    self.jobs.append(NotePause(checkpoint_id))
                 case ForwardBarrier(checkpoint_id):
                     self._send_to_all(Barrier(checkpoint_id))
                 case OvertakeWithBarrier(checkpoint_id):
@@ -535,12 +564,13 @@ class Task:
 
     def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
         """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
+        barrier = Barrier(n)
         for channel in channels:
-            barrier = Barrier(n)
-            for item in list(self._queues[channel]):
+            queue = self._queues[channel]
+            for item in queue:
                 if item == barrier:
-                    self._queues[channel].remove(barrier)
-                    if not len(self._queues[channel]):
+                    queue.remove(barrier)
+                    if not queue:
                         (self._turn if channel in self._turn else self._set_aside).remove(channel)
                     self._perform(self._protocol.handle(BarrierArrived(channel, n)))
                     break

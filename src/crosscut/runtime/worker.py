@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, assert_never
 
-from crosscut.batch import Batch
 from crosscut.errors import WorkersError
-from crosscut.graph.channels import channels_of, inputs_of, outputs_of
+from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.shipping import unpack_graph
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
@@ -106,14 +105,7 @@ class Worker:
         self._incoming: dict[ChannelId, IncomingChannel] = {}
         self._outgoing: dict[ChannelId, OutgoingChannel] = {}
         self._expected: dict[bytes, ChannelId] = {}
-        self._back_edges = frozenset(
-            channel
-            for edge in self._graph.edges
-            if edge.back_edge
-            for channel in channels_of(self._graph, edge)
-        )
         self._early: list[tuple[Proven, IncomingChannel]] = []
-        self._incoming_bytes: dict[ChannelId, int] = {}
         self._missing: set[ChannelId] = set()
         self._all_open = asyncio.Event()
         self._listener = Listener()
@@ -277,7 +269,6 @@ class Worker:
         for incoming in self._incoming.values():
             incoming.abandon()
         self._outgoing, self._incoming, self._expected = {}, {}, {}
-        self._incoming_bytes.clear()
         if pool is not None:
             await pool.close()
 
@@ -293,11 +284,12 @@ class Worker:
                 store=self._store,
                 batch_rows=self._plan.rules.batch_rows,
                 linger_ms=self._plan.linger_ms,
+                channel_bytes=self._plan.channel_bytes,
                 alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
                 sink_timeout_ms=self._plan.rules.sink_timeout_ms,
                 failpoints=self._failpoints,
                 report=link.say,
-                emptied=self._emptied,
+                give_credit=self._give_credit,
             )
             self._pool = pool
             self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
@@ -399,19 +391,12 @@ class Worker:
             self._all_open.set()
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
-        """Pass an item on; its sender gets credit for it when it has been processed."""
-        if self._pool is None:
-            return
-        self._pool.received(channel, item)
-        if isinstance(item, Batch):
-            self._incoming_bytes[channel] = self._incoming_bytes.get(channel, 0) + size_bytes
-            if channel in self._back_edges:
-                # A loop that waited for itself would wait for ever: what comes around is spilled.
-                self._emptied(channel)
+        """Pass an item on; its sender gets credit for it when it is out of memory again."""
+        if self._pool is not None:
+            self._pool.received(channel, item, size_bytes)
 
-    def _emptied(self, channel: ChannelId) -> None:
-        size_bytes = self._incoming_bytes.pop(channel, 0)
-        if size_bytes and channel in self._incoming:
+    def _give_credit(self, channel: ChannelId, size_bytes: int) -> None:
+        if channel in self._incoming:
             self._incoming[channel].give_credit(size_bytes)
 
     def channel_unclogged(self, channel: ChannelId) -> None:

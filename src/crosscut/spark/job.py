@@ -318,6 +318,8 @@ class Job:
                     sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
                     snapshots="aligned" if kind == "none" else kind,
                     alignment_timeout_ms=alignment_timeout_ms,
+                    spill_bytes=settings.spill_bytes,
+                    spill_dir=settings.spill_dir,
                 ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,

@@ -167,4 +167,8 @@ def _checkpoints(status: JobStatus) -> str:
     if not status.checkpoints:
         return text
     newest = status.checkpoints[-1]
-    return f"{text}; the last: {decimal(newest.state_bytes)} in {newest.duration_ms} ms"
+    freeze_ms = status.longest_freeze_us / 1_000
+    return (
+        f"{text}; the last: {decimal(newest.state_bytes)} in {newest.duration_ms} ms; "
+        f"no task stood still for longer than {freeze_ms:.1f} ms"
+    )

@@ -70,6 +70,7 @@ class Options:
         is_periodic: False: `snapshots="none"`.
         record_count: Records of each split.
         channel_bytes: Credit of a channel between workers.
+        spill_bytes: Disk for blocked channels; 0: their senders wait.
         latency_us: Largest latency of a message when nothing is wrong.
         step_us: Largest pause of a worker between two pieces of work.
         store_us: Largest latency of the store and of a sink.
@@ -86,6 +87,7 @@ class Options:
     record_count: int
     batch_rows: int
     channel_bytes: int
+    spill_bytes: int
     inline_bytes: int
     retain: int
     interval_ms: int
@@ -152,4 +154,5 @@ def options_of(
                 key=lambda fault: fault.at_ms,
             )
         ),
+        spill_bytes=dice.choice((0, 0, 300, 1_000_000)),
     )

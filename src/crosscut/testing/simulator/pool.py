@@ -25,6 +25,7 @@ from crosscut.runtime.task import (
     CompleteState,
     FrozenTask,
     Job,
+    NotePause,
     PrepareTransaction,
     StoreFrozen,
     Task,
@@ -193,7 +194,8 @@ class VirtualPool:
             return
         target.task.offer(channel, item)
         self._local_sender[channel] = sender
-        if target.task.queued(channel) > LOCAL_ITEMS_MAX and channel not in self._back_edges:
+        is_much = target.task.queued(channel) > LOCAL_ITEMS_MAX and channel not in self._back_edges
+        if is_much and not self._spill(target.task, channel):
             sender.clogged.add(channel)
         self.drain(target)
         self.schedule()
@@ -217,6 +219,8 @@ class VirtualPool:
         runner.task.offer(channel, item)
         self.drain(runner)
         self.schedule()
+        if self._spill(runner.task, channel):
+            self._worker.emptied(channel)
 
     def unclogged(self, channel: ChannelId) -> None:
         """The connection of an output takes more again."""
@@ -228,10 +232,16 @@ class VirtualPool:
         queued = task.queued(channel)
         sender = self._local_sender.get(channel)
         if sender is not None:
-            if queued <= LOCAL_ITEMS_MAX // 2:
+            if queued <= LOCAL_ITEMS_MAX // 2 or self._spill(task, channel):
                 sender.clogged.discard(channel)
-        elif queued == 0:
+        elif queued == 0 or self._spill(task, channel):
             self._worker.emptied(channel)
+
+    def _spill(self, task: Task, channel: ChannelId) -> bool:
+        is_done = channel not in self._back_edges and task.spill(channel)
+        if is_done:
+            self._world.seen["spilled"] += 1
+        return is_done
 
     # The coordinator's words.
 
@@ -327,6 +337,9 @@ class VirtualPool:
             case WaitForAlignment(n):
                 delay_us = self._world.options.alignment_timeout_ms * 1_000
                 self.later(delay_us, lambda: self._alignment_timed_out(runner, n))
+            case NotePause():
+                # A frozen task takes no virtual time.
+                pass
             case CancelStore(n):
                 runner.cancelled.add(n)
             case CommitTransactions():

@@ -30,11 +30,12 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.runtime.background import THREADS_END_TIMEOUT_S
 from crosscut.runtime.control import heartbeat_interval_s
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Item
-from crosscut.runtime.runner import THREADS_END_TIMEOUT_S, failure_cause
+from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.worker import CHANNEL_LOST_GRACE_S
 from crosscut.testing.simulator.network import Pipe, Process
 from crosscut.testing.simulator.pool import EXPECTED_ERRORS, Call, VirtualPool, channel_lost_cause
@@ -334,6 +335,7 @@ class VirtualWorker(Process):
             sink_timeout_ms=options.checkpoint_timeout_ms,
             snapshots=options.snapshots,
             alignment_timeout_ms=options.alignment_timeout_ms,
+            spill_bytes=options.spill_bytes,
         )
         self._building = build_tasks(
             pool,

@@ -1,0 +1,260 @@
+"""What one task has done in the background: snapshots stored, transactions prepared and committed.
+
+The encoding is done on the event loop, a slice at a time, between the records; what waits for a disk
+or for somebody else is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
+
+from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.interfaces import SinkWriter
+from crosscut.protocol.effects import CommitTransactions
+from crosscut.protocol.messages import Part
+from crosscut.runtime.channel_log import encoded_log
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.task import (
+    CancelStore,
+    CompleteState,
+    FrozenTask,
+    Job,
+    NotePause,
+    PrepareTransaction,
+    StoreFrozen,
+    Task,
+    WaitForAlignment,
+)
+from crosscut.state.keyed import KeyedState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THREADS_END_TIMEOUT_S = 2.0
+"""How long calls in threads may go on behind the end of their epoch, before the process has to end."""
+
+
+class SinkHungError(ConnectorError):
+    """A sink's method has not returned for too long; the thread in it is still there."""
+
+
+class PartStore(Protocol):
+    """Where snapshots are stored; called in threads."""
+
+    def write_part(
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+    ) -> Part: ...
+
+    def delete_parts(self, paths: Iterable[str]) -> list[str]: ...
+
+
+class Threads:
+    """Calls of the store and of sinks in one epoch, which may block."""
+
+    def __init__(self, epoch: Epoch, sink_timeout_ms: int) -> None:
+        self._executor = ThreadPoolExecutor(thread_name_prefix=f"crosscut-{epoch}")
+        self._sink_timeout_s = sink_timeout_ms / 1_000
+        self._calls: set[Future[Any]] = set()
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in a thread."""
+
+        def call() -> R:
+            try:
+                return function(*args, **kwargs)
+            except (StopIteration, FutureCancelled, asyncio.CancelledError) as error:
+                # asyncio can't hand the one on, and would take the others for its own.
+                raise RuntimeError(f"{type(error).__name__} was raised") from error
+
+        future = self._executor.submit(call)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(future)
+
+    async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a method of a sink's writer in a thread.
+
+        Raises:
+            SinkHungError: It has not returned within the checkpoint timeout.
+        """
+        try:
+            async with asyncio.timeout(self._sink_timeout_s) as deadline:
+                return await self.call(method, *args, **kwargs)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise SinkHungError(
+                f"{method.__qualname__} of the sink has not returned within "
+                f"checkpoint_timeout={self._sink_timeout_s:g} s"
+            ) from error
+
+    async def close(self) -> None:
+        """Wait for the calls that are under way; none is started any more.
+
+        Raises:
+            WorkersError: One hangs in user code. Only the end of the process will end it.
+        """
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        calls = [asyncio.wrap_future(call) for call in tuple(self._calls)]
+        hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
+        for call in calls:
+            call.add_done_callback(_note_outcome)
+        if hung:
+            raise WorkersError(
+                f"{len(hung)} calls of sinks or of the store did not return within "
+                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch: the process ends"
+            )
+
+
+def _note_outcome(call: asyncio.Future[Any]) -> None:
+    """Take what a call of an epoch that is over has raised: nobody else will."""
+    if not call.cancelled():
+        call.exception()
+
+
+class BackgroundHost(Protocol):
+    """What background work needs around it: the pool of a worker."""
+
+    epoch: Epoch
+    store: PartStore
+    threads: Threads
+    failpoints: Failpoints
+    alignment_timeout_ms: float
+    is_over: bool
+
+    def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
+        """Run work of a task until the epoch is over; if it raises, the task has failed."""
+
+
+class BackgroundWork:
+    """The background work of one task.
+
+    Args:
+        tell: Tells the task something, and carries out what it then asks for.
+    """
+
+    def __init__(
+        self,
+        host: BackgroundHost,
+        task: Task,
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+        tell: Callable[[Callable[[Task], None]], None],
+    ) -> None:
+        self._host = host
+        self._task_id = task.task_id
+        self._state = state
+        self._writer = writer
+        self._tell = tell
+        self._writer_lock = asyncio.Lock()
+        self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
+        self._job_arrived = asyncio.Event()
+        self._cancelled: set[CheckpointId] = set()
+        self._pause_us: dict[CheckpointId, int] = {}
+
+    def start(self, job: Job, elapsed_us: int) -> None:
+        """Take a job that the task asked for, in a call that stopped it for `elapsed_us`."""
+        match job:
+            case StoreFrozen() | PrepareTransaction() | CompleteState():
+                self._jobs.append(job)
+                self._job_arrived.set()
+            case NotePause(checkpoint_id):
+                self._pause_us[checkpoint_id] = max(elapsed_us, self._pause_us.get(checkpoint_id, 0))
+            case WaitForAlignment(checkpoint_id):
+                self._host.spawn(self._task_id, self._wait_for_alignment(checkpoint_id))
+            case CancelStore(checkpoint_id):
+                self._cancelled.add(checkpoint_id)
+                self._pause_us.pop(checkpoint_id, None)
+            case CommitTransactions():
+                self._host.spawn(self._task_id, self._commit(job))
+            case _:
+                assert_never(job)
+
+    async def run(self) -> None:
+        """Store snapshots and fold completed ones in, one after the other, for the whole epoch."""
+        while True:
+            await self._job_arrived.wait()
+            self._job_arrived.clear()
+            while self._jobs:
+                job = self._jobs.popleft()
+                match job:
+                    case PrepareTransaction():
+                        await self._prepare(job)
+                    case StoreFrozen(frozen):
+                        await self._store(frozen)
+                    case CompleteState(checkpoint_id):
+                        for _ in self._state.complete(checkpoint_id) if self._state else ():
+                            await asyncio.sleep(0)
+
+    async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
+        await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
+        self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
+
+    async def _prepare(self, job: PrepareTransaction) -> None:
+        if self._writer is None:
+            return
+        async with self._writer_lock:
+            handle = await self._host.threads.call_sink(self._writer.prepare, job.transaction)
+        self._tell(lambda task: task.transaction_prepared(job.checkpoint_id, handle))
+
+    async def _store(self, frozen: FrozenTask) -> None:
+        n = frozen.checkpoint_id
+        self._host.failpoints("snapshot.frozen")
+        reason = ""
+        part = log = None
+        if n not in self._cancelled:
+            try:
+                if self._state is not None:
+                    part = await self._store_state(self._state, frozen)
+                if frozen.log:
+                    log = await self._write_part(n, encoded_log(frozen.log))
+            except (StoreError, StateError) as error:
+                reason = str(error)
+        self._cancelled = {one for one in self._cancelled if one > n}
+        pause_us = self._pause_us.pop(n, 0)
+        if reason:
+            self._tell(lambda task: task.snapshot_failed(n, reason))
+        else:
+            self._host.failpoints("snapshot.stored")
+            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log))
+
+    async def _store_state(self, state: KeyedState, frozen: FrozenTask) -> Part | None:
+        n = frozen.checkpoint_id
+        chunks: list[bytes] = []
+        for chunk in state.encoded(n, frozen.since):
+            chunks.append(chunk)
+            # One slice, then the records: a thread would hold the interpreter for as long.
+            await asyncio.sleep(0)
+            if n in self._cancelled:
+                return None
+        self._host.failpoints("snapshot.encoded")
+        return await self._write_part(n, chunks)
+
+    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part:
+        host = self._host
+        return await host.threads.call(host.store.write_part, n, self._task_id, host.epoch, chunks)
+
+    async def _commit(self, commit: CommitTransactions) -> None:
+        if self._writer is None:
+            return
+        if commit.delay_ms:
+            await asyncio.sleep(commit.delay_ms / 1_000)
+        self._host.failpoints("commit.before")
+        try:
+            async with self._writer_lock:
+                await self._host.threads.call_sink(self._writer.commit, commit.permit, list(commit.handles))
+        except SinkHungError:
+            # Not tried again: the first attempt is still at it.
+            raise
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
+            reason = f"{type(error).__name__}: {error}"
+            self._tell(lambda task: task.commit_failed(reason))
+        else:
+            self._host.failpoints("commit.after")
+            self._tell(lambda task: task.commit_succeeded())
