@@ -158,5 +158,9 @@ def _newest_first(layers: list[dict[Any, Any]]) -> Iterator[tuple[Any, Any]]:
     for position, layer in enumerate(layers):
         newer = layers[:position]
         for key, value in layer.items():
-            if not any(key in one for one in newer):
+            # Not any(): a generator for each key would cost more than the look-ups.
+            for one in newer:
+                if key in one:
+                    break
+            else:
                 yield key, value
