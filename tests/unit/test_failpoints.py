@@ -106,3 +106,13 @@ def test_stop_stops_the_process_until_it_is_continued(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGCONT)
     process.join(60)
     assert (process.exitcode, json.loads((tmp_path / "passed").read_text())) == (0, 2)
+
+
+def test_hang_waits_for_the_file_that_lets_it_go(tmp_path: Path) -> None:
+    process = child(plan(tmp_path, Rule("here", "hang", 2, None)), tmp_path / "passed")
+    while not (tmp_path / "0-here").exists():
+        assert process.is_alive()
+    assert json.loads((tmp_path / "passed").read_text()) == 1
+    (tmp_path / "go").touch()
+    process.join(60)
+    assert (process.exitcode, json.loads((tmp_path / "passed").read_text())) == (0, 2)

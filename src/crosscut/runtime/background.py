@@ -156,6 +156,7 @@ class BackgroundWork:
         self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
         self._job_arrived = asyncio.Event()
         self._cancelled: set[CheckpointId] = set()
+        self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
         self._pause_us: dict[CheckpointId, int] = {}
 
     def start(self, job: Job, elapsed_us: int) -> None:
@@ -171,6 +172,8 @@ class BackgroundWork:
             case CancelStore(checkpoint_id):
                 self._cancelled.add(checkpoint_id)
                 self._pause_us.pop(checkpoint_id, None)
+                if self._writing is not None and self._writing[0] == checkpoint_id:
+                    self._writing[1].cancel()
             case CommitTransactions():
                 self._host.spawn(self._task_id, self._commit(job))
             case _:
@@ -236,9 +239,26 @@ class BackgroundWork:
         self._host.failpoints("snapshot.encoded")
         return await self._write_part(n, chunks)
 
-    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part:
+    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part | None:
+        """Write a part of n; return None if n is given up before it is durable.
+
+        A call that hangs in the store keeps its thread, and no later snapshot waits for it. What it
+        writes in the end is an orphan, as is whatever was written of a checkpoint that was given up.
+        """
         host = self._host
-        return await host.threads.call(host.store.write_part, n, self._task_id, host.epoch, chunks)
+
+        def write() -> Part:
+            host.failpoints("part.write")
+            return host.store.write_part(n, self._task_id, host.epoch, chunks)
+
+        call = asyncio.ensure_future(host.threads.call(write))
+        self._writing = n, call
+        try:
+            await asyncio.wait((call,))
+        finally:
+            self._writing = None
+            call.cancel()
+        return None if call.cancelled() else call.result()
 
     async def _commit(self, commit: CommitTransactions) -> None:
         if self._writer is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar, assert_never
 
@@ -395,8 +395,13 @@ class CoordinatorDriver:
             return None
 
     def _delete(self, paths: tuple[str, ...]) -> JobEvent:
+        def one_by_one() -> Iterator[str]:
+            for path in paths:
+                self._failpoints("driver.delete")
+                yield path
+
         # What can't be deleted stays as an orphan, for the sweep of a later epoch.
-        self._store.delete_parts(paths)
+        self._store.delete_parts(one_by_one())
         return PartsDeleted()
 
     # Links.

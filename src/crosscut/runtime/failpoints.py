@@ -2,14 +2,16 @@
 
 Nothing is armed unless the driver's environment says so. `CROSSCUT_FAILPOINTS` is
 `DIRECTORY;NAME:ACTION:NTH[:WORKER];...`: the NTH time that a process passes NAME (in worker WORKER
-only, if given), it does ACTION: `kill` (SIGKILL itself), `stop` (SIGSTOP itself), `raise`. Each rule
-fires once over all processes: the one that creates its file in DIRECTORY carries it out.
+only, if given), it does ACTION: `kill` (SIGKILL itself), `stop` (SIGSTOP itself), `raise`, or `hang`
+until there is a file DIRECTORY/go. Each rule fires once over all processes: the one that creates its
+file in DIRECTORY carries it out.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,9 @@ from crosscut.errors import InternalError, SettingsError
 
 VARIABLE = "CROSSCUT_FAILPOINTS"
 
-Action = Literal["kill", "stop", "raise"]
+Action = Literal["kill", "stop", "raise", "hang"]
+
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,9 @@ class Failpoints:
                 (Path(self._plan.directory) / f"{position}-{name}").touch(exist_ok=False)
             except FileExistsError:
                 continue
-            self._act(rule)
+            self._act(rule, self._plan.directory)
 
-    def _act(self, rule: Rule) -> None:
+    def _act(self, rule: Rule, directory: str) -> None:
         match rule.action:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +79,10 @@ class Failpoints:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "raise":
                 raise InternalError(f"failpoint {rule.name}")
+            case "hang":
+                go, pause = Path(directory) / "go", threading.Event()
+                while not go.exists():
+                    pause.wait(_LOOK_S)
 
 
 def armed() -> Plan | None:
