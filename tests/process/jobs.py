@@ -77,6 +77,7 @@ class NumberedJob:
     Attributes:
         hook: Called with each record on the source's side of the shuffle; returns the record.
         keyed_hook: Called with each record in the keyed task; may do anything but change it.
+        record: The record of each number.
         branches: Sources that are merged by a union; the last one has a tenth of the records.
         held: So many of the branches trickle and don't end until `open_gate`: the job can't end before,
             however fast or slow the machine.
@@ -91,6 +92,7 @@ class NumberedJob:
     branches: int = 1
     held: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    record: Callable[[int], Record] = record
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -111,7 +113,9 @@ class NumberedJob:
         streams = []
         first = 0
         for branch, count in enumerate(self.counts()):
-            source = cc.generate(_numbers_from(first), count=count, rate=None if self.held else self.rate)
+            source = cc.generate(
+                _numbers_from(first, self.record), count=count, rate=None if self.held else self.rate
+            )
             if branch < self.held:
                 source = Held(source, self.directory / "gate", HELD_RATE)
             streams.append(flow.source(source).named(f"numbers-{branch}"))
@@ -181,7 +185,7 @@ class NumberedJob:
                 found[key].append(update)
         wanted = defaultdict(set)
         for number in range(sum(self.counts())):
-            wanted[record(number)[0]].add(number)
+            wanted[self.record(number)[0]].add(number)
         assert found.keys() == wanted.keys()
         for key, updates in found.items():
             numbers = [number for _, _, number in updates]
@@ -223,7 +227,7 @@ class NumberedJob:
         return list(splits.values())
 
 
-def _numbers_from(first: int) -> Callable[[int], Record]:
+def _numbers_from(first: int, record: Callable[[int], Record]) -> Callable[[int], Record]:
     def numbered(index: int) -> Record:
         return record(first + index)
 
