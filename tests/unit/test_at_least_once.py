@@ -83,14 +83,24 @@ def test_a_barrier_that_comes_back_early_is_not_waited_for_again() -> None:
     assert machine.handle(BarrierArrived(A, N1)) == [CaptureState(N1), ForwardBarrier(N1), StoreSnapshot(N1)]
 
 
-def test_the_next_barrier_on_an_input_that_delivered_this_one_gives_this_one_up() -> None:
+def test_the_next_barrier_on_an_input_that_delivered_this_one_leaves_this_one_waiting() -> None:
     """It was not blocked, so that may happen before the others have delivered this one."""
     machine = join(A, B)
-    assert after(machine, BarrierArrived(A, N1), BarrierArrived(A, N2)) == [
-        DeclineCheckpoint(N1, f"superseded by barrier 2 on {A}")
-    ]
-    assert machine.handle(BarrierArrived(B, N1)) == []
+    assert after(machine, BarrierArrived(A, N1), BarrierArrived(A, N2)) == []
+    assert machine.aligning == N1
+    assert machine.handle(BarrierArrived(B, N1)) == [CaptureState(N1), ForwardBarrier(N1), StoreSnapshot(N1)]
     assert machine.handle(BarrierArrived(B, N2)) == [CaptureState(N2), ForwardBarrier(N2), StoreSnapshot(N2)]
+
+
+def test_a_barrier_that_was_never_sent_on_an_input_is_given_up_with_the_capture_of_a_newer_one() -> None:
+    machine = join(A, B)
+    assert after(machine, BarrierArrived(A, N2), BarrierArrived(B, N1)) == []
+    assert machine.handle(BarrierArrived(B, N2)) == [
+        DeclineCheckpoint(N1, f"superseded by barrier 2 on {B}"),
+        CaptureState(N2),
+        ForwardBarrier(N2),
+        StoreSnapshot(N2),
+    ]
 
 
 def test_the_next_barrier_on_an_input_that_owes_this_one_gives_this_one_up() -> None:

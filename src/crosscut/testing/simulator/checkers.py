@@ -38,6 +38,7 @@ class Checkers:
 
     Args:
         read: Returns the stored bytes of a part, None if there are none.
+        damaged: Parts that are not what was written: a broken promise of the disk.
         is_exactly_once: Else records may count twice, but none is lost.
     """
 
@@ -45,6 +46,7 @@ class Checkers:
         self,
         job: SimulatedJob,
         read: Callable[[str], bytes | None],
+        damaged: set[str],
         resource: Callable[[], Resource],
         *,
         is_exactly_once: bool,
@@ -69,7 +71,7 @@ class Checkers:
                 unread += [(vertex.vertex_id, records) for records in spec.source.records.values()]
         self.expected = self._tokens(run_from(graph, Cut(unread=unread)))
         self.log: list[LogEntry] = []
-        self.damaged: set[str] = set()
+        self.damaged = damaged
         self._manifest_of: dict[str, CheckpointId] = {}
 
     # Told by the store.

@@ -44,9 +44,19 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job import Coordinator
 from crosscut.protocol.log import Appended, Taken, Unknown
-from crosscut.protocol.messages import CoordinatorMessage, LogEntry, WorkerHeartbeat, WorkerMessage
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    CommitCheckpoint,
+    CoordinatorMessage,
+    JobFinished,
+    LogEntry,
+    SnapshotAcknowledged,
+    WorkerHeartbeat,
+    WorkerMessage,
+)
 from crosscut.runtime.runner import failure_cause
-from crosscut.testing.simulator.network import Pipe, Process
+from crosscut.testing.simulator.network import Killed, Pipe, Process
+from crosscut.testing.simulator.options import Moment
 from crosscut.testing.simulator.scheduler import Spark
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 
@@ -63,12 +73,14 @@ class ControlConnection:
         self.worker = worker
         self.up = Pipe(
             world.clock,
+            world.line(worker, driver),
             world.latency_us,
             lambda message: driver.do(lambda: driver.link_message(self, message)),
             lambda reason: driver.do(lambda: driver.link_lost(self, reason)),
         )
         self.down = Pipe(
             world.clock,
+            world.line(driver, worker),
             world.latency_us,
             lambda message: worker.do(lambda: worker.told(message)),
             lambda reason: worker.do(lambda: worker.link_lost(reason)),
@@ -123,7 +135,11 @@ class VirtualDriver(Process):
         received: Any = message
         if not isinstance(message, WorkerHeartbeat):
             received = decode_control(encode_control(message), WORKER_MESSAGES)
-        self.handle(MessageReceived(connection.number, received))
+        self.heard(received, connection)
+
+    def heard(self, message: WorkerMessage, connection: ControlConnection) -> None:
+        """What a worker said has come in."""
+        self.handle(MessageReceived(connection.number, message))
 
     def link_lost(self, connection: ControlConnection, reason: str) -> None:
         """A link is over."""
@@ -138,16 +154,31 @@ class VirtualDriver(Process):
         if self._is_handling:
             return
         self._is_handling = True
-        while self._waiting and self.is_running:
-            now_ms = self.clock.now_us // 1_000
-            self.coordinator.handle(ClockRead(now_ms, "virtual"))
-            effects = self.coordinator.handle(self._waiting.popleft())
-            self.world.note_coordinator(self)
-            self._perform(effects)
-        self._is_handling = False
+        try:
+            while self._waiting and self.is_running:
+                self._take(self._waiting.popleft())
+        finally:
+            self._is_handling = False
 
-    def crash(self, reason: str) -> None:
+    def _take(self, event: JobEvent) -> None:
+        world = self.world
+        phase, completed = self.coordinator.phase, self.coordinator.completed
+        wall_clock = f"second {world.wall_clock_s + self.clock.now_us // 1_000_000}"
+        self.coordinator.handle(ClockRead(self.clock.now_us // 1_000, wall_clock))
+        effects = self.coordinator.handle(event)
+        if self.coordinator.phase is not phase:
+            world.seen[f"phase: {self.coordinator.phase.name}"] += 1
+            world.drops.watch(self.coordinator)
+        if self.coordinator.completed is not completed and not isinstance(event, LogTailRead):
+            world.passed(self, "driver.completed")
+        if isinstance(event, MessageReceived) and isinstance(event.message, SnapshotAcknowledged):
+            world.passed(self, "driver.acknowledged")
+        self._perform(effects)
+
+    def die(self, reason: str, *, loses: bool = False) -> None:
         """The process is gone."""
+        if not self.is_alive:
+            return
         self.world.note(f"{self.name} ends: {reason}")
         self.is_alive = False
         for link in list(self.links.values()):
@@ -160,8 +191,7 @@ class VirtualDriver(Process):
         for effect in effects:
             if self.dies_after is not None:
                 if self.dies_after == 0:
-                    self.crash("killed between two effects")
-                    return
+                    raise Killed("killed between two effects")
                 self.dies_after -= 1
             self.world.seen[f"effect: {type(effect).__name__}"] += 1
             self._perform_one(effect)
@@ -170,6 +200,8 @@ class VirtualDriver(Process):
         store = self.world.store
         match effect:
             case SendMessage(number, message):
+                if isinstance(message, CommitCheckpoint):
+                    self.world.passed(self, "driver.commit")
                 if (link := self.links.get(number)) is not None:
                     link.say(message)
             case CloseLink(number):
@@ -185,12 +217,13 @@ class VirtualDriver(Process):
             case DiscoverSplits():
                 self._in_thread(lambda: SplitsDiscovered(self.world.assignments()))
             case AppendEntry(index, entry):
-                self._in_thread(lambda: self._append(index, entry))
+                self._append_in_thread(index, entry)
             case ReadEntry(index):
                 self._in_thread(lambda: self._read(index))
             case ListParts():
                 self._in_thread(lambda: PartsListed(tuple(store.list_parts())))
             case DeleteParts(paths):
+                self.world.passed(self, "driver.delete")
                 self._in_thread(lambda: self._delete(paths))
             case SubmitWorkers():
                 self.spark.submit()
@@ -218,8 +251,16 @@ class VirtualDriver(Process):
 
     # The store.
 
-    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
+    def _in_thread(self, work: Callable[[], JobEvent | None], then: Moment | None = None) -> None:
+        """Call the store; the answer is an event, however late it is, or never there is one (D3).
+
+        Args:
+            then: What the driver passes before it hears of the answer.
+        """
+
         def answered(event: Any, error: Exception | None) -> None:
+            if then is not None:
+                self.world.passed(self, then)
             if error is not None:
                 if not isinstance(error, StoreError):
                     raise error
@@ -227,7 +268,16 @@ class VirtualDriver(Process):
             elif event is not None:
                 self.handle(event)
 
-        self.world.call_outside(self, work, answered)
+        self.world.outside.call("store", self, work, answered)
+
+    def _append_in_thread(self, index: int, entry: LogEntry) -> None:
+        is_checkpoint = isinstance(entry, CheckpointCompleted)
+        if is_checkpoint:
+            self.world.passed(self, "driver.append")
+        elif isinstance(entry, JobFinished):
+            self.world.passed(self, "driver.finish")
+        then: Moment | None = "driver.appended" if is_checkpoint else None
+        self._in_thread(lambda: self._append(index, entry), then)
 
     def _append(self, index: int, entry: LogEntry) -> JobEvent:
         try:

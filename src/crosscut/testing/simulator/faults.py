@@ -2,98 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from crosscut.protocol.events import CancelRequested, CheckpointRequested, StopRequested
-from crosscut.testing.simulator.network import Pipe
+from crosscut.testing.simulator.network import Killed, Line, Pipe, Process
 from crosscut.testing.simulator.options import PlannedFault
 from crosscut.testing.simulator.worker import DataChannel, VirtualWorker
 from crosscut.testing.stores import Fault
 
 if TYPE_CHECKING:
+    from crosscut.testing.simulator.driver import VirtualDriver
     from crosscut.testing.simulator.world import World
 
 T = TypeVar("T")
 
-NOTICED_US = 1_500_000
+NOTICED_US = 300_000
 """When the operating system notices that the peer of a data connection is gone (keepalive)."""
 
+HANG_US = (100_000, 2_000_000, 30_000_000)
+"""How long a call hangs: the last is longer than anybody waits."""
 
-def suffer(world: World, fault: PlannedFault) -> bool:
-    """Let `fault` happen now. Return whether there was anything for it to happen to."""
+
+def suffer(world: World, fault: PlannedFault, passing: Process | None = None) -> bool:
+    """Let `fault` happen now. Return whether there was anything for it to happen to.
+
+    Args:
+        passing: The process that has come along where the fault was waiting.
+
+    Raises:
+        Killed: `passing` is the one that dies.
+    """
+    return _to_a_process(world, fault, passing) or _to_the_rest(world, fault)
+
+
+def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) -> bool:
+    """Strike a worker or a driver, where that is what the fault does."""
     choice = fault.choice
-    workers = [one for one in world.workers.values() if one.is_alive]
-    worker = _picked(workers, choice)
+    worker = passing if isinstance(passing, VirtualWorker) else _picked(_workers(world), choice)
     running = [one for one in world.drivers if one.is_running]
-    driver = _picked(running, choice)
+    driver = next((one for one in running if one is passing), None) or _picked(running, choice)
     match fault.kind:
-        case "kill a worker":
-            return worker is not None and _kill(worker, loses=choice % 3 == 0)
-        case "pause a worker":
-            return worker is not None and _pause(world, worker, 50_000 + choice % 7 * 300_000)
-        case "start a second attempt" if driver is not None:
-            driver.spark.launch(choice % world.options.parallelism)
-        case "end the Spark job" if driver is not None:
-            driver.do(driver.spark.end_job)
+        case "kill a worker" if worker is not None:
+            if worker is passing:
+                raise Killed(f"killed at {fault.moment}")
+            worker.die("killed", loses=choice % 3 == 0)
+        case "pause a worker" if worker is not None and not worker.is_paused:
+            worker.pause()
+            _later(world, 30_000 + choice % 7 * 100_000, worker.resume)
         case "kill the driver" if driver is not None:
+            if driver is passing:
+                raise Killed(f"killed at {fault.moment}")
             driver.dies_after = choice % 5
         case "pause the driver and start another" if driver is not None:
             driver.pause()
-            world.clock.after(100_000 + choice % 10 * 200_000, driver.resume)
+            _later(world, 30_000 + choice % 10 * 100_000, driver.resume)
             world.new_driver()
+        case "start a second attempt" if driver is not None:
+            driver.spark.launch(choice % world.options.parallelism)
+        case "end the Spark job" if driver is not None:
+            spark = driver.spark
+            driver.after(0, lambda: spark.end_job("ended by the plan"))
         case "stop the job" if driver is not None:
-            driver.do(lambda: driver.handle(StopRequested()))
+            _tell(driver, lambda one: one.handle(StopRequested()))
         case "cancel the job" if driver is not None:
-            driver.do(lambda: driver.handle(CancelRequested()))
+            _tell(driver, lambda one: one.handle(CancelRequested()))
         case "ask for a checkpoint" if driver is not None:
             request = world.clock.now_us
-            driver.do(lambda: driver.handle(CheckpointRequested(request)))
+            _tell(driver, lambda one: one.handle(CheckpointRequested(request)))
+        case "repeat a message" if worker is not None and worker.sent:
+            worker.link.up.send(_recent(worker.sent, choice))
+        case "repeat a word" if worker is not None and worker.heard:
+            worker.link.down.send(_recent(worker.heard, choice))
+        case _:
+            return False
+    return True
+
+
+def _to_the_rest(world: World, fault: PlannedFault) -> bool:
+    choice = fault.choice
+    files, resource = world.files, world.resource
+    match fault.kind:
         case "break a channel" | "half-open channel" | "slow channel":
-            channel = _picked(_channels(workers), choice)
+            channel = _picked(_channels(world), choice)
             return channel is not None and _channel_fault(world, channel, fault)
         case "break a control link" | "half-open control link" | "slow control link":
+            worker = _picked(_workers(world), choice)
             return worker is not None and _link_fault(world, worker, fault)
-        case "repeat a message" if worker is not None and worker.sent:
-            message = worker.sent[choice % len(worker.sent)]
-            worker.link.up.send(message)
+        case "partition two workers" | "partition two workers one way":
+            return _partition(world, fault)
+        case "clog some lines":
+            return _clog(world, list(world.lines.values()), choice)
         case "refuse a log append":
-            world.files.fail_next("put_if_absent", Fault.REFUSED)
+            files.fail_next("put_if_absent", Fault.REFUSED)
         case "apply a log append without an answer":
-            world.files.fail_next("put_if_absent", Fault.APPLIED)
+            files.fail_next("put_if_absent", Fault.APPLIED)
         case "lose a log append without an answer":
-            world.files.fail_next("put_if_absent", Fault.NOT_APPLIED)
+            files.fail_next("put_if_absent", Fault.NOT_APPLIED)
         case "delay a log append without an answer":
-            world.files.fail_next("put_if_absent", Fault.LATE)
-            world.clock.after(100_000 + choice % 10 * 50_000, world.files.arrive)
+            files.fail_next("put_if_absent", Fault.LATE)
+            world.clock.after(30_000 + choice % 10 * 50_000, files.arrive)
         case "fail a read of the log":
-            world.files.fail_next("read", Fault.REFUSED)
+            files.fail_next("read", Fault.REFUSED)
+        case "take the log away":
+            files.is_log_away = True
+            _later(world, 400_000 * 4 ** (choice % 3), files.bring_log_back)
         case "refuse a part":
-            world.files.fail_next("write_new", (Fault.REFUSED, Fault.NOT_APPLIED, Fault.APPLIED)[choice % 3])
+            refusal = (Fault.REFUSED, Fault.NOT_APPLIED, Fault.APPLIED)[choice % 3]
+            files.fail_next("write_new", *[refusal] * (1 + choice % 2))
         case "flip a bit in a read":
-            world.flip_next_part = True
+            files.next_read = "flipped"
+        case "misdirect a read":
+            files.next_read = "misdirected"
         case "tear a part":
-            world.files.fail_next("write_new", Fault.TORN)
+            files.fail_next("write_new", Fault.TORN)
+        case "rot a part":
+            part = _picked(files.parts, choice)
+            if part is None:
+                return False
+            files.rot(part)
         case "slow store":
-            _slow(world, choice)
+            world.outside.slow_store(10 if choice % 2 else 100, 50_000 + choice % 4 * 100_000)
+        case "hang the store":
+            world.outside.hangs["store"].append(HANG_US[choice % 3])
+        case "hang a sink":
+            world.outside.hangs["sink"].append(HANG_US[choice % 3])
+        case "miss objects in a listing":
+            files.listing = "misses objects"
+        case "show deleted objects in a listing":
+            files.listing = "shows deleted objects"
         case "fail a commit":
-            world.resource.commit_faults.append("not applied")
+            resource.commit_faults.append("not applied")
         case "apply a commit without an answer":
-            world.resource.commit_faults.append("applied")
+            resource.commit_faults.append("applied")
         case "apply half a commit without an answer":
-            world.resource.commit_faults.append("half applied")
+            resource.commit_faults.append("half applied")
         case "fail a prepare":
-            world.resource.prepare_faults.append("no space left")
+            resource.prepare_faults.append("no space left")
+        case "slow sink":
+            world.slow_sink_until_us = world.clock.now_us + 50_000 + choice % 4 * 150_000
         case "raise in user code":
             world.user_faults += 1
         case "fail a source" if world.sources:
             world.sources[choice % len(world.sources)].fail_next = 1
-        case "slow sink":
-            world.slow_sink_until_us = world.clock.now_us + 500_000
+        case "jump the wall clock":
+            world.wall_clock_s += (3_600, -3_600, -300)[choice % 3]
         case (
-            "start a second attempt" | "end the Spark job" | "kill the driver"
-            | "pause the driver and start another" | "stop the job" | "cancel the job" | "repeat a message"
-            | "fail a source" | "ask for a checkpoint"
+            "kill a worker" | "pause a worker" | "kill the driver" | "pause the driver and start another"
+            | "start a second attempt" | "end the Spark job" | "stop the job" | "cancel the job"
+            | "ask for a checkpoint" | "repeat a message" | "repeat a word" | "fail a source"
         ):  # fmt: skip
             return False
         case _:
@@ -105,21 +162,25 @@ def _picked(candidates: Sequence[T], choice: int) -> T | None:
     return candidates[choice % len(candidates)] if candidates else None
 
 
-def _kill(worker: VirtualWorker, *, loses: bool) -> bool:
-    worker.exit("killed", loses=loses)
-    return True
+def _recent(said: Sequence[T], choice: int) -> T:
+    """Return one of the last that were said, rather one of the very last."""
+    return said[-1 - choice % min(len(said), (2, 5, 20)[choice % 3])]
 
 
-def _pause(world: World, worker: VirtualWorker, duration_us: int) -> bool:
-    if worker.is_paused:
-        return False
-    worker.pause()
-    world.clock.after(duration_us, lambda: worker.resume() if worker.is_paused else None)
-    return True
+def _workers(world: World) -> list[VirtualWorker]:
+    return [one for one in world.workers.values() if one.is_alive]
 
 
-def _channels(workers: Sequence[VirtualWorker]) -> list[DataChannel]:
-    return [channel for worker in workers for channel in worker.channels if channel.sender is worker]
+def _channels(world: World) -> list[DataChannel]:
+    return [one for worker in _workers(world) for one in worker.channels if one.sender is worker]
+
+
+def _tell(driver: VirtualDriver, what: Callable[[VirtualDriver], None]) -> None:
+    driver.after(0, lambda: what(driver))
+
+
+def _later(world: World, delay_us: int, resume: Callable[[], None]) -> None:
+    world.clock.after(delay_us, resume)
 
 
 def _channel_fault(world: World, channel: DataChannel, fault: PlannedFault) -> bool:
@@ -157,13 +218,29 @@ def _delay(world: World, pipe: Pipe, choice: int) -> None:
     def over() -> None:
         pipe.slow_us = 0
 
-    world.clock.after(500_000, over)
+    world.clock.after(300_000, over)
 
 
-def _slow(world: World, choice: int) -> None:
-    world.slow_store_us = 20_000 + choice % 4 * 150_000
+def _partition(world: World, fault: PlannedFault) -> bool:
+    """Cut two workers off from each other, also what they connect meanwhile; the driver sees both."""
+    workers = _workers(world)
+    if len(workers) < 2:
+        return False
+    one = workers[fault.choice % len(workers)]
+    other = workers[(fault.choice + 1) % len(workers)]
+    lines = [world.line(one, other), world.line(other, one)]
+    if fault.kind == "partition two workers one way":
+        lines.pop()
+    for line in lines:
+        line.clog()
+        world.clock.after(50_000 + fault.choice % 5 * 150_000, line.unclog)
+    return True
 
-    def over() -> None:
-        world.slow_store_us = 0
 
-    world.clock.after(600_000, over)
+def _clog(world: World, lines: list[Line], choice: int) -> bool:
+    """Clog some lines one after the other, and unclog them in another order (swizzle)."""
+    some = [line for line in lines if world.coin()]
+    for line in some:
+        world.clock.after(world.below(30_000), line.clog)
+        world.clock.after(30_000 + world.below(30_000 + choice % 5 * 60_000), line.unclog)
+    return bool(some)

@@ -69,7 +69,7 @@ def built(options: Options) -> SimulatedJob:
             f"s{number}-{split}": [((number, split), k) for k in range(options.record_count)]
             for split in range(split_count)
         }
-        sources.append(ReplayedSource(splits, options.safety_ms // 2))
+        sources.append(ReplayedSource(splits, options.source_ms))
         return flow.source(sources[-1])
 
     def sink(stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""Virtual time, and connections in it: FIFO, slow, broken, half-open."""
+"""Virtual time, and connections in it: FIFO, slow, clogged, broken, half-open."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class Clock:
         return True
 
 
+class Killed(BaseException):
+    """The process dies where it is: nothing of what it is doing comes to its end."""
+
+
 class Process:
     """A process: it can be killed, and paused and resumed (SIGSTOP, SIGCONT)."""
 
@@ -52,8 +56,15 @@ class Process:
             return
         if self.is_paused:
             self._backlog.append(action)
-        else:
+            return
+        try:
             action()
+        except Killed as killed:
+            self.die(str(killed))
+
+    def die(self, reason: str, *, loses: bool = False) -> None:
+        """The process is gone; `loses`: and with it what it had just sent."""
+        self.is_alive = False
 
     def pause(self) -> None:
         """Stop where it is."""
@@ -65,6 +76,32 @@ class Process:
         backlog, self._backlog = self._backlog, deque()
         for action in backlog:
             self.after(0, action)
+
+
+class Line:
+    """The way from one process to another: whatever connections there are go along it."""
+
+    def __init__(self) -> None:
+        self._is_clogged = False
+        self._waiting: deque[Action] = deque()
+
+    def carry(self, action: Action) -> None:
+        """Do `action`, behind everything that has to wait."""
+        if self._is_clogged:
+            self._waiting.append(action)
+        else:
+            action()
+
+    def clog(self) -> None:
+        """Carry nothing for now."""
+        self._is_clogged = True
+
+    def unclog(self) -> None:
+        """Carry again, first what had to wait: TCP has kept it and sends it again."""
+        self._is_clogged = False
+        waiting, self._waiting = self._waiting, deque()
+        for action in waiting:
+            action()
 
 
 class Pipe:
@@ -79,11 +116,13 @@ class Pipe:
     def __init__(
         self,
         clock: Clock,
+        line: Line,
         latency_us: Callable[[], int],
         deliver: Callable[[Any], None],
         closed: Callable[[str], None],
     ) -> None:
         self._clock = clock
+        self._line = line
         self._latency_us = latency_us
         self._deliver = deliver
         self._closed = closed
@@ -98,7 +137,9 @@ class Pipe:
         """Send, behind everything that was sent before."""
         if self._is_closed or self.is_silent:
             return
-        self._clock.after(self._arrival_us(), lambda: None if self._is_over else self._deliver(message))
+        self._line.carry(
+            lambda: self._arrive(lambda: None if self._is_over else self._deliver(message)),
+        )
 
     def close(self, reason: str, *, loses: bool = False) -> None:
         """Close this direction; `loses`: what is on its way never arrives."""
@@ -108,13 +149,13 @@ class Pipe:
         if loses:
             self._is_over = True
         if not self.is_silent:
-            self._clock.after(self._arrival_us(), lambda: self._closed(reason))
+            self._line.carry(lambda: self._arrive(lambda: self._closed(reason)))
 
     def break_silence(self, reason: str) -> None:
         """The operating system has noticed that the other end is gone."""
         self.is_silent = False
         self.close(reason, loses=True)
 
-    def _arrival_us(self) -> int:
+    def _arrive(self, action: Action) -> None:
         self._free_us = max(self._free_us, self._clock.now_us + self._latency_us() + self.slow_us)
-        return self._free_us - self._clock.now_us
+        self._clock.after(self._free_us - self._clock.now_us, action)

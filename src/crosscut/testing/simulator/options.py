@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from crosscut.protocol.choosing import ProtocolKind
 
@@ -24,41 +25,98 @@ FaultKind = Literal[
     "break a control link",
     "half-open control link",
     "slow control link",
+    "partition two workers",
+    "partition two workers one way",
+    "clog some lines",
     "repeat a message",
+    "repeat a word",
     "refuse a log append",
     "apply a log append without an answer",
     "lose a log append without an answer",
     "delay a log append without an answer",
     "fail a read of the log",
+    "take the log away",
     "refuse a part",
     "flip a bit in a read",
+    "misdirect a read",
     "tear a part",
+    "rot a part",
     "slow store",
+    "hang the store",
+    "miss objects in a listing",
+    "show deleted objects in a listing",
     "fail a commit",
     "apply a commit without an answer",
     "apply half a commit without an answer",
     "fail a prepare",
+    "hang a sink",
+    "slow sink",
     "raise in user code",
     "fail a source",
-    "slow sink",
+    "jump the wall clock",
 ]
-"""What can go wrong. Each stays within the contract of the thing that it goes wrong with, but for "tear a
-part", a broken promise of the disk: after it the job may also end with an error that says so."""
+"""What can go wrong. Each stays within the contract of the thing that it goes wrong with, but for those
+in BROKEN_PROMISES; "repeat a ..." is what no TCP connection does, and the machines promise to bear."""
+
+BROKEN_PROMISES: frozenset[FaultKind] = frozenset({"tear a part", "rot a part"})
+"""The disk does not keep what it has confirmed. Then the job may end, with an error that says so."""
+
+DEATHS: tuple[FaultKind, ...] = ("kill a worker", "kill the driver")
+
+Moment = Literal[
+    "source.sent",
+    "align.partial",
+    "snapshot.logging",
+    "snapshot.frozen",
+    "snapshot.encoded",
+    "snapshot.stored",
+    "commit.told",
+    "commit.before",
+    "commit.after",
+    "restore.begin",
+    "restore.state",
+    "restore.task",
+    "restore.ready",
+    "restore.replaying",
+    "close",
+    "driver.acknowledged",
+    "driver.append",
+    "driver.appended",
+    "driver.completed",
+    "driver.commit",
+    "driver.delete",
+    "driver.finish",
+]
+"""Where a fault may wait for a process to come along: most are failpoints of the real thing, too."""
+
+Size = Literal["any", "small"]
+"""Of the worlds to draw. A small one is one worker with a chain of two tasks and a handful of records, with
+any protocol and at least one fault of any kind: the smallest that has everything that can be recovered."""
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 PROTOCOLS: tuple[ProtocolKind, ...] = get_args(ProtocolKind)
+SIZES: tuple[Size, ...] = get_args(Size)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault: when, what, and a number that picks the one to suffer it."""
+    """One fault: when, what, and a number that picks the one to suffer it.
+
+    Attributes:
+        moment: Then it waits, from `at_ms` on, for a process to pass there for the `nth` time. A worker or
+            driver that is to be killed or paused is the one that passes, if it is of that kind.
+    """
 
     at_ms: int
     kind: FaultKind
-    choice: int
+    choice: int = 0
+    moment: Moment | None = None
+    nth: int = 1
 
     def __str__(self) -> str:
-        return f"{self.at_ms} ms: {self.kind} ({self.choice})"
+        waiting = f", when {self.moment} is passed, time {self.nth}" if self.moment else ""
+        return f"{self.at_ms} ms: {self.kind} ({self.choice}){waiting}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +124,15 @@ class Options:
     """A world. Durations in the unit that the name says, of virtual time.
 
     Attributes:
+        theme: What the world is made for, "" if it is only made by chance.
         graph: Name of a graph of `crosscut.testing.simulator.graphs`, or of the user's flow.
         is_periodic: False: `snapshots="none"`.
         record_count: Records of each split.
+        source_ms: How long it takes to read them.
         channel_bytes: Credit of a channel between workers.
         spill_bytes: Disk for blocked channels; 0: their senders wait.
+        spark_attempts_max: After so many failures of one of its tasks Spark gives the job up.
+        spark_start_ms: How long it takes at most until a new attempt runs.
         latency_us: Largest latency of a message when nothing is wrong.
         step_us: Largest pause of a worker between two pieces of work.
         store_us: Largest latency of the store and of a sink.
@@ -78,6 +140,7 @@ class Options:
     """
 
     seed: int
+    theme: str
     graph: str
     parallelism: int
     snapshots: ProtocolKind
@@ -85,6 +148,7 @@ class Options:
     alignment_timeout_ms: int
     splits_per_task: int
     record_count: int
+    source_ms: int
     batch_rows: int
     channel_bytes: int
     spill_bytes: int
@@ -95,6 +159,8 @@ class Options:
     in_flight_max: int
     checkpoint_timeout_ms: int
     heartbeat_timeout_ms: int
+    spark_attempts_max: int
+    spark_start_ms: int
     latency_us: int
     step_us: int
     store_us: int
@@ -106,8 +172,116 @@ class Options:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
 
 
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Rare things that go together, and the sizes with which they become likely.
+
+    Attributes:
+        kinds: Of its faults; one that is here twice is twice as likely.
+        moments: Where all its faults wait; none: they come at any time.
+        overrides: Options that are not drawn, or only from what is here.
+    """
+
+    kinds: tuple[FaultKind, ...]
+    fault_count: int
+    moments: tuple[Moment, ...] = ()
+    overrides: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+THEMES: dict[str, Theme] = {
+    "late snapshots": Theme(
+        ("slow store", "hang the store", "refuse a part", "slow channel", "kill a worker"),
+        24,
+        overrides={
+            "snapshots": ("halting", "halting", *PROTOCOLS),
+            "checkpoint_timeout_ms": (0,),
+            "interval_ms": (10,),
+            "inline_bytes": (0,),
+            "step_us": (500,),
+        },
+    ),
+    "repeated words": Theme(
+        ("repeat a message", "repeat a message", "repeat a word"),
+        100,
+        overrides={"snapshots": ("halting", "halting", "switching", "unaligned"), "safety_ms": (200,)},
+    ),
+    "lost at the end": Theme(
+        ("kill a worker", "kill a worker", "kill the driver", "end the Spark job"),
+        3,
+        ("driver.finish", "driver.finish", "driver.commit", "commit.after"),
+        {"record_count": (2,), "safety_ms": (800,), "store_us": (50_000,), "latency_us": (100,)},
+    ),
+    "channel state": Theme(
+        ("kill a worker", "kill a worker", "slow channel"),
+        24,
+        ("snapshot.logging", "restore.replaying", "snapshot.stored", "commit.told"),
+        {
+            "snapshots": ("unaligned",),
+            "channel_bytes": (50,),
+            "parallelism": (2,),
+            "record_count": (15,),
+            "interval_ms": (30,),
+            "step_us": (500,),
+        },
+    ),
+    "crossing barriers": Theme(
+        ("slow channel", "slow channel", "slow control link"),
+        60,
+        overrides={
+            "graph": ("rebalance",),
+            "snapshots": ("switching",),
+            "alignment_timeout_ms": (100,),
+            "in_flight_max": (4,),
+            "checkpoint_timeout_ms": (0,),
+            "pause_ms": (0,),
+            "parallelism": (3,),
+            "record_count": (25,),
+            "batch_rows": (1,),
+            "channel_bytes": (10_000,),
+            "step_us": (5_000,),
+            "latency_us": (1_000,),
+            "store_us": (200,),
+            "safety_ms": (800,),
+        },
+    ),
+    "swept and rotten": Theme(
+        (
+            "rot a part",
+            "tear a part",
+            "kill the driver",
+            "misdirect a read",
+            "show deleted objects in a listing",
+        ),
+        16,
+        overrides={
+            "graph": ("chain", "union", "rebalance"),
+            "inline_bytes": (0,),
+            "retain": (1,),
+            "interval_ms": (10,),
+        },
+    ),
+    "no log for long": Theme(
+        ("take the log away", "kill a worker"),
+        3,
+        overrides={
+            "safety_ms": (6_000,),
+            "interval_ms": (300,),
+            "record_count": (2,),
+            "snapshots": ("aligned",),
+        },
+    ),
+    "killed in between": Theme(DEATHS, 4, MOMENTS, {"interval_ms": (30,)}),
+}
+THEME_EVERY = 3
+"""Every third world has a theme, one after the other; the others are made by chance alone."""
+
+
 def options_of(
-    seed: int, graphs: tuple[str, ...], protocols: tuple[ProtocolKind, ...] = PROTOCOLS
+    seed: int,
+    graphs: tuple[str, ...],
+    protocols: tuple[ProtocolKind, ...] = PROTOCOLS,
+    size: Size = "any",
+    kinds: tuple[FaultKind, ...] = FAULT_KINDS,
 ) -> Options:
     """Return the options that `seed` stands for.
 
@@ -115,44 +289,91 @@ def options_of(
         seed: Any number from 0 on.
         graphs: Of which graphs there may be.
         protocols: Of which protocols there may be.
+        size: How large they may be; "small" takes the first of `graphs`.
+        kinds: Of which faults there may be; each world has some of them (swarm testing).
     """
     dice = random.Random(f"crosscut options {seed}")
-    graph = dice.choice(graphs)
+    is_small = size == "small"
+    is_themed = seed % THEME_EVERY == 0 and not is_small
+    name = list(THEMES)[seed // THEME_EVERY % len(THEMES)] if is_themed else ""
     snapshots = dice.choice(protocols)
-    safety_ms = dice.choice((300, 1_000, 2_000, 4_000))
-    kinds = dice.sample(FAULT_KINDS, dice.randint(1, 8))
-    fault_count = 0 if dice.random() < 0.05 else dice.randint(1, 1 + safety_ms // dice.choice((50, 200, 500)))
-    return Options(
-        seed=seed,
-        graph=graph,
-        parallelism=dice.choice((1, 2, 2, 3)),
-        snapshots=snapshots,
-        is_periodic=dice.random() < 0.95,
-        alignment_timeout_ms=dice.choice((1, 10, 100)),
-        splits_per_task=dice.choice((1, 1, 2)),
-        record_count=dice.choice((3, 10, 25)),
-        batch_rows=dice.choice((1, 3, 10)),
-        channel_bytes=dice.choice((50, 200, 10_000)),
-        inline_bytes=dice.choice((0, 100, 4_096)),
-        retain=dice.randint(1, 3),
-        interval_ms=dice.choice((20, 50, 100, 300)),
-        pause_ms=dice.choice((0, 0, 50)),
+    drawn: dict[str, Any] = {
+        "graph": graphs[0] if is_small else dice.choice(graphs),
+        "parallelism": 1 if is_small else dice.choice((1, 2, 2, 3)),
+        "snapshots": snapshots,
+        "is_periodic": dice.random() < 0.95,
+        "alignment_timeout_ms": dice.choice((1, 10, 100)),
+        "splits_per_task": 1 if is_small else dice.choice((1, 1, 2)),
+        "record_count": dice.choice((3, 5)) if is_small else dice.choice((2, 5, 15)),
+        "batch_rows": dice.choice((1, 3, 10)),
+        "channel_bytes": dice.choice((50, 200, 10_000)),
+        # Drawn apart, so that all else of a seed is what it was before there was this option.
+        "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
+        "inline_bytes": dice.choice((0, 100, 4_096)),
+        "retain": dice.randint(1, 3),
+        "interval_ms": dice.choice((10, 30, 100, 300)),
+        "pause_ms": dice.choice((0, 0, 30)),
+        "in_flight_max": dice.choice((1, 1, 2, 4)),
+        "checkpoint_timeout_ms": dice.choice((10, 50, 300, 1_000)),
+        "heartbeat_timeout_ms": dice.choice((200, 400, 1_000)),
+        "spark_attempts_max": dice.choice((2, 4, 100)),
+        "spark_start_ms": 5 if is_small else dice.choice((5, 50)),
+        "latency_us": dice.choice((100, 1_000, 10_000)[: 2 if is_small else 3]),
+        "step_us": dice.choice((200, 1_000) if is_small else (50, 500, 5_000)),
+        "store_us": dice.choice((200, 5_000, 50_000)[: 2 if is_small else 3]),
+        "safety_ms": 60 if is_small else dice.choice((100, 200, 400, 800)),
+    }
+    theme = THEMES.get(name)
+    if theme is not None:
+        drawn |= {name: dice.choice(values) for name, values in theme.overrides.items()}
+        drawn["snapshots"] = drawn["snapshots"] if drawn["snapshots"] in protocols else snapshots
+        drawn["graph"] = drawn["graph"] if drawn["graph"] in graphs else graphs[0]
+    safety_ms = drawn["safety_ms"]
+    # Some of the faults are to meet the end of the job as well.
+    drawn["source_ms"] = safety_ms // dice.choice((1, 2, 5))
+    drawn["interval_ms"] = max(drawn["interval_ms"], safety_ms // 20)
+    # A checkpoint has to be able to complete when nothing is wrong.
+    timeout_us_min = 20 * drawn["step_us"] + 8 * drawn["latency_us"] + 4 * drawn["store_us"]
+    drawn["checkpoint_timeout_ms"] = max(drawn["checkpoint_timeout_ms"], 10 + timeout_us_min // 1_000)
+    if drawn["snapshots"] == "halting":
         # A job that stands still for one checkpoint can't stand still for the next.
-        in_flight_max=1 if snapshots == "halting" else dice.choice((1, 1, 2, 4)),
-        checkpoint_timeout_ms=dice.choice((300, 1_000, 5_000)),
-        heartbeat_timeout_ms=dice.choice((400, 1_000)),
-        latency_us=dice.choice((100, 1_000, 10_000)),
-        step_us=dice.choice((50, 500, 5_000)),
-        store_us=dice.choice((200, 5_000, 50_000)),
-        safety_ms=safety_ms,
-        faults=tuple(
-            sorted(
-                (
-                    PlannedFault(dice.randrange(safety_ms), dice.choice(kinds), dice.randrange(1 << 16))
-                    for _ in range(fault_count)
-                ),
-                key=lambda fault: fault.at_ms,
-            )
-        ),
-        spill_bytes=dice.choice((0, 0, 300, 1_000_000)),
+        drawn["in_flight_max"] = 1
+    count_max = 5 if is_small else 3 + safety_ms // dice.choice((15, 50, 150))
+    faults = _themed(dice, theme, safety_ms, kinds) if theme else _plan(dice, safety_ms, kinds, count_max)
+    return Options(seed=seed, theme=name, faults=faults, **drawn)
+
+
+def _plan(
+    dice: random.Random, safety_ms: int, kinds: tuple[FaultKind, ...], count_max: int
+) -> tuple[PlannedFault, ...]:
+    """Draw a plan; one in twenty is empty."""
+    some = dice.sample(kinds, min(len(kinds), dice.randint(1, 8)))
+    # Much of what goes wrong shows only when something has to be recovered.
+    some += [one for one in DEATHS if one in kinds and dice.random() < 0.5] * (1 + len(some) // 3)
+    count = 0 if dice.random() < 0.05 else dice.randint(1, count_max)
+
+    moments = (*MOMENTS, *[None] * (2 * len(MOMENTS)))
+    return _sorted(_fault(dice, safety_ms, some, dice.choice(moments)) for _ in range(count))
+
+
+def _themed(
+    dice: random.Random, theme: Theme, safety_ms: int, kinds: tuple[FaultKind, ...]
+) -> tuple[PlannedFault, ...]:
+    some = [one for one in theme.kinds if one in kinds]
+    count = theme.fault_count if some else 0
+    return _sorted(
+        _fault(dice, safety_ms, some, dice.choice(theme.moments) if theme.moments else None)
+        for _ in range(count)
     )
+
+
+def _fault(
+    dice: random.Random, safety_ms: int, kinds: Sequence[FaultKind], moment: Moment | None
+) -> PlannedFault:
+    at_ms = dice.randrange(safety_ms // 4 if moment else safety_ms)
+    nth = dice.choice((1, 1, 1, 2, 3)) if moment else 1
+    return PlannedFault(at_ms, dice.choice(kinds), dice.randrange(1 << 16), moment, nth)
+
+
+def _sorted(faults: Iterable[PlannedFault]) -> tuple[PlannedFault, ...]:
+    return tuple(sorted(faults, key=lambda one: one.at_ms))

@@ -34,6 +34,7 @@ Keyed = tuple[Any, Any]
 """A record with its key, which is None where there is none."""
 
 _NOTHING: Any = object()
+_UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
 
 
 @dataclass
@@ -63,6 +64,10 @@ class _Run:
         self._graph = graph
         self._cut = cut
         self._vertices: Mapping[str, Vertex] = {one.vertex_id: one for one in graph.vertices}
+        self._targets: dict[str, list[str]] = {name: [] for name in self._vertices}
+        for edge in graph.edges:
+            copies = graph.parallelism if edge.partitioning == "broadcast" else 1
+            self._targets[edge.source] += [edge.target] * copies
         self._states = {name: dict(state) for name, state in cut.states.items()}
         self._queue: deque[tuple[str, Keyed]] = deque(cut.under_way)
         self._out: dict[str, list[Any]] = {}
@@ -91,10 +96,8 @@ class _Run:
             for one in self._processed(vertex, vertex.chain[position], keyed):
                 self._through(vertex, position + 1, one)
             return
-        for edge in self._graph.edges:
-            if edge.source == vertex.vertex_id:
-                copies = self._graph.parallelism if edge.partitioning == "broadcast" else 1
-                self._queue.extend([(edge.target, keyed)] * copies)
+        for target in self._targets[vertex.vertex_id]:
+            self._queue.append((target, keyed))
 
     def _processed(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
         record, key = keyed
@@ -115,9 +118,9 @@ class _Run:
                 return ()
             case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
                 state = self._states.setdefault(vertex.vertex_id, {})
-                known = copy.deepcopy(state[key]) if key in state else _NOTHING
+                known = copied(state[key]) if key in state else _NOTHING
                 state[key] = value = _folded(spec, known, record)
-                return () if spec.emit == "final" else ((_pair(node, key, copy.deepcopy(value)), None),)
+                return () if spec.emit == "final" else ((_pair(node, key, copied(value)), None),)
             case _:
                 assert_never(spec)
 
@@ -135,6 +138,18 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
             return add(initial() if is_first else value, record)
         case _:
             assert_never(spec)
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of `value`; what can't change is shared, which is most of it."""
+    kind = type(value)
+    if kind in _UNCHANGING:
+        return value
+    if kind is tuple and all(copied(item) is item for item in value):
+        return value
+    if kind is list and all(copied(item) is item for item in value):
+        return list(value)
+    return copy.deepcopy(value)
 
 
 def _pair(node: OperatorNode, key: Any, value: Any) -> Any:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, assert_never
 
+from crosscut.batch import Batch
 from crosscut.errors import ConnectorError, CrosscutError, StateError, StoreError, UserCodeError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskFailed
+from crosscut.runtime.background import SinkHungError
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.items import Barrier, Item
 from crosscut.runtime.runner import LOCAL_ITEMS_MAX, failure_cause
@@ -32,6 +34,7 @@ from crosscut.runtime.task import (
     WaitForAlignment,
 )
 from crosscut.state.keyed import KeyedState
+from crosscut.testing.simulator.outside import Place
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.worker import VirtualWorker
@@ -58,8 +61,9 @@ class OutgoingChannel(Protocol):
 class Call:
     """A call in a thread, for a coroutine that the pool drives by hand."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], place: Place) -> None:
         self.work = work
+        self.place = place
 
     def __await__(self) -> Generator[Call, Any, Any]:
         return (yield self)
@@ -105,7 +109,8 @@ class VirtualPool:
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, later, outside."""
-        result: R = await Call(partial(function, *args, **kwargs))
+        is_sink = isinstance(getattr(function, "__self__", None), SinkWriter)
+        result: R = await Call(partial(function, *args, **kwargs), "sink" if is_sink else "store")
         return result
 
     def add(
@@ -120,6 +125,7 @@ class VirtualPool:
         self._back_edges |= back_edges
         runner = Runner(task, state, writer)
         self.runners.append(runner)
+        self._world.drops.watch(task._protocol, task._committer)
         self._by_input.update(dict.fromkeys(inputs, runner))
 
     # The life of the pool.
@@ -133,6 +139,8 @@ class VirtualPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
+        if any(runner.task.queued(channel) for channel, runner in self._by_input.items()):
+            self._worker.passed("restore.replaying")
         for runner in self.runners:
             self.drain(runner)
         self.schedule()
@@ -141,6 +149,7 @@ class VirtualPool:
         """End everything of this epoch; call `then` when no call is under way any more."""
         self.is_over = True
         self._when_closed = then
+        self._worker.passed("close")
         self._close_if_idle()
 
     @property
@@ -154,8 +163,12 @@ class VirtualPool:
         then, self._when_closed = self._when_closed, None
         for runner in self.runners:
             runner.task.close()
-            self._world.note_drops(runner.task)
         then()
+
+    def close_files(self) -> None:
+        """Close what the tasks have open, when the world is over."""
+        for runner in self.runners:
+            runner.task.close()
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """A task has failed: nothing runs any more, the coordinator decides."""
@@ -165,7 +178,7 @@ class VirtualPool:
             self.is_over = True
             self._worker.say(TaskFailed(self.epoch, task, failure_cause(error)))
 
-    def call(self, work: Callable[[], Any], answer: Answer) -> None:
+    def call(self, place: Place, work: Callable[[], Any], answer: Answer) -> None:
         """Call `work` in a thread; its answer is dropped if the epoch is over by then."""
         self._calls += 1
 
@@ -176,7 +189,27 @@ class VirtualPool:
             else:
                 answer(result, error)
 
-        self._world.call_outside(self._worker, work, answered)
+        self._world.outside.call(place, self._worker, work, answered)
+
+    def _call_in_time(
+        self, place: Place, work: Callable[[], Any], late: CrosscutError, answer: Answer
+    ) -> None:
+        """Call as `call` does; if there is no answer within the checkpoint timeout, `late` is the answer."""
+        is_answered = False
+
+        def once(result: Any, error: Exception | None) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                answer(result, error)
+
+        def too_late() -> None:
+            if not is_answered:
+                self._world.seen[f"hung {place} answered for"] += 1
+                once(None, late)
+
+        self.call(place, work, once)
+        self.later(self._world.options.checkpoint_timeout_ms * 1_000, too_late)
 
     def later(self, delay_us: int, action: Callable[[], None]) -> None:
         """Do `action` after a while, unless the epoch is over."""
@@ -192,7 +225,7 @@ class VirtualPool:
             waiting.append(item)
             self._send_waiting(sender, channel)
             return
-        target.task.offer(channel, item)
+        self._offer(target, channel, item)
         self._local_sender[channel] = sender
         is_much = target.task.queued(channel) > LOCAL_ITEMS_MAX and channel not in self._back_edges
         if is_much and not self._spill(target.task, channel):
@@ -216,11 +249,16 @@ class VirtualPool:
     def received(self, channel: ChannelId, item: Item) -> None:
         """An item came in from another worker."""
         runner = self._by_input[channel]
-        runner.task.offer(channel, item)
+        self._offer(runner, channel, item)
         self.drain(runner)
         self.schedule()
         if self._spill(runner.task, channel):
             self._worker.emptied(channel)
+
+    def _offer(self, runner: Runner, channel: ChannelId, item: Item) -> None:
+        runner.task.offer(channel, item)
+        if isinstance(item, Batch) and runner.task._protocol.logging(channel):
+            self._worker.passed("snapshot.logging")
 
     def unclogged(self, channel: ChannelId) -> None:
         """The connection of an output takes more again."""
@@ -284,7 +322,7 @@ class VirtualPool:
             if due:
                 self._worker.after(min(due) - now_us, self.schedule)
             return
-        runner = self._world.dice.choice(ready)
+        runner = ready[self._world.below(len(ready))]
         try:
             self._run(runner)
         except CrosscutError as error:
@@ -294,9 +332,11 @@ class VirtualPool:
 
     def _run(self, runner: Runner) -> None:
         task, dice = runner.task, self._world.dice
-        task.rows_max = dice.randint(1, self._world.options.batch_rows)
+        task.rows_max = 1 + self._world.below(self._world.options.batch_rows)
         rows_before = task.records_in
         channel = task.run()
+        if task.is_aligning:
+            self._worker.passed("align.partial")
         if task.is_source:
             wait_us = int(task.wait_ms * 1_000)
             runner.due_us = self._world.clock.now_us + wait_us if wait_us else 0
@@ -320,6 +360,8 @@ class VirtualPool:
             outbox, task.outbox = task.outbox, []
             for channel, item in outbox:
                 self.send(runner, channel, item)
+            if task.is_source and isinstance(outbox[-1][1], Batch):
+                self._worker.passed("source.sent")
         for channel in sorted(runner.clogged):
             self._send_waiting(runner, channel)
         if task.messages:
@@ -377,6 +419,7 @@ class VirtualPool:
                 writer = runner.writer
                 self._use_writer(runner, lambda: writer.prepare(transaction) if writer else None, prepared)
             case StoreFrozen(frozen):
+                self._worker.passed("snapshot.frozen")
                 self._store(runner, frozen)
             case CompleteState(n):
                 if runner.state is None:
@@ -417,6 +460,7 @@ class VirtualPool:
                 else:
                     self._store_log(runner, frozen, part)
 
+            self._worker.passed("snapshot.encoded")
             self._write(runner, frozen, chunks, written)
 
     def _store_log(self, runner: Runner, frozen: FrozenTask, part: Part | None) -> None:
@@ -428,7 +472,10 @@ class VirtualPool:
 
     def _write(self, runner: Runner, frozen: FrozenTask, chunks: list[bytes], answer: Answer) -> None:
         task, n = runner.task.task_id, frozen.checkpoint_id
-        self.call(lambda: self._world.store.write_part(n, task, self.epoch, chunks), answer)
+        late = StoreError(f"a part of checkpoint {n} was not written in time")
+        self._call_in_time(
+            "store", lambda: self._world.store.write_part(n, task, self.epoch, chunks), late, answer
+        )
 
     def _stored(
         self,
@@ -441,6 +488,7 @@ class VirtualPool:
         n = frozen.checkpoint_id
         runner.cancelled = {one for one in runner.cancelled if one > n}
         if error is None:
+            self._worker.passed("snapshot.stored")
             runner.task.snapshot_stored(n, part, 0, log)
         elif isinstance(error, StoreError | StateError):
             runner.task.snapshot_failed(n, str(error))
@@ -449,9 +497,16 @@ class VirtualPool:
         self._job_done(runner)
 
     def _commit(self, runner: Runner, commit: CommitTransactions) -> None:
+        self._worker.passed("commit.before")
+
         def committed(_: Any, error: Exception | None) -> None:
             if error is None:
+                self._worker.passed("commit.after")
                 runner.task.commit_succeeded()
+            elif isinstance(error, SinkHungError):
+                # Not tried again: the first attempt is still at it.
+                self.failed(runner.task.task_id, error)
+                return
             else:
                 runner.task.commit_failed(str(error))
             self.drain(runner)
@@ -476,7 +531,7 @@ class VirtualPool:
             self._next_writer_call(runner)
             answer(result, error)
 
-        self.call(work, answered)
+        self._call_in_time("sink", work, SinkHungError("the sink has not answered in time"), answered)
 
 
 def channel_lost_cause(channel: ChannelId, reason: str) -> FailureCause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from crosscut.protocol.events import WorkersEnded
@@ -10,9 +11,6 @@ if TYPE_CHECKING:
     from crosscut.testing.simulator.driver import VirtualDriver
     from crosscut.testing.simulator.worker import VirtualWorker
     from crosscut.testing.simulator.world import World
-
-START_US = (2_000, 200_000)
-"""How long it takes until a new attempt runs."""
 
 
 class Spark:
@@ -25,6 +23,7 @@ class Spark:
         # What Spark believes to be alive, by worker index.
         self._known: dict[int, set[int]] = {}
         self._starting: dict[int, int] = {}
+        self._failures: Counter[int] = Counter()
 
     def submit(self) -> None:
         """Start one attempt for each worker."""
@@ -32,6 +31,7 @@ class Spark:
         parallelism = self._world.options.parallelism
         self._known = {index: set() for index in range(parallelism)}
         self._starting = dict.fromkeys(range(parallelism), 0)
+        self._failures.clear()
         for index in range(parallelism):
             self.launch(index)
 
@@ -40,13 +40,14 @@ class Spark:
         if not self._is_submitted:
             return
         self._starting[index] += 1
-        self._world.clock.after(self._world.dice.randint(*START_US), lambda: self._started(index))
+        delay_us = 1_000 * (1 + self._world.below(self._world.options.spark_start_ms))
+        self._world.clock.after(delay_us, lambda: self._started(index))
 
     def replace(self, index: int, attempt: int) -> None:
         """Kill an attempt, best effort: it may live on as a zombie."""
         worker = self._world.workers[attempt]
         if worker.is_alive and self._world.coin():
-            worker.exit("killed by Spark", loses=True)
+            worker.die("killed by Spark", loses=True)
         else:
             self._world.seen["zombie left by Spark"] += 1
             self.exited(worker)
@@ -54,16 +55,22 @@ class Spark:
     def exited(self, worker: VirtualWorker) -> None:
         """An attempt has ended, or Spark believes so."""
         known = self._known.get(worker.index, set())
-        if worker.attempt in known:
-            known.remove(worker.attempt)
-            if not known and not self._starting[worker.index]:
-                self.launch(worker.index)
+        if worker.attempt not in known:
+            return
+        known.remove(worker.attempt)
+        # As `spark.task.maxFailures`: counted for each of its tasks, and never forgotten.
+        self._failures[worker.index] += 1
+        if self._failures[worker.index] >= self._world.options.spark_attempts_max:
+            self._world.seen["Spark gave the job up"] += 1
+            self._driver.after(self._world.latency_us(), lambda: self.end_job("too many failures"))
+        elif not known and not self._starting[worker.index]:
+            self.launch(worker.index)
 
-    def end_job(self) -> None:
+    def end_job(self, reason: str) -> None:
         """Spark gives the whole job up; some attempts outlive it."""
         if self._is_submitted:
             self.stop()
-            self._driver.handle(WorkersEnded("too many failures"))
+            self._driver.handle(WorkersEnded(reason))
 
     def stop(self) -> None:
         """The job is over: kill everybody, best effort."""
@@ -72,7 +79,7 @@ class Spark:
         for attempts in known.values():
             for attempt in sorted(attempts):
                 if self._world.coin():
-                    self._world.workers[attempt].exit("killed with its job", loses=True)
+                    self._world.workers[attempt].die("killed with its job", loses=True)
 
     def _started(self, index: int) -> None:
         if not self._is_submitted or not self._starting.get(index):

@@ -73,7 +73,7 @@ class Rehearsal:
 
         def double(node: Any) -> Any:
             if isinstance(node.spec, SourceSpec):
-                sources.append(ReplayedSource(self.samples[node.uid], options.safety_ms // 2))
+                sources.append(ReplayedSource(self.samples[node.uid], options.source_ms))
                 return replace(node, spec=SourceSpec(sources[-1]))
             if isinstance(node.spec, SinkSpec):
                 sinks.append(SimulatedSink())

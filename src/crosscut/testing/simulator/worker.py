@@ -38,6 +38,7 @@ from crosscut.runtime.items import Item
 from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.worker import CHANNEL_LOST_GRACE_S
 from crosscut.testing.simulator.network import Pipe, Process
+from crosscut.testing.simulator.options import MOMENTS, Moment
 from crosscut.testing.simulator.pool import EXPECTED_ERRORS, Call, VirtualPool, channel_lost_cause
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.batches import decode_batch, encode_batch
@@ -70,12 +71,14 @@ class DataChannel:
         self.receiver = receiver
         self.forward = Pipe(
             world.clock,
+            world.line(sender, receiver),
             world.latency_us,
             lambda message: receiver.do(lambda: self._received(message)),
             lambda reason: receiver.do(lambda: self._receiver_lost(reason)),
         )
         self.back = Pipe(
             world.clock,
+            world.line(receiver, sender),
             world.latency_us,
             lambda message: sender.do(lambda: self._answered(message)),
             lambda reason: sender.do(lambda: self._sender_lost(reason)),
@@ -93,6 +96,7 @@ class DataChannel:
     def send_item(self, item: Item) -> None:
         """Send a batch, a barrier, or the end of input."""
         if isinstance(item, Batch):
+            ensure(not self.is_full, f"I11: {item!r:.80} is sent on {self.channel} without credit")
             data = encode_batch(item)
             self._under_way_bytes += len(data)
             self.forward.send(data)
@@ -156,6 +160,22 @@ class DataChannel:
             self.receiver.channel_lost(self.channel, self.channel.source, reason)
 
 
+class _Moments(Failpoints):
+    """The failpoints that tasks pass while they are built."""
+
+    def __init__(self, worker: VirtualWorker) -> None:
+        super().__init__(None, None)
+        self._passing = worker
+
+    def __call__(self, name: str) -> None:
+        moment = _MOMENT_OF.get(name)
+        if moment is not None:
+            self._passing.passed(moment)
+
+
+_MOMENT_OF: dict[str, Moment] = {one: one for one in MOMENTS}
+
+
 class VirtualWorker(Process):
     """One attempt of one Spark task."""
 
@@ -166,7 +186,10 @@ class VirtualWorker(Process):
         self.attempt = attempt
         self.driver = driver
         self.pool: VirtualPool | None = None
-        self.sent: deque[WorkerMessage] = deque(maxlen=40)
+        self._pools: list[VirtualPool] = []
+        # What may be repeated: the last messages in both directions.
+        self.sent: deque[WorkerMessage] = deque(maxlen=20)
+        self.heard: deque[TaskWord] = deque(maxlen=20)
         self.channels: list[DataChannel] = []
         self._graph = world.graph
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
@@ -177,7 +200,6 @@ class VirtualWorker(Process):
         self._is_turning = False
         self._building: Coroutine[Any, Any, None] | None = None
         self._is_built = False
-        self._deploy_message: DeployTasks | None = None
         self._incoming: dict[ChannelId, DataChannel] = {}
         self._outgoing: dict[ChannelId, DataChannel] = {}
         self._incoming_bytes: dict[ChannelId, int] = {}
@@ -204,7 +226,7 @@ class VirtualWorker(Process):
 
     def link_lost(self, reason: str) -> None:
         """The coordinator is gone: a worker without one stops."""
-        self.exit(f"lost the coordinator: {reason}")
+        self.die(f"lost the coordinator: {reason}")
 
     def told(self, message: CoordinatorMessage) -> None:
         """The coordinator said something."""
@@ -218,7 +240,7 @@ class VirtualWorker(Process):
             case HaltTasks():
                 self._turn(lambda: None)
             case ShutDown(reason):
-                self.exit(f"told to: {reason}")
+                self.die(f"told to: {reason}")
             case CoordinatorHeartbeat() | StandBy():
                 pass
             case _:
@@ -226,6 +248,7 @@ class VirtualWorker(Process):
 
     def task_word(self, message: TaskWord) -> None:
         """A word for the tasks of one epoch."""
+        self.heard.append(message)
         pool = self.pool
         if pool is None or message.epoch != pool.epoch:
             self.stale_dropped += 1
@@ -239,6 +262,7 @@ class VirtualWorker(Process):
             case AbortCheckpoint(_, n):
                 pool.tell(lambda task: task.abort(n))
             case CommitCheckpoint(_, n):
+                self.passed("commit.told")
                 pool.tell(lambda task: task.checkpoint_completed(n))
             case CaptureSnapshots(_, n):
                 pool.tell(lambda task: task.capture(n))
@@ -252,7 +276,7 @@ class VirtualWorker(Process):
     def _beat(self) -> None:
         timeout_us = self.world.options.heartbeat_timeout_ms * 1_000
         if self.clock.now_us - self._heard_us > timeout_us:
-            self.exit("nothing heard from the coordinator")
+            self.die("nothing heard from the coordinator")
             return
         tasks = tuple(one.task.statistics() for one in self.pool.runners) if self.pool else ()
         self.say(WorkerHeartbeat(self.pool.epoch if self.pool else Epoch(0), tasks))
@@ -263,8 +287,16 @@ class VirtualWorker(Process):
         self._heard_us = self.clock.now_us
         super().resume()
 
-    def exit(self, reason: str, *, loses: bool = False) -> None:
-        """The process ends, of itself or by a signal; `loses`: what it just sent gets lost."""
+    def passed(self, moment: Moment) -> None:
+        """Come to a place where a fault may be waiting.
+
+        Raises:
+            Killed: It is the end.
+        """
+        self.world.passed(self, moment)
+
+    def die(self, reason: str, *, loses: bool = False) -> None:
+        """The process ends, of itself or by a signal."""
         if not self.is_alive:
             return
         self.world.note(f"{self.name} ends: {reason}")
@@ -275,10 +307,12 @@ class VirtualWorker(Process):
         self.link.down.close("the process is gone", loses=True)
         if self._building is not None:
             self._building.close()
-        if self.pool is not None:
-            for runner in self.pool.runners:
-                self.world.note_drops(runner.task)
         self.driver.spark.exited(self)
+
+    def close_files(self) -> None:
+        """The operating system closes what a process leaves open."""
+        for pool in self._pools:
+            pool.close_files()
 
     # Epochs: one change after the other, in the order they were asked for.
 
@@ -318,7 +352,7 @@ class VirtualWorker(Process):
         if pool.calls_under_way:
             self.after(
                 int(THREADS_END_TIMEOUT_S * 1e6),
-                lambda: self.exit("a call hangs") if pool.calls_under_way else None,
+                lambda: self.die("a call hangs") if pool.calls_under_way else None,
             )
 
     def _deploy(self, deploy: DeployTasks) -> None:
@@ -327,7 +361,8 @@ class VirtualWorker(Process):
         self._epoch = deploy.epoch
         options = self.world.options
         pool = self.pool = VirtualPool(self, deploy.epoch)
-        self._deploy_message = deploy
+        self._pools.append(pool)
+        self.passed("restore.begin")
         self._expect_channels(deploy)
         rules = TaskRules(
             batch_rows=options.batch_rows,
@@ -346,7 +381,7 @@ class VirtualWorker(Process):
             self.world.store.read_part,
             self._router,
             rules,
-            Failpoints(None, None),
+            _Moments(self),
         )
         self._build_on(pool, None, None)
 
@@ -366,13 +401,14 @@ class VirtualWorker(Process):
             self.say(TaskFailed(pool.epoch, task, failure_cause(failure)))
         else:
             ensure(isinstance(call, Call), f"deployment waits for {call!r}")
-            pool.call(call.work, lambda found, failure: self._build_on(pool, found, failure))
+            pool.call(call.place, call.work, lambda found, failure: self._build_on(pool, found, failure))
 
     def _ready_if_whole(self) -> None:
         pool = self.pool
         if pool is not None and self._is_built and not self._missing:
             self._is_built = False
             pool.connect(self._outgoing)
+            self.passed("restore.ready")
             self.say(WorkerReady(pool.epoch))
 
     # Channels.

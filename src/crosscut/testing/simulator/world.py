@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from typing import Any
 
-from crosscut.errors import CrosscutError
 from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.protocol.checkpoints import CheckpointRules
@@ -20,67 +18,26 @@ from crosscut.protocol.job import JobRules
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.runtime.splits import split_as_json
-from crosscut.runtime.task import Task
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.entries import decode_entry
-from crosscut.store.files import Put
 from crosscut.testing.simulator.checkers import Checkers
+from crosscut.testing.simulator.coverage import DropWatch
 from crosscut.testing.simulator.driver import VirtualDriver
 from crosscut.testing.simulator.faults import suffer
+from crosscut.testing.simulator.files import WatchedFiles
 from crosscut.testing.simulator.graphs import SimulatedJob, built
-from crosscut.testing.simulator.network import Clock, Process
-from crosscut.testing.simulator.options import Options, PlannedFault
+from crosscut.testing.simulator.network import Clock, Killed, Line, Process
+from crosscut.testing.simulator.options import Moment, Options, PlannedFault
+from crosscut.testing.simulator.outside import Outside
 from crosscut.testing.simulator.sinks import Resource
-from crosscut.testing.simulator.violation import Violation, ensure
+from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import VirtualWorker
-from crosscut.testing.stores import MemoryFiles
 
 LIVENESS_MS = 120_000
 EVENTS_MAX = 400_000
 STEPS_SHOWN = 60
 ZOMBIES_US = 4_000_000
-
-
-class WatchedFiles(MemoryFiles):
-    """Files in memory; tells the checkers of every entry of the job log that comes into being."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-        self._entry_count = 0
-
-    def put_if_absent(self, path: str, data: bytes) -> Put:
-        try:
-            return super().put_if_absent(path, data)
-        finally:
-            self._note_entries()
-
-    def arrive(self) -> None:
-        super().arrive()
-        self._note_entries()
-
-    def write_new(self, path: str, chunks: Any) -> None:
-        data = b"".join(chunks)
-        super().write_new(path, [data])
-        if self.content[path] != data:
-            self._world.checkers.damaged.add(path)
-
-    def read(self, path: str) -> bytes:
-        data = super().read(path)
-        if path.startswith("parts/") and self._world.flip_next_part:
-            self._world.flip_next_part = False
-            return bytes((data[0] ^ 1,)) + data[1:] if data else data
-        return data
-
-    def heal(self) -> None:
-        """Nothing goes wrong any more."""
-        self._faults.clear()
-        self.arrive()
-
-    def _note_entries(self) -> None:
-        while (data := self.content.get(f"log/{self._entry_count + 1:020}.json")) is not None:
-            self._entry_count += 1
-            self._world.checkers.appended(self._entry_count, decode_entry(data, self._entry_count))
+SLOW_SINK_FACTOR = 100
 
 
 class World:
@@ -96,34 +53,41 @@ class World:
         self.dice = random.Random(f"crosscut world {options.seed}")
         self.clock = Clock()
         self.seen: Counter[str] = Counter()
-        self.steps: deque[str] = deque(maxlen=STEPS_SHOWN)
+        self.drops = DropWatch(self.seen)
+        self._steps: deque[tuple[int, str, object]] = deque(maxlen=STEPS_SHOWN)
         self._digest = hashlib.sha256()
         self.event_count = 0
         self.step_count = 0
         job = job or built(options)
         self.graph = self._with_faults(job.graph)
         self.sources = job.sources
-        self.files = WatchedFiles(self)
+        self.files = WatchedFiles(
+            lambda index, data: self.checkers.appended(index, decode_entry(data, index))
+        )
         self.store = CheckpointStore(self.files, options.inline_bytes)
         self.checkers = Checkers(
             job,
             self.files.content.get,
+            self.files.damaged,
             lambda: self.resource,
             is_exactly_once=options.snapshots != "at-least-once",
         )
         self.resource = Resource(self.checkers.may_become_visible)
         for sink in job.sinks:
             sink.resource = self.resource
-        self.flip_next_part = False
+        self.outside = Outside(self)
+        self.lines: defaultdict[tuple[str, str], Line] = defaultdict(Line)
+        self.wall_clock_s = 0
         self.user_faults = 0
-        self.slow_store_us = 0
         self.slow_sink_until_us = 0
         self.is_calm = False
         self.has_finished = False
         self.workers: dict[int, VirtualWorker] = {}
         self.drivers: list[VirtualDriver] = []
+        # Faults that wait for a process to come along, with how often it still has to.
+        self._waiting: dict[Moment, list[tuple[PlannedFault, int]]] = {}
         for fault in options.faults:
-            self.clock.after(fault.at_ms * 1_000, lambda one=fault: self._suffer(one))  # type: ignore[misc]
+            self.clock.after(fault.at_ms * 1_000, lambda one=fault: self._due(one))  # type: ignore[misc]
         self.new_driver()
 
     # Chance.
@@ -132,69 +96,45 @@ class World:
         """Return one or the other."""
         return self.dice.random() < 0.5
 
+    def below(self, limit: int) -> int:
+        """Return a number from 0 on, less than `limit`."""
+        return int(self.dice.random() * limit)
+
     def latency_us(self) -> int:
         """Return the latency of one message."""
-        return self.dice.randint(10, self.options.latency_us)
+        return 10 + self.below(self.options.latency_us)
 
     def step_us(self) -> int:
         """Return how long something takes inside a worker."""
-        slow = 50 if self.slow_sink_until_us > self.clock.now_us else 1
-        return slow * self.dice.randint(1, self.options.step_us)
+        slow = SLOW_SINK_FACTOR if self.slow_sink_until_us > self.clock.now_us else 1
+        return slow * (1 + self.below(self.options.step_us))
 
     # The trace.
 
-    def note(self, text: str, detail: object = "") -> None:
+    def note(self, text: str, detail: object = None) -> None:
         """Add a step to the trace. `detail` is shown to people; it may differ between two equal runs."""
-        step = f"{self.clock.now_us} {text}"
-        self._digest.update(step.encode())
+        self._digest.update(f"{self.clock.now_us} {text}".encode())
         self.step_count += 1
-        self.steps.append(f"{self.clock.now_us / 1e3:10.3f} ms  {text} {detail!r:.300}" if detail else step)
+        self._steps.append((self.clock.now_us, text, detail))
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The last steps."""
+        return tuple(
+            f"{now_us / 1e3:10.3f} ms  {text}{'' if detail is None else f' {detail!r:.300}'}"
+            for now_us, text, detail in self._steps
+        )
 
     @property
     def trace_hash(self) -> str:
         """Return the digest of all steps so far."""
         return self._digest.hexdigest()
 
-    def note_coordinator(self, driver: VirtualDriver) -> None:
-        """Remember the phase that a coordinator is in."""
-        self.seen[f"phase: {driver.coordinator.phase.name}"] += 1
-        checkpoints = driver.coordinator._checkpoints
-        if checkpoints is not None:
-            self._note_dropped(checkpoints.dropped)
-        if driver.coordinator._log is not None:
-            self._note_dropped(driver.coordinator._log.dropped)
-        self._note_dropped(driver.coordinator.dropped)
-
-    def note_drops(self, task: Task) -> None:
-        """Remember what the machines of a task have dropped."""
-        self._note_dropped(task._protocol.dropped)
-        if task._committer is not None:
-            self._note_dropped(task._committer.dropped)
-
-    def _note_dropped(self, dropped: Counter[str]) -> None:
-        for reason in dropped:
-            self.seen[f"drop: {reason}"] += 1
-
     # Processes.
 
-    def call_outside(
-        self, process: Process, work: Callable[[], Any], answer: Callable[[Any, Exception | None], None]
-    ) -> None:
-        """Ask something outside: the store, a sink. The request may outlive its sender."""
-
-        def due() -> None:
-            if not process.is_alive:
-                if self.coin():
-                    self.seen["request that outlived its sender"] += 1
-                    _attempt(work)
-                return
-            if process.is_paused and self.coin():
-                process.do(due)
-                return
-            result, error = _attempt(work)
-            process.do(lambda: answer(result, error))
-
-        self.clock.after(self.dice.randint(10, self.options.store_us) + self.slow_store_us, due)
+    def line(self, sender: Process, receiver: Process) -> Line:
+        """Return the way from one process to another."""
+        return self.lines[sender.name, receiver.name]
 
     def launch(self, driver: VirtualDriver, index: int) -> VirtualWorker:
         """Start a worker process."""
@@ -222,17 +162,12 @@ class World:
                 self.checkers.check_committed(driver.coordinator.completed)
         elif end.outcome == "failed":
             is_owner = driver.coordinator.epoch == self.checkers.epoch
-            if is_owner and self.is_damaged and end.cause is not None and "damaged" in end.cause.message:
+            if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
             is_expected = not self.is_calm or not is_owner or self.has_finished
             ensure(is_expected, f"I10: without faults, the job fails: {end.cause}")
         self.driver_gone(driver)
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether the disk has broken its promise."""
-        return bool(self.checkers.damaged)
 
     def driver_gone(self, driver: VirtualDriver) -> None:
         """A driver is of no use any more: somebody starts another one."""
@@ -241,7 +176,7 @@ class World:
             if not self.has_finished and not any(one.is_running for one in self.drivers):
                 self.new_driver()
 
-        self.clock.after(self.dice.randint(1_000, 300_000), start)
+        self.clock.after(1_000 + self.below(100_000), start)
 
     # Both phases.
 
@@ -252,6 +187,15 @@ class World:
             Violation: Something happened that must never happen.
             CrosscutError: A machine was given something impossible.
         """
+        try:
+            self._run()
+        finally:
+            self.drops.collect()
+            self.seen["epoch"] += self.checkers.epoch
+            for worker in self.workers.values():
+                worker.close_files()
+
+    def _run(self) -> None:
         while self.clock.now_us < self.options.safety_ms * 1_000 and not self.has_finished:
             self._tick()
         self._heal()
@@ -276,11 +220,14 @@ class World:
     def _heal(self) -> None:
         self.note("faults stop")
         self.is_calm = True
+        self._waiting.clear()
         self.files.heal()
+        self.outside.heal()
+        for line in self.lines.values():
+            line.unclog()
         self.resource.commit_faults.clear()
         self.resource.prepare_faults.clear()
-        self.user_faults = self.slow_store_us = self.slow_sink_until_us = 0
-        self.flip_next_part = False
+        self.user_faults = self.slow_sink_until_us = 0
         for source in self.sources:
             source.fail_next = 0
         for process in (*self.drivers, *self.workers.values()):
@@ -289,10 +236,41 @@ class World:
         for driver in self.drivers:
             driver.dies_after = None
 
-    def _suffer(self, fault: PlannedFault) -> None:
-        if not self.is_calm and suffer(self, fault):
-            self.note(f"fault: {fault.kind}")
-            self.seen[f"fault: {fault.kind}"] += 1
+    def _due(self, fault: PlannedFault) -> None:
+        if fault.moment is None:
+            self._suffer(fault)
+        elif not self.is_calm:
+            self._waiting.setdefault(fault.moment, []).append((fault, fault.nth))
+
+    def passed(self, process: Process, moment: Moment) -> None:
+        """A process passes a place where faults may be waiting for it.
+
+        Raises:
+            Killed: That was its end.
+        """
+        waiting = self._waiting.get(moment)
+        if not waiting:
+            return
+        self._waiting[moment] = [(fault, count - 1) for fault, count in waiting if count > 1]
+        for fault, count in waiting:
+            if count == 1:
+                self.seen[f"moment: {moment}"] += 1
+                self._suffer(fault, process)
+
+    def _suffer(self, fault: PlannedFault, passing: Process | None = None) -> None:
+        if self.is_calm:
+            return
+        try:
+            has_happened = suffer(self, fault, passing)
+        except Killed:
+            self._note_fault(fault)
+            raise
+        if has_happened:
+            self._note_fault(fault)
+
+    def _note_fault(self, fault: PlannedFault) -> None:
+        self.note(f"fault: {fault.kind}")
+        self.seen[f"fault: {fault.kind}"] += 1
 
     # What the job is.
 
@@ -328,7 +306,7 @@ class World:
                 pause_ms=options.pause_ms,
                 in_flight_max=options.in_flight_max,
             ),
-            restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 500),
+            restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200),
             retain=options.retain,
             heartbeat_timeout_ms=options.heartbeat_timeout_ms,
             start_timeout_ms=5_000,
@@ -366,12 +344,3 @@ class World:
             replace(vertex, chain=tuple(map(node_with_faults, vertex.chain))) for vertex in graph.vertices
         )
         return replace(graph, vertices=tuple(vertices))
-
-
-def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        return work(), None
-    except Violation:
-        raise
-    except CrosscutError as error:
-        return None, error

@@ -1,0 +1,44 @@
+"""What a world has seen: phases, drop reasons, effects, faults, verdicts. A batch of seeds has to see all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+DEPTH_MAX = 3
+
+
+class DropWatch:
+    """Adds up the drop reasons of machines that come and go.
+
+    Args:
+        seen: Gets "drop: <reason>".
+    """
+
+    def __init__(self, seen: Counter[str]) -> None:
+        self._seen = seen
+        self._watched: dict[int, Counter[str]] = {}
+
+    def watch(self, *machines: object) -> None:
+        """Watch the machines, and the machines in them."""
+        for machine in machines:
+            for dropped in _counters(machine, DEPTH_MAX):
+                self._watched[id(dropped)] = dropped
+
+    def collect(self) -> None:
+        """Add what they have dropped, once."""
+        for dropped in self._watched.values():
+            for reason, count in dropped.items():
+                self._seen[f"drop: {reason}"] += count
+        self._watched.clear()
+
+
+def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
+    parts: dict[str, Any] = getattr(machine, "__dict__", {})
+    dropped = parts.get("dropped")
+    if isinstance(dropped, Counter):
+        yield dropped
+    for part in parts.values() if depth else ():
+        if type(part).__module__.startswith("crosscut.protocol."):
+            yield from _counters(part, depth - 1)

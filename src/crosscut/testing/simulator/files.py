@@ -1,0 +1,113 @@
+"""The files of the checkpoint store in a simulated world, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from crosscut.store.files import Put, UncertainError
+from crosscut.testing.stores import MemoryFiles
+
+ReadFault = Literal["flipped", "misdirected"]
+Listing = Literal["right", "misses objects", "shows deleted objects"]
+
+
+class WatchedFiles(MemoryFiles):
+    """Files in memory; tells of every entry of the job log that comes into being.
+
+    Args:
+        appended: Called with the index and the bytes of a new entry.
+
+    Attributes:
+        damaged: Parts that are not what was written, though the store has confirmed them.
+        next_read: What goes wrong with the next read of a part; what is stored is right.
+        listing: How far a listing can be relied on.
+        is_log_away: Nobody knows what becomes of an append, and nothing can be read.
+    """
+
+    def __init__(self, appended: Callable[[int, bytes], None]) -> None:
+        super().__init__()
+        self.damaged: set[str] = set()
+        self.next_read: ReadFault | None = None
+        self.listing: Listing = "right"
+        self.is_log_away = False
+        self._appended = appended
+        self._entry_count = 0
+        self._deleted: list[str] = []
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        """Create an entry, however the answer is."""
+        if self.is_log_away:
+            raise UncertainError(errno.ETIMEDOUT, "no answer")
+        try:
+            return super().put_if_absent(path, data)
+        finally:
+            self._note_entries()
+
+    def arrive(self) -> None:
+        """Apply what is late."""
+        super().arrive()
+        self._note_entries()
+
+    def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Write a part, perhaps less than is said."""
+        data = b"".join(chunks)
+        super().write_new(path, [data])
+        if self.content[path] != data:
+            self.damaged.add(path)
+
+    def read(self, path: str) -> bytes:
+        """Read, perhaps not what is stored there."""
+        if self.is_log_away and path.startswith("log/"):
+            raise OSError(errno.ETIMEDOUT, "no answer", path)
+        data = super().read(path)
+        if not path.startswith("parts/") or self.next_read is None:
+            return data
+        fault, self.next_read = self.next_read, None
+        if fault == "flipped":
+            return bytes((data[0] ^ 1,)) + data[1:] if data else data
+        others = [one for one in self.parts if one != path]
+        return self.content[others[0]] if others else data
+
+    def delete(self, path: str) -> None:
+        """Delete."""
+        super().delete(path)
+        self._deleted.append(path)
+
+    def walk(self, path: str) -> Iterator[str]:
+        """List: it may miss what is there, and show what is gone (D5)."""
+        found = list(super().walk(path))
+        if self.listing == "misses objects":
+            return iter(found[::2])
+        if self.listing == "shows deleted objects":
+            return iter(found + [one for one in self._deleted if one.startswith(f"{path}/")])
+        return iter(found)
+
+    @property
+    def parts(self) -> list[str]:
+        """What parts there are."""
+        return [path for path in self.content if path.startswith("parts/")]
+
+    def rot(self, path: str) -> None:
+        """Let a stored part be another one from now on, for good."""
+        data = self.content[path]
+        self.content[path] = bytes((data[0] ^ 1,)) + data[1:] if data else b"?"
+        self.damaged.add(path)
+
+    def bring_log_back(self) -> None:
+        """The log can be used again."""
+        self.is_log_away = False
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; what is damaged stays so."""
+        self._faults.clear()
+        self.next_read = None
+        self.listing = "right"
+        self.bring_log_back()
+        self.arrive()
+
+    def _note_entries(self) -> None:
+        while (data := self.content.get(f"log/{self._entry_count + 1:020}.json")) is not None:
+            self._entry_count += 1
+            self._appended(self._entry_count, data)

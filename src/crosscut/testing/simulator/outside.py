@@ -1,0 +1,92 @@
+"""Calls of what is outside of every process, the store and the sinks: slow, hung, outliving who asks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from crosscut.errors import CrosscutError
+from crosscut.testing.simulator.network import Process
+from crosscut.testing.simulator.violation import Violation
+
+if TYPE_CHECKING:
+    from crosscut.testing.simulator.world import World
+
+Place = Literal["store", "sink"]
+Answer = Callable[[Any, Exception | None], None]
+
+
+class Outside:
+    """Where calls go that a process makes in its threads.
+
+    Attributes:
+        hangs: How long the next calls hang, by where they go.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store_factor = 1
+        self.hangs: dict[Place, deque[int]] = {"store": deque(), "sink": deque()}
+        self._hung: list[Callable[[], None]] = []
+
+    def call(self, place: Place, process: Process, work: Callable[[], Any], answer: Answer) -> None:
+        """Do `work` there, some time; then tell `process`. The request may outlive its sender."""
+        world = self._world
+
+        def due() -> None:
+            if not process.is_alive:
+                if world.coin():
+                    world.seen["request that outlived its sender"] += 1
+                    _attempt(work)
+                return
+            if process.is_paused and world.coin():
+                process.do(due)
+                return
+            result, error = _attempt(work)
+            process.do(lambda: answer(result, error))
+
+        delay_us = 10 + world.below(world.options.store_us)
+        if place == "store":
+            delay_us *= self._store_factor
+        if self.hangs[place]:
+            world.seen[f"hung call: {place}"] += 1
+            delay_us = self.hangs[place].popleft()
+        is_answered = False
+
+        def once() -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                due()
+
+        if delay_us > 1_000_000:
+            self._hung.append(once)
+        world.clock.after(delay_us, once)
+
+    def slow_store(self, factor: int, duration_us: int) -> None:
+        """Let the store take `factor` times as long for a while."""
+        self._store_factor = factor
+
+        def over() -> None:
+            self._store_factor = 1
+
+        self._world.clock.after(duration_us, over)
+
+    def heal(self) -> None:
+        """Everything answers again, also what has hung until now."""
+        self._store_factor = 1
+        for place in self.hangs:
+            self.hangs[place].clear()
+        hung, self._hung = self._hung, []
+        for once in hung:
+            self._world.clock.after(0, once)
+
+
+def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return work(), None
+    except Violation:
+        raise
+    except CrosscutError as error:
+        return None, error
