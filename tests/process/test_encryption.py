@@ -25,7 +25,7 @@ from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.encryption import JobCertificate, make_certificate
 from crosscut.runtime.task import Barrier, EndOfInput, Item
 from crosscut.settings import Settings
-from crosscut.spark.job import _checked_encryption
+from crosscut.spark.checks import checked_encryption
 from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
 
@@ -496,11 +496,11 @@ def test_a_key_that_would_travel_in_the_open_is_warned_of_or_refused(
 ) -> None:
     """S1: TLS is worth no more than the way its key takes; on loopback nobody can listen."""
     settings = Settings(encryption=encryption)
-    assert _checked_encryption(settings, spark, LOOPBACK) is (encryption == "on")
+    assert checked_encryption(settings, spark, LOOPBACK) is (encryption == "on")
     if encryption != "on":
-        assert _checked_encryption(settings, spark, "10.0.0.1") is False
+        assert checked_encryption(settings, spark, "10.0.0.1") is False
         return
     with pytest.warns(RuntimeWarning, match=r"spark\.ssl\.rpc\.enabled=true"):
-        assert _checked_encryption(settings, spark, "10.0.0.1") is True
+        assert checked_encryption(settings, spark, "10.0.0.1") is True
     with pytest.raises(SettingsError, match="the key travels through Spark"):
-        _checked_encryption(replace(settings, strict=True), spark, "10.0.0.1")
+        checked_encryption(replace(settings, strict=True), spark, "10.0.0.1")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
 import signal
-import socket
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any
@@ -30,26 +27,27 @@ from crosscut.errors import (
 )
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
-from crosscut.graph.specs import JobGraph
-from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import Split
-from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
-from crosscut.protocol.job import JobRules
-from crosscut.protocol.messages import FailureCause, SplitAssignment
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.messages import FailureCause
 from crosscut.runtime.connections import Credentials
 from crosscut.runtime.deployment import TaskRules
 from crosscut.runtime.driver import CoordinatorDriver
 from crosscut.runtime.encryption import make_certificate
 from crosscut.runtime.failpoints import Failpoints, armed
 from crosscut.runtime.invariants import InvariantChecker
-from crosscut.runtime.splits import split_as_json
 from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.runtime.worker import WorkerPlan
 from crosscut.settings import Settings
-from crosscut.spark.session import LOOPBACK, encrypts_traffic, is_local, slots, spark_context
+from crosscut.spark.checks import (
+    check_checkpoint_dir,
+    check_python,
+    checked_encryption,
+    checked_host,
+    checked_slots,
+)
+from crosscut.spark.rules import assignments, job_rules
+from crosscut.spark.session import LOOPBACK, is_local, spark_context
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -72,15 +70,11 @@ class Job:
         self._settings = settings
         self._context = context
         self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
-        self._host = _checked_host(settings, context)
-        self._is_encrypted = _checked_encryption(settings, context, self._host)
-        self._slots = _checked_slots(settings, context)
-        if settings.checkpoint_dir.startswith("memory:"):
-            raise SettingsError(
-                f"checkpoint_dir={settings.checkpoint_dir!r}: each worker process has a memory file system "
-                f"of its own; use a directory or an object store that all of them see"
-            )
-        _check_python(context)
+        self._host = checked_host(settings, context)
+        self._is_encrypted = checked_encryption(settings, context, self._host)
+        self._slots = checked_slots(settings, context)
+        check_checkpoint_dir(settings.checkpoint_dir)
+        check_python(context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
@@ -289,7 +283,7 @@ class Job:
         checker = InvariantChecker(self._invariants, self._graph, self._store, self._post)
         driver = CoordinatorDriver(
             name=self._name,
-            rules=_rules(
+            rules=job_rules(
                 self._graph,
                 settings,
                 self._slots,
@@ -298,7 +292,7 @@ class Job:
             store=self._store,
             credentials=credentials,
             supply=supply,
-            discover=lambda: _assignments(self._graph),
+            discover=lambda: assignments(self._graph),
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
         )
@@ -409,144 +403,8 @@ def _context_of(spark: Any) -> SparkContext:
     return context
 
 
-def _checked_slots(settings: Settings, context: SparkContext) -> int | None:
-    found = slots(context)
-    if found is not None and found < settings.parallelism:
-        raise SettingsError(
-            f"parallelism={settings.parallelism}, but Spark has {found} task slots in all "
-            f"({context.master}): each worker needs one for as long as the job runs; lower parallelism, or "
-            f"give Spark more cores (local mode: master 'local[{settings.parallelism},1000000]')"
-        )
-    master = context.master or ""
-    if is_local(context) and not master.startswith("local-cluster") and "," not in master:
-        raise SettingsError(
-            f"Spark's master is {master!r}, which allows a task one attempt only: a lost worker "
-            f"could not be replaced. Use 'local[{max(found or 0, settings.parallelism)},1000000]', or let "
-            f"flow.start make the session"
-        )
-    return found
-
-
-def _check_python(context: SparkContext) -> None:
-    """Refuse a local Spark that would run workers with the Python of another environment."""
-    found = shutil.which(context.pythonExec) or context.pythonExec
-    # Not resolved: in a virtual environment this is a link to an interpreter without its packages.
-    if is_local(context) and os.path.dirname(found) != os.path.dirname(sys.executable):
-        raise SettingsError(
-            f"Spark would run workers with {context.pythonExec!r}, expected this program's {sys.executable}: "
-            f"set PYSPARK_PYTHON to it before the SparkSession is made, or let flow.start make the session"
-        )
-
-
-def _checked_host(settings: Settings, context: SparkContext) -> str:
-    if settings.host is not None:
-        host = settings.host
-    elif is_local(context):
-        host = LOOPBACK
-    else:
-        host = context.getConf().get("spark.driver.host", None) or socket.gethostname()
-    try:
-        address = socket.gethostbyname(host)
-    except OSError as error:
-        raise SettingsError(f"host={host!r} can't be resolved: {error}") from error
-    if address.startswith("127."):
-        return address
-    if (context.getConf().get("spark.authenticate", None) or "false") != "true":
-        text = (
-            f"job secrets travel through Spark, but spark.authenticate is off and the driver listens on "
-            f"{address}: whoever can talk to this Spark can read them; set spark.authenticate=true"
-        )
-        if settings.strict:
-            raise SettingsError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
-    return address
-
-
-def _checked_encryption(settings: Settings, context: SparkContext, host: str) -> bool:
-    spark_encrypts = encrypts_traffic(context.getConf().get)
-    if settings.encryption == "auto":
-        return spark_encrypts
-    if settings.encryption == "on" and not spark_encrypts and not host.startswith("127."):
-        text = (
-            "encryption='on', but the key travels through Spark, whose own encryption is off: whoever can "
-            "read Spark's traffic can read it; set spark.ssl.rpc.enabled=true, or spark.authenticate=true "
-            "and spark.network.crypto.enabled=true"
-        )
-        if settings.strict:
-            raise SettingsError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
-    return settings.encryption == "on"
-
-
 def _absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url)
-
-
-def _assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
-    """Discover the splits of every source and deal them out, the heaviest first to the least loaded."""
-    assignments = []
-    for vertex in graph.vertices:
-        spec = vertex.source
-        if spec is None:
-            continue
-        shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
-        loads = [0] * graph.parallelism
-        found: Sequence[Split] = spec.source.splits(graph.parallelism)
-        for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
-            index = loads.index(min(loads))
-            shares[index].append(split)
-            loads[index] += max(split.weight, 1)
-        for index, share in enumerate(shares):
-            task = TaskId(VertexId(vertex.vertex_id), index)
-            assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
-    return tuple(assignments)
-
-
-def _rules(graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool) -> JobRules:
-    def tasks(is_wanted: Callable[[Any], bool]) -> frozenset[TaskId]:
-        return frozenset(
-            TaskId(VertexId(vertex.vertex_id), index)
-            for vertex in graph.vertices
-            if is_wanted(vertex)
-            for index in range(graph.parallelism)
-        )
-
-    milliseconds = settings.milliseconds
-    restart = settings.restart
-    return JobRules(
-        has_loops=any(edge.back_edge for edge in graph.edges),
-        identity=JobIdentity(
-            driver=secrets.token_hex(8),
-            new_lineage=Lineage(secrets.token_hex(8)),
-            fingerprint=graph.fingerprint,
-            parallelism=graph.parallelism,
-            max_parallelism=graph.max_parallelism,
-            description=f"{graph.name}, pid {os.getpid()} on {socket.gethostname()}",
-        ),
-        tasks=tasks(lambda vertex: True),
-        sources=tasks(lambda vertex: vertex.source is not None),
-        sinks=tasks(lambda vertex: vertex.sink is not None),
-        checkpoints=CheckpointRules(
-            periodic=settings.snapshot_kind()[0] != "none",
-            interval_ms=int(milliseconds("checkpoint_interval")),
-            timeout_ms=int(milliseconds("checkpoint_timeout")),
-            failures_max=settings.checkpoint_failures,
-            pause_ms=int(milliseconds("checkpoint_pause")),
-            in_flight_max=settings.checkpoints_in_flight,
-        ),
-        restart=RestartPolicy(
-            failures_max=restart.failures,
-            window_ms=restart.milliseconds("window"),
-            delay_ms=restart.milliseconds("delay"),
-            delay_step_ms=restart.milliseconds("delay_step"),
-            delay_max_ms=restart.milliseconds("delay_max"),
-        ),
-        retain=settings.retain,
-        heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
-        start_timeout_ms=int(milliseconds("start_timeout")),
-        slots=slot_count,
-        awaits_verdict=awaits_verdict,
-    )
 
 
 def _failure_text(name: str, cause: FailureCause) -> str:

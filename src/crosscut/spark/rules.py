@@ -1,0 +1,90 @@
+"""From a graph and settings to what the coordinator has to know."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import Lineage, TaskId, VertexId
+from crosscut.interfaces import Split
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.rules import JobRules
+from crosscut.runtime.splits import split_as_json
+from crosscut.settings import Settings
+
+
+def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
+    """Discover the splits of every source and deal them out, the heaviest first to the least loaded."""
+    assignments = []
+    for vertex in graph.vertices:
+        spec = vertex.source
+        if spec is None:
+            continue
+        shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
+        loads = [0] * graph.parallelism
+        found: Sequence[Split] = spec.source.splits(graph.parallelism)
+        for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
+            index = loads.index(min(loads))
+            shares[index].append(split)
+            loads[index] += max(split.weight, 1)
+        for index, share in enumerate(shares):
+            task = TaskId(VertexId(vertex.vertex_id), index)
+            assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
+    return tuple(assignments)
+
+
+def job_rules(
+    graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool
+) -> JobRules:
+    """Return the rules of a new driver of the job."""
+
+    def tasks(is_wanted: Callable[[Any], bool]) -> frozenset[TaskId]:
+        return frozenset(
+            TaskId(VertexId(vertex.vertex_id), index)
+            for vertex in graph.vertices
+            if is_wanted(vertex)
+            for index in range(graph.parallelism)
+        )
+
+    milliseconds = settings.milliseconds
+    restart = settings.restart
+    return JobRules(
+        has_loops=any(edge.back_edge for edge in graph.edges),
+        identity=JobIdentity(
+            driver=secrets.token_hex(8),
+            new_lineage=Lineage(secrets.token_hex(8)),
+            fingerprint=graph.fingerprint,
+            parallelism=graph.parallelism,
+            max_parallelism=graph.max_parallelism,
+            description=f"{graph.name}, pid {os.getpid()} on {socket.gethostname()}",
+        ),
+        tasks=tasks(lambda vertex: True),
+        sources=tasks(lambda vertex: vertex.source is not None),
+        sinks=tasks(lambda vertex: vertex.sink is not None),
+        checkpoints=CheckpointRules(
+            periodic=settings.snapshot_kind()[0] != "none",
+            interval_ms=int(milliseconds("checkpoint_interval")),
+            timeout_ms=int(milliseconds("checkpoint_timeout")),
+            failures_max=settings.checkpoint_failures,
+            pause_ms=int(milliseconds("checkpoint_pause")),
+            in_flight_max=settings.checkpoints_in_flight,
+        ),
+        restart=RestartPolicy(
+            failures_max=restart.failures,
+            window_ms=restart.milliseconds("window"),
+            delay_ms=restart.milliseconds("delay"),
+            delay_step_ms=restart.milliseconds("delay_step"),
+            delay_max_ms=restart.milliseconds("delay_max"),
+        ),
+        retain=settings.retain,
+        heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
+        start_timeout_ms=int(milliseconds("start_timeout")),
+        slots=slot_count,
+        awaits_verdict=awaits_verdict,
+    )
