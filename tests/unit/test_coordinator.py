@@ -785,6 +785,18 @@ def test_a_failure_while_stopping_ends_the_job_without_a_restart() -> None:
     assert talk.failed() == [*both(ShutDown("the job has stopped")), EndJob("stopped", cause)]
 
 
+def test_a_commit_that_fails_while_stopping_is_named_with_the_checkpoint_it_leaves_open() -> None:
+    """F7."""
+    talk = talk_in(Phase.STOPPING)
+    talk.acknowledge(1)
+    talk.hear(EntryAppended(2))
+    message = (
+        "checkpoint 1 is complete, but not all of its output is known to be committed (task out[0] failed: "
+        "bad record); the next start commits it"
+    )
+    assert talk.failed()[-1] == EndJob("stopped", FailureCause("Uncommitted", message))
+
+
 def test_a_stop_before_anything_runs_ends_at_once() -> None:
     assert Talk().hear(StopRequested()) == [EndJob("stopped")]
     assert talk_in(Phase.GATHERING).hear(StopRequested()) == [EndJob("stopped")]

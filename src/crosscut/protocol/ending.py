@@ -57,14 +57,14 @@ class Ending:
         """Whether nothing stands between the final checkpoint n and the end of the job."""
         return self.is_committed(n) and (self._judged >= n or not self._awaits_verdict)
 
-    def uncommitted(self, n: CheckpointId) -> FailureCause | None:
-        """Return what a job that stops now has to say of the output of n, if anything."""
+    def uncommitted(self, n: CheckpointId, why: str = "") -> FailureCause | None:
+        """Return what a job that stops now, because of `why`, has to say of the output of n, if anything."""
         if self.is_committed(n):
             return None
         return FailureCause(
             "Uncommitted",
-            f"checkpoint {n} is complete, but not all of its output is known to be committed; the next "
-            f"start commits it",
+            f"checkpoint {n} is complete, but not all of its output is known to be committed"
+            f"{f' ({why})' if why else ''}; the next start commits it",
         )
 
     def overdue(self, n: CheckpointId, timeout_ms: int) -> FailureCause:

@@ -450,9 +450,9 @@ class Coordinator(JobFacts):
     def _append_finished(self, n: CheckpointId) -> list[JobEffect]:
         return self._log.append(JobFinished(self.epoch, n))
 
-    def _uncommitted(self) -> FailureCause | None:
-        """What a job that stops now has to say of its output."""
-        return self._ending.uncommitted(self.completed.checkpoint_id) if self.completed else None
+    def _uncommitted(self, why: str = "") -> FailureCause | None:
+        """What a job that stops now, because of `why`, has to say of its output."""
+        return self._ending.uncommitted(self.completed.checkpoint_id, why) if self.completed else None
 
     def _failed(self, cause: FailureCause) -> list[JobEffect]:
         """A failure: go to the next epoch, or give the job up."""
@@ -461,7 +461,7 @@ class Coordinator(JobFacts):
             self.dropped["failure after the last commit"] += 1
             return []
         if self.phase is Phase.STOPPING:
-            return self._end("stopped", self._uncommitted() or cause)
+            return self._end("stopped", self._uncommitted(cause.message) or cause)
         forget, decision = self._failures.note(cause)
         if isinstance(decision, recovery.GiveUp):
             message = f"{decision.cause.message} (given up after {decision.why})"

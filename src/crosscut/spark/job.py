@@ -209,7 +209,9 @@ class Job:
     def stop(self, timeout: float | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.
 
-        If that checkpoint can't be completed within `checkpoint_timeout`, the job ends without it.
+        If that checkpoint can't be completed within `checkpoint_timeout`, the job ends without it. If it is
+        complete, but its output can't be committed, the job ends all the same; a RuntimeWarning names the
+        checkpoint, and the next start commits it.
 
         Args:
             timeout: Seconds to wait for the end; None: no limit.

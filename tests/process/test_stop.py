@@ -1,0 +1,103 @@
+"""A job that is stopped while its sink can't commit: nothing is taken back, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, pending_handles, until
+
+import crosscut as cc
+from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
+from crosscut.store.checkpoint_store import open_store
+
+
+@dataclass(frozen=True)
+class Unreachable(cc.Sink):
+    """`inner`, whose service takes no commit of some tasks while there is a file `broken`."""
+
+    inner: Any
+    broken: Path
+    tasks: frozenset[int]
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        broken = self.broken if context.task.index in self.tasks else None
+        return _UnreachableWriter(self.inner.writer(context), broken)
+
+
+class _UnreachableWriter(SinkWriter):
+    def __init__(self, inner: SinkWriter, broken: Path | None) -> None:
+        self._inner = inner
+        self._broken = broken
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._inner.recover(permit, handles)
+
+    def write(self, records: list[Any]) -> None:
+        self._inner.write(records)
+
+    def rotate(self, checkpoint_id: Any) -> Any:
+        return self._inner.rotate(checkpoint_id)
+
+    def prepare(self, transaction: Any) -> JSON:
+        return self._inner.prepare(transaction)
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        if self._broken is not None and self._broken.exists():
+            raise ConnectionError("the service is out of reach")
+        self._inner.commit(permit, handles)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@dataclass(frozen=True)
+class UnreachableJob(NumberedJob):
+    tasks: frozenset[int] = frozenset()
+
+    @property
+    def broken(self) -> Path:
+        return self.directory / "broken"
+
+    def sink(self) -> cc.Sink:
+        return Unreachable(super().sink(), self.broken, self.tasks)
+
+
+@pytest.mark.parametrize("tasks", [frozenset([1]), frozenset([0, 1])], ids=["one", "all"])
+def test_a_stop_whose_output_can_not_be_committed_says_so_and_the_next_start_commits_it(
+    tmp_path: Path, started: Any, tasks: frozenset[int]
+) -> None:
+    """F7, I9, I12, FLINK-26783: no restart from an older checkpoint; a warning names the open one."""
+    settings = {"checkpoint_interval": "1h", "commit_attempts": 2}
+    numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=tasks)
+    job = started(numbered)
+    until(lambda: job.progress()["records_read"] > 500, "records")
+    first = job.checkpoint(30)
+    until(lambda: len(list(numbered.out.glob("part-*"))) == 2, "its output")
+    read = job.progress()["records_read"]
+    until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
+    numbered.broken.touch()
+    with pytest.warns(RuntimeWarning) as caught:
+        assert job.stop(30)
+    assert job.status == "stopped"
+    (newest,) = [one for one in numbered.completed() if one.checkpoint_id > first.checkpoint_id]
+    (warning,) = [str(one.message) for one in caught]
+    assert f"checkpoint {newest.checkpoint_id} is complete, but not all of its output" in warning
+    assert "could not be committed in 2 attempts, the last one: ConnectionError: the service is" in warning
+    assert "the next start commits it" in warning
+    entries = [entry for _, entry in open_store(str(numbered.checkpoint_dir), create=False).entries()]
+    assert {entry.epoch for entry in entries} == {1}
+    numbered.check_nothing_is_visible_too_early()
+    finals = {handle["final"].rpartition("/")[2] for handle in pending_handles(newest)}
+    visible = {path.name for path in numbered.out.glob("part-*")}
+    assert len(finals - visible) == len(tasks)
+    numbered.broken.unlink()
+    numbered.open_gate()
+    again = started(numbered)
+    started.finish(again, numbered.check_nothing_is_visible_too_early)
+    assert finals <= {path.name for path in numbered.out.glob("part-*")}
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
