@@ -47,6 +47,7 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
+from crosscut.runtime.children import end_children, tie_children
 from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import WorkerLink, heartbeat_interval_s
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
@@ -466,10 +467,12 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
     # The young generation's default of 700 objects is a fraction of one batch.
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
+    tie_children()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
             runner.run(_run(plan, index, attempt))
     finally:
+        end_children()
         gc.set_threshold(*thresholds)
         gc.unfreeze()
         for number, handler in previous.items():
