@@ -203,16 +203,21 @@ def _dataclass_plan(kind: type) -> _Plan:
     if "type" in plans:
         raise InternalError(f"{name}.type: this name is taken by the tag that tells classes apart")
 
+    encoders = [(field, plan.encode) for field, plan in plans.items()]
+    decoders = [(field, plan.decode) for field, plan in plans.items()]
+
     def encode(value: Any) -> dict[str, Any]:
-        encoded = {field: plan.encode(getattr(value, field)) for field, plan in plans.items()}
-        return {"type": name, **encoded}
+        encoded: dict[str, Any] = {"type": name}
+        for field, convert in encoders:
+            encoded[field] = convert(getattr(value, field))
+        return encoded
 
     def decode(data: dict[str, Any]) -> Any:
         if len(data) != len(plans) + 1 or not plans.keys() <= data.keys():
             missing = sorted(plans.keys() - data.keys())
             unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
             raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
-        return kind(**{field: plan.decode(data[field]) for field, plan in plans.items()})
+        return kind(*[convert(data[field]) for field, convert in decoders])
 
     return _Plan(encode, decode)
 

@@ -46,8 +46,7 @@ IMPOSSIBLE = {
 
 TOO_RARE = {
     "drop: timeout of another alignment": "takes a barrier that one sender dropped and another did not, "
-    "overtaken in announcement, not in delivery, while the word of its abort is late; see "
-    "unit/test_switching.py",
+    "overtaken in announcement, not in delivery, while word of its abort is late; see unit/test_switching.py",
 }
 """What can happen, but not in so few worlds."""
 

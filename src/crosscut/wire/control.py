@@ -15,6 +15,8 @@ from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 
 Message = TypeVar("Message")
 
+_TO_TEXT = json.JSONEncoder(separators=(",", ":"))
+
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
 """What the coordinator accepts."""
 
@@ -30,7 +32,7 @@ def encode_control(message: WorkerMessage | CoordinatorMessage) -> bytes:
             connector that is not JSON. The message names it.
     """
     # Not orjson: it refuses lone surrogates, which file names (so positions) do contain.
-    return json.dumps(to_json(message), separators=(",", ":")).encode("ascii")
+    return _TO_TEXT.encode(to_json(message)).encode("ascii")
 
 
 def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -> Message:

@@ -40,5 +40,5 @@ def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
     if isinstance(dropped, Counter):
         yield dropped
     for part in parts.values() if depth else ():
-        if type(part).__module__.startswith("crosscut.protocol."):
+        if hasattr(part, "dropped"):
             yield from _counters(part, depth - 1)

@@ -42,7 +42,7 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job import Coordinator
+from crosscut.protocol.job import Coordinator, Phase
 from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -168,7 +168,9 @@ class VirtualDriver(Process):
         effects = self.coordinator.handle(event)
         if self.coordinator.phase is not phase:
             world.seen[f"phase: {self.coordinator.phase.name}"] += 1
-            world.drops.watch(self.coordinator)
+            if self.coordinator.phase in (Phase.RESTORING, Phase.ENDED):
+                # The machines of another epoch.
+                world.drops.watch(self.coordinator)
         if self.coordinator.completed is not completed and not isinstance(event, LogTailRead):
             world.passed(self, "driver.completed")
         if isinstance(event, MessageReceived) and isinstance(event.message, SnapshotAcknowledged):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +64,9 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = World
     options = replace(options, faults=tuple(plan[index] for index in kept))
     failure = ""
     world = make(options)
+    # As a worker: the young generation's default of 700 objects is a fraction of one step.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)
     try:
         world.run()
     except Violation as violation:
@@ -70,13 +74,15 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = World
     except CrosscutError as error:
         # A machine of the product was given something impossible, or says that it is broken.
         failure = f"{type(error).__name__}: {error}"
+    finally:
+        gc.set_threshold(*thresholds)
     return Life(
         options,
         failure,
         world.trace_hash,
         world.step_count,
         world.seen,
-        tuple(world.steps),
+        world.steps if failure else (),
         kept,
         len(plan),
     )
