@@ -70,7 +70,7 @@ def _draw(panel: Panel, axes: Any) -> None:
     axes.set_yscale(panel.y_scale)
     if panel.x_ticks:
         axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))
-        axes.minorticks_off()
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
