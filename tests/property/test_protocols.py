@@ -31,6 +31,7 @@ from crosscut.protocol.effects import (
     CaptureState,
     DeclineCheckpoint,
     DiscardSnapshot,
+    ExpediteBarrier,
     ForwardBarrier,
     OvertakeWithBarrier,
     ReportQuiet,
@@ -45,6 +46,7 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    BarrierDeparted,
     CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
@@ -133,6 +135,8 @@ class World:
         # What the coordinator has said and the task has not heard yet, and what a task waits for.
         self.words: dict[TaskId, deque[TaskEvent]] = defaultdict(deque)
         self.timers: list[tuple[TaskId, CheckpointId]] = []
+        # What is logged for them from now on is in no snapshot.
+        self.sealed: set[tuple[TaskId, CheckpointId]] = set()
         self.storing: list[tuple[TaskId, CheckpointId]] = []
         self.under_way: dict[CheckpointId, set[TaskId]] = {}
         self.quiet: dict[CheckpointId, set[TaskId]] = defaultdict(set)
@@ -143,6 +147,8 @@ class World:
         self.delivered_before: dict[tuple[CheckpointId, ChannelId], list[int]] = {}
         self.received_log: dict[tuple[CheckpointId, ChannelId], list[int]] = defaultdict(list)
         self.overtaken_log: dict[tuple[CheckpointId, ChannelId], list[int]] = defaultdict(list)
+        # Records that a barrier has overtaken after it had been forwarded behind them.
+        self.expedited = 0
 
     def run(self) -> World:
         for _ in range(STEPS_MAX):
@@ -172,7 +178,7 @@ class World:
             yield lambda snapshot=snapshot: self.stored(snapshot)  # type: ignore[misc]
         for channel, state in self.channels.items():
             if state.unsent:
-                yield lambda state=state: state.wire.append(state.unsent.popleft())  # type: ignore[misc]
+                yield lambda channel=channel: self.send(channel)  # type: ignore[misc]
             if state.wire:
                 yield lambda channel=channel: self.arrive(channel)  # type: ignore[misc]
             if state.queue and not self.machines[channel.target].is_blocked(channel):
@@ -212,6 +218,16 @@ class World:
             state.sent.append(self.next_record)
             self.next_record += 1
 
+    def send(self, channel: ChannelId) -> None:
+        state = self.channels[channel]
+        state.wire.append(state.unsent.popleft())
+        self.note_departures(channel.source)
+
+    def note_departures(self, one: TaskId) -> None:
+        for n in self.machines[one].departing:
+            if not any(-n in self.channels[channel].unsent for channel in self.outputs[one]):
+                self.handle(one, BarrierDeparted(n))
+
     def arrive(self, channel: ChannelId) -> None:
         state, machine = self.channels[channel], self.machines[channel.target]
         item = state.wire.popleft()
@@ -247,6 +263,8 @@ class World:
 
     def handle(self, one: TaskId, event: TaskEvent) -> None:
         self.perform(one, self.machines[one].handle(event))
+        if not self.outputs[one]:
+            self.note_departures(one)
 
     def perform(self, one: TaskId, effects: list[TaskEffect]) -> None:
         for effect in effects:
@@ -265,11 +283,15 @@ class World:
                         self.overtaken_log[n, channel] += [item for item in unsent if item > 0]
                         older = next((at for at, item in enumerate(unsent) if item > 0), len(unsent))
                         unsent.insert(older, -n)
+                case ExpediteBarrier(n):
+                    for channel in self.outputs[one]:
+                        self.expedite(n, channel)
                 case StartLog(n, channels):
                     for channel in channels:
                         self.log_queue(n, channel)
                 case StoreSnapshot(n):
                     self.storing.append((one, n))
+                    self.sealed.add((one, n))
                 case AcknowledgeSnapshot(n):
                     self.acknowledged(one, n)
                 case DeclineCheckpoint(n):
@@ -285,6 +307,17 @@ class World:
                     pass
                 case _:
                     assert_never(effect)
+
+    def expedite(self, n: CheckpointId, channel: ChannelId) -> None:
+        unsent = self.channels[channel].unsent
+        if -n in unsent:
+            position = unsent.index(-n)
+            passed = [item for at, item in enumerate(unsent) if at < position]
+            if (channel.source, n) not in self.sealed:
+                self.overtaken_log[n, channel] += [item for item in passed if item > 0]
+            unsent.remove(-n)
+            unsent.insert(next((at for at, item in enumerate(passed) if item > 0), len(passed)), -n)
+            self.expedited += sum(item > 0 for item in passed)
 
     def log_queue(self, n: CheckpointId, channel: ChannelId) -> None:
         queue = self.channels[channel].queue
@@ -395,6 +428,14 @@ def test_channels_hold_records_in_every_way_that_there_is() -> None:
     assert any(any(one.received_log.values()) for one in looped)
 
 
+def test_barriers_are_expedited_and_records_overtaken_by_that() -> None:
+    worlds = [
+        World(s, AlignedThenUnaligned, "shuffle", checkpoints=4, at_once=2, aborts=False).run()
+        for s in range(50)
+    ]
+    assert any(one.expedited for one in worlds)
+
+
 class LogsNothing(AlignedBarriers):
     def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
         return ()
@@ -410,11 +451,22 @@ class NeverBlocksABackEdge(AlignedBarriers):
 class ForwardsBehindItsOutput(UnalignedBarriers):
     """Logs what its barrier did not overtake."""
 
-    def _forward(self, checkpoint_id: CheckpointId) -> TaskEffect:
-        return ForwardBarrier(checkpoint_id)
+    def _forward(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        return [ForwardBarrier(checkpoint_id)]
 
     def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
         return ()
+
+
+class StoresBeforeItsBarrierHasLeft(AlignedThenUnaligned):
+    """What the barrier overtakes afterwards is in no snapshot."""
+
+    def _store(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        return AlignedBarriers._store(self, checkpoint_id)
+
+    def _departed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        self._departing.remove(checkpoint_id)
+        return []
 
 
 @pytest.mark.parametrize(
@@ -423,6 +475,7 @@ class ForwardsBehindItsOutput(UnalignedBarriers):
         (LogsNothing, "loop"),
         (NeverBlocksABackEdge, "crossed loop"),
         (ForwardsBehindItsOutput, "shuffle"),
+        (StoresBeforeItsBarrierHasLeft, "shuffle"),
         (AtLeastOnceBarriers, "shuffle"),
     ],
 )

@@ -2,12 +2,16 @@
 
 import pytest
 
+from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.effects import (
+    AcknowledgeSnapshot,
     BlockChannel,
     CaptureState,
     DeclineCheckpoint,
     DiscardSnapshot,
+    ExpediteBarrier,
     ForwardBarrier,
     OvertakeWithBarrier,
     StartAlignmentTimer,
@@ -21,8 +25,10 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    BarrierDeparted,
     CheckpointAborted,
     CheckpointTriggered,
+    SnapshotStored,
     TaskEvent,
 )
 from crosscut.protocol.switching import AlignedThenUnaligned
@@ -46,6 +52,7 @@ def after(machine: AlignedThenUnaligned, *events: TaskEvent) -> list[TaskEffect]
 
 def test_each_checkpoint_starts_aligned() -> None:
     machine = join(A, B)
+    after(machine, BarrierAnnounced(A, N1), BarrierAnnounced(B, N1))
     assert machine.handle(BarrierArrived(A, N1)) == [BlockChannel(A)]
     assert machine.is_blocked(A)
     assert not machine.takes_on_arrival(B, N1)
@@ -54,15 +61,6 @@ def test_each_checkpoint_starts_aligned() -> None:
         CaptureState(N1),
         ForwardBarrier(N1),
         UnblockChannels((A, B)),
-        StoreSnapshot(N1),
-    ]
-
-
-def test_a_source_sends_its_barrier_behind_what_it_has_sent() -> None:
-    assert join().handle(CheckpointTriggered(N1)) == [
-        CaptureState(N1),
-        ForwardBarrier(N1),
-        StoreSnapshot(N1),
     ]
 
 
@@ -112,7 +110,7 @@ def test_a_back_edge_that_owes_the_barrier_is_logged_like_the_others() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        (BarrierArrived(A, N1), BarrierArrived(B, N1)),
+        (BarrierArrived(A, N1), BarrierArrived(B, N1), BarrierDeparted(N1)),
         (BarrierArrived(A, N1), CheckpointAborted(N1)),
         (CheckpointAborted(N1),),
         (BarrierArrived(A, N1), AlignmentTimedOut(N1)),
@@ -125,11 +123,17 @@ def test_a_timeout_after_the_alignment_means_nothing(before: tuple[TaskEvent, ..
     assert machine.dropped["alignment over before its timeout"] == 1
 
 
-def test_a_timeout_of_a_later_checkpoint_does_not_touch_the_alignment_of_this_one() -> None:
+def test_a_timeout_of_a_later_checkpoint_ends_the_alignment_of_an_older_one() -> None:
+    """The older one had no timer, since the newer barrier was seen first: an input has passed it over."""
     machine = join(A, B)
-    assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N2)) == []
-    assert machine.aligning == N1
-    assert machine.dropped == {"timeout of another alignment": 1}
+    after(machine, BarrierAnnounced(B, N2), BarrierAnnounced(A, N1), BarrierArrived(A, N1))
+    assert machine.handle(AlignmentTimedOut(N2)) == [
+        UnblockChannels((A,)),
+        DeclineCheckpoint(N1, "superseded by the timeout of barrier 2"),
+        CaptureState(N2),
+        OvertakeWithBarrier(N2),
+        StartLog(N2, (A, B)),
+    ]
 
 
 def test_the_next_checkpoint_starts_aligned_again() -> None:
@@ -153,3 +157,91 @@ def test_an_abort_after_the_switch_discards() -> None:
         DiscardSnapshot(N1)
     ]
     assert machine.handle(BarrierArrived(B, N1)) == []
+
+
+# Until the barrier has left.
+
+
+def captured(*inputs: ChannelId) -> AlignedThenUnaligned:
+    """Return a machine that has captured for 1 in its turn, and whose barrier has not left yet."""
+    machine = join(*inputs)
+    for one in inputs:
+        if one != L:
+            machine.handle(BarrierAnnounced(one, N1))
+            machine.handle(BarrierArrived(one, N1))
+    assert machine.departing == (N1,)
+    return machine
+
+
+def test_the_snapshot_is_stored_when_its_barrier_has_left() -> None:
+    machine = captured(A, B)
+    assert machine.handle(BarrierDeparted(N1)) == [StoreSnapshot(N1)]
+    assert machine.departing == ()
+
+
+def test_a_barrier_that_has_not_left_in_time_is_expedited_and_then_the_snapshot_is_whole() -> None:
+    machine = captured(A, B)
+    assert machine.handle(AlignmentTimedOut(N1)) == [ExpediteBarrier(N1), StoreSnapshot(N1)]
+    assert machine.departing == ()
+    assert machine.handle(SnapshotStored(N1)) == [AcknowledgeSnapshot(N1)]
+
+
+def test_the_clock_of_a_source_starts_at_its_trigger() -> None:
+    machine = join()
+    assert machine.handle(CheckpointTriggered(N1)) == [
+        CaptureState(N1),
+        ForwardBarrier(N1),
+        StartAlignmentTimer(N1),
+    ]
+    assert machine.handle(AlignmentTimedOut(N1)) == [ExpediteBarrier(N1), StoreSnapshot(N1)]
+
+
+def test_a_log_and_the_departure_are_both_waited_for_in_either_order() -> None:
+    machine = captured(A, L)
+    assert machine.handle(BarrierDeparted(N1)) == []
+    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    machine = captured(A, L)
+    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L)]
+    assert machine.handle(BarrierDeparted(N1)) == [StoreSnapshot(N1)]
+    machine = captured(A, L)
+    assert machine.handle(AlignmentTimedOut(N1)) == [ExpediteBarrier(N1)]
+    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+
+
+def test_a_barrier_that_overtook_has_left() -> None:
+    machine = join(A, B)
+    after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1))
+    assert machine.departing == ()
+
+
+def test_an_abort_before_the_departure_discards() -> None:
+    machine = captured(A, L)
+    assert machine.handle(CheckpointAborted(N1)) == [DiscardSnapshot(N1)]
+    assert (machine.departing, machine.logging(L)) == ((), ())
+    assert machine.handle(AlignmentTimedOut(N1)) == []
+    assert machine.handle(BarrierArrived(L, N1)) == []
+
+
+def test_a_log_that_is_given_up_waits_for_no_departure() -> None:
+    machine = captured(A, L)
+    assert machine.handle(BarrierArrived(L, N2))[:2] == [
+        DiscardSnapshot(N1),
+        DeclineCheckpoint(N1, f"superseded by barrier 2 on {L}"),
+    ]
+    assert machine.departing == ()
+
+
+def test_several_barriers_may_be_on_their_way_out() -> None:
+    machine = captured(A, B)
+    after(machine, BarrierArrived(A, N2), BarrierArrived(B, N2))
+    assert machine.departing == (N1, N2)
+    assert machine.handle(BarrierDeparted(N2)) == [StoreSnapshot(N2)]
+    assert machine.handle(BarrierDeparted(N1)) == [StoreSnapshot(N1)]
+
+
+def test_a_departure_that_nobody_waits_for_is_impossible() -> None:
+    machine = join(A, B)
+    with pytest.raises(ProtocolError):
+        machine.handle(BarrierDeparted(N1))
+    with pytest.raises(ProtocolError):
+        AlignedBarriers((A, B)).handle(BarrierDeparted(N1))

@@ -84,7 +84,7 @@ class AlignedBarriers(SnapshotProtocol):
         self._delivered.add(channel)
         effects.append(BlockChannel(channel))
         if self._regular <= self._delivered:
-            effects += [CaptureState(checkpoint_id), self._forward(checkpoint_id)]
+            effects += [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
             owing = self._back_edges - self._delivered
             effects += self._end_alignment()
             effects += self._log(checkpoint_id, owing) if owing else self._store(checkpoint_id)

@@ -56,7 +56,7 @@ class AtLeastOnceBarriers(SnapshotProtocol):
         effects += self._give_up(older, channel, checkpoint_id)
         del self._delivered[checkpoint_id]
         self._pass(checkpoint_id)
-        effects += [CaptureState(checkpoint_id), self._forward(checkpoint_id)]
+        effects += [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
         owing = self._back_edges - delivered
         return effects + (self._log(checkpoint_id, owing) if owing else self._store(checkpoint_id))
 

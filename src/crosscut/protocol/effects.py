@@ -52,6 +52,14 @@ class OvertakeWithBarrier:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpediteBarrier:
+    """Where barrier n, which was forwarded, still waits in an output, move it ahead of what waits before
+    it; log what it then has overtaken."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class StartLog:
     """From the capture on, keep what `channels` hold and get for the snapshot of n, each until its log
     is stopped; a barrier n that already waits in one of them has arrived."""
@@ -109,8 +117,8 @@ class ReportQuiet:
 
 
 TaskEffect = (
-    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | StartLog
-    | StopLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
+    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | ExpediteBarrier
+    | StartLog | StopLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
     | DeclineCheckpoint | ReportQuiet
 )  # fmt: skip
 

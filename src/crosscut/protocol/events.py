@@ -50,6 +50,13 @@ class AlignmentTimedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class BarrierDeparted:
+    """Barrier n, which was forwarded, has left this process on every output."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotStored:
     """Everything of this task's snapshot at barrier n is durable."""
 
@@ -79,8 +86,8 @@ class SourcesResumed:
 
 
 TaskEvent = (
-    BarrierArrived | BarrierAnnounced | CheckpointTriggered | CheckpointAborted | AlignmentTimedOut
-    | SnapshotStored | SnapshotFailed | CaptureAllowed | SourcesResumed
+    BarrierArrived | BarrierAnnounced | BarrierDeparted | CheckpointTriggered | CheckpointAborted
+    | AlignmentTimedOut | SnapshotStored | SnapshotFailed | CaptureAllowed | SourcesResumed
 )  # fmt: skip
 
 # To the committer of one sink task.

@@ -85,7 +85,7 @@ class HaltingBarriers(SnapshotProtocol):
         self._end_draining()
         self._halted = checkpoint_id
         self._is_captured = False
-        return [self._forward(checkpoint_id), ReportQuiet(checkpoint_id)]
+        return [*self._forward(checkpoint_id), ReportQuiet(checkpoint_id)]
 
     def _capture_allowed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         if checkpoint_id != self._halted or self._is_captured:

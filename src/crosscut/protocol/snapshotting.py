@@ -29,6 +29,7 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    BarrierDeparted,
     CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
@@ -85,6 +86,11 @@ class SnapshotProtocol(ABC):
         """The checkpoint whose barrier has come on some inputs and for which nothing is captured yet."""
         return None
 
+    @property
+    def departing(self) -> tuple[CheckpointId, ...]:
+        """The forwarded barriers of which it has to be told when they have left on every output."""
+        return ()
+
     def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
         """Return the checkpoints whose snapshot has to hold what `channel` delivers now."""
         if not self._logging:
@@ -106,6 +112,8 @@ class SnapshotProtocol(ABC):
                 return self._barrier_arrived(channel, checkpoint_id)
             case BarrierAnnounced(channel, checkpoint_id):
                 return self._barrier_announced(channel, checkpoint_id)
+            case BarrierDeparted(checkpoint_id):
+                return self._departed(checkpoint_id)
             case CheckpointTriggered(checkpoint_id):
                 return self._triggered(checkpoint_id)
             case CheckpointAborted(checkpoint_id):
@@ -129,6 +137,9 @@ class SnapshotProtocol(ABC):
     def _barrier_announced(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         return []
 
+    def _departed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        raise ProtocolError(f"barrier {checkpoint_id} departed, which nobody waits for")
+
     def _timed_out(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         raise ProtocolError(f"alignment {checkpoint_id} timed out in a protocol that has no such timer")
 
@@ -145,10 +156,11 @@ class SnapshotProtocol(ABC):
             self.dropped["obsolete trigger"] += 1
             return []
         self._pass(checkpoint_id)
-        return [CaptureState(checkpoint_id), self._forward(checkpoint_id), *self._store(checkpoint_id)]
+        effects: list[TaskEffect] = [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
+        return [*effects, *self._store(checkpoint_id)]
 
-    def _forward(self, checkpoint_id: CheckpointId) -> TaskEffect:
-        return ForwardBarrier(checkpoint_id)
+    def _forward(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        return [ForwardBarrier(checkpoint_id)]
 
     def _aborted(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         if checkpoint_id in self._storing or checkpoint_id in self._logging:

@@ -38,8 +38,8 @@ class UnalignedBarriers(SnapshotProtocol):
     def is_blocked(self, channel: ChannelId) -> bool:
         return False
 
-    def _forward(self, checkpoint_id: CheckpointId) -> TaskEffect:
-        return OvertakeWithBarrier(checkpoint_id)
+    def _forward(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
+        return [OvertakeWithBarrier(checkpoint_id)]
 
     def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         effects = self._give_up_logs(channel, checkpoint_id)
@@ -50,6 +50,6 @@ class UnalignedBarriers(SnapshotProtocol):
             return effects
         # The first barrier n.
         self._pass(checkpoint_id)
-        effects += [CaptureState(checkpoint_id), self._forward(checkpoint_id)]
+        effects += [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
         effects += self._log(checkpoint_id, frozenset(self._inputs))
         return [*effects, *self._logged(channel, checkpoint_id)]

@@ -137,21 +137,24 @@ class TaskRunner:
     def drain(self, elapsed_us: int = 0) -> None:
         """Carry out what stands in the task's outlets: background work, then output, then words."""
         task = self.task
-        if task.jobs:
-            jobs, task.jobs = task.jobs, []
-            for job in jobs:
-                self.background.start(job, elapsed_us)
-        if task.outbox:
-            outbox, task.outbox = task.outbox, []
-            for channel, item in outbox:
-                self._pool.send(self, channel, item)
-        for channel in tuple(self.clogged):
-            # A barrier may have overtaken what waits there.
-            self._pool.unclog(self, channel)
-        if task.messages:
-            messages, task.messages = task.messages, []
-            for message in messages:
-                self._pool.report(message)
+        is_new = True
+        while is_new:
+            if task.jobs:
+                jobs, task.jobs = task.jobs, []
+                for job in jobs:
+                    self.background.start(job, elapsed_us)
+            if task.outbox:
+                outbox, task.outbox = task.outbox, []
+                for channel, item in outbox:
+                    self._pool.send(self, channel, item)
+            for channel in tuple(self.clogged):
+                # A barrier may have overtaken what waits there.
+                self._pool.unclog(self, channel)
+            if task.messages:
+                messages, task.messages = task.messages, []
+                for message in messages:
+                    self._pool.report(message)
+            is_new = task.note_departures()
 
 
 class TaskPool:
@@ -339,7 +342,7 @@ class TaskPool:
         """The connection of an output takes more again."""
         for runner in self._runners:
             if channel in runner.clogged:
-                self.unclog(runner, channel)
+                runner.drain()
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
         """Let the sender of an input go on, or make it wait, by how much of it is still in memory."""

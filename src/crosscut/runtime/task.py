@@ -30,6 +30,7 @@ from crosscut.protocol.effects import (
     CommitTransactions,
     DeclineCheckpoint,
     DiscardSnapshot,
+    ExpediteBarrier,
     FailTask,
     ForwardBarrier,
     OvertakeWithBarrier,
@@ -45,6 +46,7 @@ from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierAnnounced,
     BarrierArrived,
+    BarrierDeparted,
     CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
@@ -374,6 +376,21 @@ class Task:
             self._run_ending()
         self._perform(self._protocol.handle(AlignmentTimedOut(checkpoint_id)))
 
+    def note_departures(self) -> bool:
+        """Barriers may have left: to be called when the outbox is empty, or something of `unsent` was sent.
+
+        Returns:
+            Whether one has: there may be something in the outlets again.
+        """
+        departing = self._protocol.departing
+        if not departing:
+            return False
+        waiting = {item for items in self.unsent.values() for item in items if isinstance(item, Barrier)}
+        departed = [n for n in departing if Barrier(n) not in waiting]
+        for n in departed:
+            self._perform(self._protocol.handle(BarrierDeparted(n)))
+        return bool(departed)
+
     def close_loops(self) -> None:
         """The coordinator has found every loop empty, for good: their back edges have ended."""
         for channel in sorted(self._back_edges):
@@ -534,6 +551,9 @@ class Task:
                     self._send_to_all(Barrier(checkpoint_id))
                 case OvertakeWithBarrier(checkpoint_id):
                     self._overtake(checkpoint_id)
+                case ExpediteBarrier(checkpoint_id):
+                    self._expedite(checkpoint_id)
+                    self.jobs.append(NotePause(checkpoint_id))
                 case StartLog(checkpoint_id, channels):
                     self._start_log(checkpoint_id, channels)
                 case StopLog():
@@ -584,21 +604,33 @@ class Task:
         leaving: dict[ChannelId, list[Item]] = {}
         for channel, item in outbox:
             leaving.setdefault(channel, []).append(item)
-        for output in self.outputs:
-            for channel in output.channels:
-                waiting = self.unsent[channel]
-                items = [*waiting, *leaving.get(channel, ())]
-                for item in items:
-                    if isinstance(item, Batch):
-                        self._log(n, channel, item, by_sender=True)
-                # Behind older barriers, which have overtaken the same records.
-                older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
-                items.insert(older, Barrier(n))
-                if waiting:
-                    waiting.clear()
-                    waiting.extend(items)
-                else:
-                    self.outbox += [(channel, item) for item in items]
+        for channel, waiting in self.unsent.items():
+            items = self._led_by_barrier(n, channel, [*waiting, *leaving.get(channel, ())])
+            if waiting:
+                waiting.clear()
+                waiting.extend(items)
+            else:
+                self.outbox += [(channel, item) for item in items]
+
+    def _expedite(self, n: CheckpointId) -> None:
+        """Move barrier n ahead of what it was sent behind and still waits behind, and log that."""
+        barrier = Barrier(n)
+        for channel, waiting in self.unsent.items():
+            if barrier in waiting:
+                items = list(waiting)
+                position = items.index(barrier)
+                waiting.clear()
+                waiting.extend(self._led_by_barrier(n, channel, items[:position]))
+                waiting.extend(items[position + 1 :])
+
+    def _led_by_barrier(self, n: CheckpointId, channel: ChannelId, items: list[Item]) -> list[Item]:
+        """Log `items`, and return them behind barrier n."""
+        for item in items:
+            if isinstance(item, Batch):
+                self._log(n, channel, item, by_sender=True)
+        # It stays behind older barriers, which have overtaken the same records.
+        older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
+        return [*items[:older], Barrier(n), *items[older:]]
 
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         if self._ending is not None:

@@ -316,6 +316,13 @@ class ExploredTask:
     def transmit(self, channel: int) -> None:
         """The channel takes the next item."""
         self.sends.append((channel, self.unsent[channel].pop(0)))
+        self.note_departures()
+
+    def note_departures(self) -> None:
+        """Tell of the barriers that have left on every output."""
+        for n in self.machine.departing:
+            if not any(-n in waiting for waiting in self.unsent.values()):
+                self.tell(on.BarrierDeparted(n))
 
     def forward_end(self) -> None:
         self.is_end_forwarded = True
@@ -343,6 +350,8 @@ class ExploredTask:
         self.protocol, effects = self.place.protocols.step(self.protocol, event)
         for effect in effects:
             self.perform(effect)
+        if not self.place.outputs:
+            self.note_departures()
 
     def perform(self, effect: do.TaskEffect) -> None:
         """Carry out one effect, as `crosscut.runtime.task.Task` does."""
@@ -360,6 +369,9 @@ class ExploredTask:
             case do.OvertakeWithBarrier(n):
                 for channel in self.place.outputs:
                     self.overtake(channel, n)
+            case do.ExpediteBarrier(n):
+                for channel in self.place.outputs:
+                    self.expedite(channel, n)
             case do.StartLog(n, channels):
                 for one in channels:
                     self.start_log(n, one.edge)
@@ -402,6 +414,15 @@ class ExploredTask:
                 self.log(n, channel, item, by_sender=True)
         older = next((i for i, item in enumerate(waiting) if item >= 0), len(waiting))
         waiting.insert(older, -n)
+
+    def expedite(self, channel: int, n: int) -> None:
+        """Move barrier n ahead of what it waits behind, and log that."""
+        waiting = self.unsent[channel]
+        if -n in waiting:
+            position = waiting.index(-n)
+            self.unsent[channel] = waiting[:position]
+            self.overtake(channel, n)
+            self.unsent[channel] += waiting[position + 1 :]
 
     def path(self, n: int) -> str:
         return f"parts/{n}/{self.place.task_id.vertex}-{self.place.index}-{self.epoch}-ab"

@@ -264,7 +264,7 @@ class VirtualPool:
         """The connection of an output takes more again."""
         for runner in self.runners:
             if channel in runner.clogged:
-                self._send_waiting(runner, channel)
+                self.drain(runner)
 
     def _consumed(self, task: Task, channel: ChannelId) -> None:
         queued = task.queued(channel)
@@ -368,6 +368,8 @@ class VirtualPool:
             messages, task.messages = task.messages, []
             for message in messages:
                 self._worker.say(message)
+        if task.note_departures():
+            self.drain(runner)
 
     # Background work.
 
