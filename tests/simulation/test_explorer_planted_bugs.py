@@ -29,8 +29,9 @@ from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import graph
+from crosscut.testing.explorer.items import END
 from crosscut.testing.explorer.search import explore
-from crosscut.testing.explorer.tasks import END, Captured, ExploredTask
+from crosscut.testing.explorer.tasks import Captured, ExploredTask
 from crosscut.testing.explorer.world import Make, World
 
 STATES_MAX = 400_000

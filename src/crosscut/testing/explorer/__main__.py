@@ -24,12 +24,13 @@ def main() -> int:
     parser.add_argument("--in-flight", type=int, default=1, help="checkpoints under way at once")
     parser.add_argument("--states-max", type=int, default=10_000_000)
     parser.add_argument("--slow-control", action="store_true", help="messages to the coordinator take time")
+    parser.add_argument("--every-order", action="store_true", help="no reduction")
     for name in Faults._fields:
         parser.add_argument(f"--{name}", type=int, default=0)
     asked = parser.parse_args()
     faults = Faults(**{name: getattr(asked, name) for name in Faults._fields})
     bounds = Bounds(asked.checkpoints, faults, in_flight=asked.in_flight, slow_control=asked.slow_control)
-    world = World(graph(asked.graph, asked.records), asked.protocol, bounds)
+    world = World(graph(asked.graph, asked.records), asked.protocol, bounds, is_reduced=not asked.every_order)
     found = explore(world, asked.states_max)
     whole = "all" if found.is_complete else "the first"
     sys.stdout.write(

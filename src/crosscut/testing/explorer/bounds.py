@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
+
+from crosscut.testing.explorer.machines import Numbers
 
 
 class Faults(NamedTuple):
@@ -47,3 +50,66 @@ class Bounds:
     in_flight: int = 1
     retain: int = 1
     slow_control: bool = False
+
+
+class Cost(IntEnum):
+    """What a step takes out of the budget."""
+
+    NOTHING = 0
+    CHECKPOINT = 1
+    CRASH = 2
+    ZOMBIE = 3
+    DRIVER = 4
+    SECOND_DRIVER = 5
+    UNKNOWN = 6
+    TIMEOUT = 7
+    FAILURE = 8
+    REPEAT = 9
+
+
+SPENT: dict[Cost, tuple[str, ...]] = {
+    Cost.NOTHING: (),
+    Cost.CHECKPOINT: ("checkpoints",),
+    Cost.CRASH: ("crashes",),
+    Cost.ZOMBIE: ("crashes", "zombies"),
+    Cost.DRIVER: ("drivers",),
+    Cost.SECOND_DRIVER: ("drivers", "zombies"),
+    Cost.UNKNOWN: ("unknown",),
+    Cost.TIMEOUT: ("timeouts",),
+    Cost.FAILURE: ("failures",),
+    Cost.REPEAT: ("repeats",),
+}
+
+
+class Budgets:
+    """What is left of the bounds, by number."""
+
+    def __init__(self) -> None:
+        self._budgets: Numbers[tuple[Faults, int]] = Numbers()
+        self._after: list[list[int]] = []
+
+    def number(self, bounds: Bounds) -> int:
+        """Return the whole budget."""
+        return self._budgets.number((bounds.faults, bounds.checkpoints))
+
+    def faults(self, budget: int) -> Faults:
+        """Return what may still go wrong."""
+        return self._budgets.values[budget][0]
+
+    def after(self, budget: int) -> list[int]:
+        """Return what is left of a budget by what is taken out of it, -1 if it does not allow that."""
+        known = self._after
+        while len(known) <= budget:
+            faults, checkpoints = self._budgets.values[len(known)]
+            row: list[int] = []
+            known.append(row)
+            for cost in Cost:
+                left = {**faults._asdict(), "checkpoints": checkpoints}
+                for name in SPENT[cost]:
+                    left[name] -= 1
+                if min(left.values()) < 0:
+                    row.append(-1)
+                else:
+                    fewer = left.pop("checkpoints")
+                    row.append(self._budgets.number((Faults(**left), fewer)))
+        return known[budget]

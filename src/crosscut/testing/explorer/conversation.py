@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, EpochClaimed, JobFinished
 from crosscut.testing.explorer.graphs import times
+from crosscut.testing.explorer.items import END, record_of
 from crosscut.testing.explorer.search import Found
-from crosscut.testing.explorer.tasks import END, Step, record_of
+from crosscut.testing.explorer.task_table import Step
 from crosscut.testing.explorer.world import State, World
 
 
@@ -31,17 +32,17 @@ def _said(world: World, before: State, step: Step) -> str:
             detail = f" {step.action.kind}"
         return f"{zombie}driver: {step.name}{detail}"
     task = world.graph.tasks[step.who].vertex
-    side = before[4] if step.is_zombie else before[3]
+    side = world.sides.values[before[5] if step.is_zombie and before[5] else before[4]]
     match step.action:
         case ("process", int(channel)):
-            value = world.tables[step.who].value(side[2 + step.who])
+            value = world.tables[step.who].value(side[1 + step.who])
             queues = dict(zip(world.places[step.who].inputs, value.queues, strict=True)) if value else {}
             source = world.graph.tasks[world.graph.channels[channel][0]].vertex
             items = queues.get(channel, ())
             what = _item(world, items[0]) if items else "an item"
             return f"{zombie}{task}: takes {what} from {source}"
         case ("transmit", int(channel)):
-            value = world.tables[step.who].value(side[2 + step.who])
+            value = world.tables[step.who].value(side[1 + step.who])
             unsent = dict(zip(world.places[step.who].outputs, value.unsent, strict=True)) if value else {}
             target = world.graph.tasks[world.graph.channels[channel][1]].vertex
             items = unsent.get(channel, ())
@@ -82,8 +83,7 @@ def _consequences(world: World, before: State, after: State) -> str:
             if times(new.visible, record)
         ]
         told.append(f"visible now: {', '.join(output)}")
-    if before[3] and after[3]:
-        now = world.drivers.coordinator(after[3][0])
-        if now.phase is not world.drivers.coordinator(before[3][0]).phase:
-            told.append(f"the job is {now.phase.name}")
+    then, now = (world.drivers.coordinator(world.sides.values[one[4]][0]) for one in (before, after))
+    if now.phase is not then.phase:
+        told.append(f"the job is {now.phase.name}")
     return f"   [{'; '.join(told)}]" if told else ""

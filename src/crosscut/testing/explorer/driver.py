@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from enum import IntEnum
 from typing import NamedTuple
 
 from crosscut.ids import AttemptId, WorkerIndex
@@ -10,25 +11,66 @@ from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.job import Coordinator, JobRules
-from crosscut.protocol.messages import LogEntry, RegisterWorker, WorkerMessage
+from crosscut.protocol.messages import (
+    CoordinatorMessage,
+    DeployTasks,
+    HaltTasks,
+    LogEntry,
+    RegisterWorker,
+    ShutDown,
+    StartTasks,
+    WorkerMessage,
+)
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.testing.explorer.bounds import Bounds
 from crosscut.testing.explorer.graphs import Graph
+from crosscut.testing.explorer.items import LINEAGE
 from crosscut.testing.explorer.machines import MachineTable, Numbers, copied
-from crosscut.testing.explorer.tasks import LINEAGE
 
 FAILURES_MAX = 100
 EXPLORED_TIMERS = frozenset({"trigger", "checkpoint-timeout", "retry-append"})
 """The others limit phases that the explored world doesn't let last."""
+
+NO_DIFFERENCE = (do.CloseLink, do.ReplaceWorker, do.AnswerRequest)
+
+
+class Verb(IntEnum):
+    """What is to be done with worker i, or with something else."""
+
+    HALT = 0
+    DEPLOY = 1
+    START = 2
+    TELL = 3
+    OTHER = 4
+
+
+class Order(NamedTuple):
+    """An effect of the coordinator, made ready for being carried out often.
+
+    Attributes:
+        word: The message, by number.
+        effect: What is no message to a worker.
+    """
+
+    verb: Verb
+    worker: int = 0
+    word: int = 0
+    effect: do.JobEffect | None = None
+
+
+Outcome = tuple[int, tuple[Order, ...]]
+"""A driver after a step, and what that step asks for."""
 
 
 class DriverState(NamedTuple):
     """A driver as a value; the coordinator and the entry by number."""
 
     coordinator: int
-    timers: frozenset[on.Timer] = frozenset()
+    timers: tuple[on.Timer, ...] = ()
     append: tuple[int, int] | None = None
     outcome: str = ""
+    number: int = 1
+    """Which driver of the job this is: the first, the second, ..."""
 
 
 def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
@@ -56,19 +98,21 @@ class DriverTable:
         graph: Graph,
         make: Callable[[JobRules], Coordinator],
         entries: Numbers[LogEntry],
+        words: Numbers[CoordinatorMessage],
         bounds: Bounds,
     ) -> None:
         self._graph = graph
         self._make = make
         self._entries = entries
+        self._words = words
         self._bounds = bounds
         self._machines = MachineTable()
         self._numbers: Numbers[DriverState] = Numbers()
-        self._steps: dict[tuple[int, Hashable], tuple[int, tuple[do.JobEffect, ...]]] = {}
+        self._steps: dict[tuple[int, Hashable], Outcome] = {}
         self._links: dict[int, tuple[int, ...]] = {}
         self._free: dict[int, bool] = {}
-        self._losses: dict[int, tuple[on.LinkClosed, on.MessageReceived]] = {}
-        self._heard: dict[tuple[int, int, int], tuple[int, tuple[do.JobEffect, ...]]] = {}
+        self._crashed: dict[tuple[int, int], tuple[Outcome, Outcome]] = {}
+        self._heard: dict[tuple[int, int, int], Outcome] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -82,6 +126,10 @@ class DriverTable:
         machine: Coordinator = self._machines.machines[self.value(driver).coordinator]
         return machine
 
+    def number_of(self, driver: int) -> int:
+        """Return which driver of the job it is, from 1."""
+        return self.value(driver).number
+
     def links(self, driver: int) -> tuple[int, ...]:
         """Return the link of each worker, 0 where there is none."""
         number = self.value(driver).coordinator
@@ -93,9 +141,9 @@ class DriverTable:
             self._links[number] = found
         return found
 
-    def registration(self, index: int, attempt: int) -> on.MessageReceived:
-        """Return what the `attempt`-th process of worker `index` says first."""
-        link = index + 1 + attempt * len(self._graph.tasks)
+    def registration(self, index: int) -> on.MessageReceived:
+        """Return what a process of worker `index` says first."""
+        link = index + 1
         return on.MessageReceived(
             link, RegisterWorker(WorkerIndex(index), AttemptId(link), "localhost", link, link)
         )
@@ -111,29 +159,34 @@ class DriverTable:
             self._free[number] = found
         return found
 
-    def lost(self, index: int, link: int) -> tuple[on.LinkClosed, on.MessageReceived]:
-        """Return what the driver sees when worker `index` dies: its link, then its replacement."""
-        found = self._losses.get(link)
+    def crashed(self, driver: int, worker: int) -> tuple[Outcome, Outcome]:
+        """Return the driver when it finds that `worker` has died, and when its replacement has come.
+
+        A closed link is never heard of again, so the replacement may have its name: states that would
+        differ in the names of links only are one.
+        """
+        found = self._crashed.get((driver, worker))
         if found is None:
-            attempt = (link - 1) // len(self._graph.tasks)
-            found = (on.LinkClosed(link, "reset"), self.registration(index, attempt + 1))
-            self._losses[link] = found
+            link = self.links(driver)[worker]
+            lost = self.step(driver, on.LinkClosed(link, "reset"))
+            found = self._crashed[driver, worker] = (lost, self.step(lost[0], self.registration(worker)))
         return found
 
-    def started(self, number: int) -> tuple[int, tuple[do.JobEffect, ...]]:
+    def started(self, number: int) -> Outcome:
         """Return the `number`-th driver as it starts, and its first effects."""
         coordinator = self._make(rules(self._graph, number, self._bounds))
         effects = coordinator.start()
-        return self._performed(DriverState(self._machines.number(coordinator)), tuple(effects))
+        first = DriverState(self._machines.number(coordinator), number=number)
+        return self._performed(first, tuple(effects))
 
-    def step(self, driver: int, event: on.JobEvent) -> tuple[int, tuple[do.JobEffect, ...]]:
+    def step(self, driver: int, event: on.JobEvent) -> Outcome:
         """Return the driver after `event`, and the effects that others have to carry out."""
         found = self._steps.get((driver, event))
         if found is None:
             state = self.value(driver)
             match event:
                 case on.TimerFired(timer):
-                    state = state._replace(timers=state.timers - {timer})
+                    state = state._replace(timers=tuple(one for one in state.timers if one != timer))
                 case on.EntryAppended() | on.EntryTaken() | on.EntryUncertain() | on.EntryRefused():
                     state = state._replace(append=None)
                 case _:
@@ -143,9 +196,7 @@ class DriverTable:
             self._steps[driver, event] = found
         return found
 
-    def hear(
-        self, driver: int, worker: int, number: int, message: WorkerMessage
-    ) -> tuple[int, tuple[do.JobEffect, ...]]:
+    def hear(self, driver: int, worker: int, number: int, message: WorkerMessage) -> Outcome:
         """Return the driver after a message of the present holder of a place; `number` is the message's."""
         found = self._heard.get((driver, worker, number))
         if found is None:
@@ -154,9 +205,7 @@ class DriverTable:
             self._heard[driver, worker, number] = found
         return found
 
-    def _performed(
-        self, state: DriverState, effects: tuple[do.JobEffect, ...]
-    ) -> tuple[int, tuple[do.JobEffect, ...]]:
+    def _performed(self, state: DriverState, effects: tuple[do.JobEffect, ...]) -> Outcome:
         timers = set(state.timers)
         left: list[do.JobEffect] = []
         for effect in effects:
@@ -174,5 +223,27 @@ class DriverTable:
                 case _:
                     left.append(effect)
         epoch = self._machines.machines[state.coordinator].epoch
-        current = frozenset(one for one in timers if one.epoch in (0, epoch))
-        return self._numbers.number(state._replace(timers=current)), tuple(left)
+        current = tuple(
+            sorted((one for one in timers if one.epoch in (0, epoch)), key=lambda one: (one.kind, one.number))
+        )
+        number = self._numbers.number(state._replace(timers=current))
+        orders = (self._order(number, effect) for effect in left)
+        return number, tuple(one for one in orders if one is not None)
+
+    def _order(self, driver: int, effect: do.JobEffect) -> Order | None:
+        """Return what has to be done for `effect`, None for what makes no difference here."""
+        if not isinstance(effect, do.SendMessage):
+            return None if isinstance(effect, NO_DIFFERENCE) else Order(Verb.OTHER, effect=effect)
+        message, worker = effect.message, effect.link - 1
+        if self.links(driver)[worker] != effect.link and not isinstance(message, ShutDown):
+            return None
+        word = self._words.number(message)
+        match message:
+            case HaltTasks() | ShutDown():
+                return Order(Verb.HALT, worker)
+            case DeployTasks():
+                return Order(Verb.DEPLOY, worker, word)
+            case StartTasks():
+                return Order(Verb.START, worker)
+            case _:
+                return Order(Verb.TELL, worker, word)

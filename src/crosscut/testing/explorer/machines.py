@@ -84,10 +84,18 @@ def _kind_of(value: object) -> _Kind:
     return kind
 
 
-def _attributes(machine: object) -> dict[str, Any]:
-    if is_dataclass(machine):
-        return {one.name: getattr(machine, one.name) for one in fields(machine)}
-    return vars(machine)
+_FIXED: set[type] = set()
+"""The types whose values can't change, as far as any have been seen: most attributes are of one."""
+
+
+def _is_fixed(value: object) -> bool:
+    of = type(value)
+    if of in _FIXED:
+        return True
+    if _kind_of(value) is not _Kind.FIXED:
+        return False
+    _FIXED.add(of)
+    return True
 
 
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
@@ -96,44 +104,75 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     Args:
         known: Copies by the identity of the original: machines that share a part do so afterwards.
     """
-    kind = _kind_of(value)
-    if kind is _Kind.FIXED:
+    if _is_fixed(value):
         return value
     known = {} if known is None else known
     found = known.get(id(value))
     if found is not None:
         return found
-    match kind:
+    match _kind_of(value):
         case _Kind.MAPPING:
             fresh = known[id(value)] = value.copy()
             for key, one in value.items():
-                fresh[key] = copied(one, known)
+                if type(one) not in _FIXED:
+                    fresh[key] = copied(one, known)
         case _Kind.SEQUENCE:
             fresh = known[id(value)] = type(value)(copied(one, known) for one in value)
         case _Kind.SET:
             fresh = known[id(value)] = set(value)
         case _:
             fresh = known[id(value)] = object.__new__(type(value))
-            for name, one in _attributes(value).items():
-                setattr(fresh, name, copied(one, known))
+            if hasattr(value, "__dict__"):
+                inside = fresh.__dict__
+                inside.update(value.__dict__)
+                for name, one in value.__dict__.items():
+                    if type(one) not in _FIXED:
+                        inside[name] = copied(one, known)
+            else:
+                for one in fields(value):
+                    setattr(fresh, one.name, copied(getattr(value, one.name), known))
     return fresh
 
 
-def frozen(value: Any) -> Hashable:
-    """Return what a machine remembers as one hashable value, but its counters."""
-    match _kind_of(value):
-        case _Kind.FIXED:
+class Freezer:
+    """Makes one hashable value of what a machine remembers, but its counters.
+
+    What can't change is shared by the copies of a machine, so it is hashed when it is first seen and
+    known by identity from then on.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        # The value as well, so that its identity is not used again.
+        self._known: dict[int, tuple[Hashable, tuple[int]]] = {}
+
+    def frozen(self, value: Any) -> Hashable:
+        """Return `value` as one hashable value."""
+        of = type(value)
+        if of is int or of is str or value is None or of is bool:
             return value  # type: ignore[no-any-return]
-        case _Kind.MAPPING:
-            return frozenset([(key, frozen(one)) for key, one in value.items()])
-        case _Kind.SEQUENCE:
-            return tuple([frozen(one) for one in value])
-        case _Kind.SET:
-            return frozenset(value)
-        case _Kind.MACHINE:
-            attributes = _attributes(value)
-            inside = [frozen(attributes[name]) for name in attributes if name not in IGNORED]
-            return (type(value), *inside)
+        match _kind_of(value):
+            case _Kind.FIXED:
+                return self._fixed(value)
+            case _Kind.MAPPING:
+                return frozenset([(self._fixed(key), self.frozen(one)) for key, one in value.items()])
+            case _Kind.SEQUENCE:
+                return tuple([self.frozen(one) for one in value])
+            case _Kind.SET:
+                return frozenset([self._fixed(one) for one in value])
+            case _Kind.MACHINE:
+                if hasattr(value, "__dict__"):
+                    inside = [self.frozen(one) for name, one in value.__dict__.items() if name not in IGNORED]
+                else:
+                    inside = [self.frozen(getattr(value, one.name)) for one in fields(value)]
+                return (of, *inside)
+
+    def _fixed(self, value: Any) -> tuple[int]:
+        known = self._known.get(id(value))
+        if known is None:
+            number = self._numbers.setdefault(value, len(self._numbers))
+            known = self._known[id(value)] = (value, (number,))
+        return known[1]
 
 
 class MachineTable:
@@ -143,10 +182,11 @@ class MachineTable:
         self.machines: list[Any] = []
         self._numbers: dict[Hashable, int] = {}
         self._steps: dict[tuple[int, Hashable], tuple[int, tuple[Any, ...]]] = {}
+        self._freezer = Freezer()
 
     def number(self, machine: Any) -> int:
         """Return the number of the state of `machine`, which nobody may change from now on."""
-        key = frozen(machine)
+        key = self._freezer.frozen(machine)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.machines)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import gc
 import time
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from crosscut.errors import ProtocolError
-from crosscut.testing.explorer.tasks import Step, Violation
+from crosscut.testing.explorer.items import Violation
+from crosscut.testing.explorer.reduction import Unreducible
+from crosscut.testing.explorer.task_table import Step
 from crosscut.testing.explorer.world import State, World
+
+REPORT_EVERY = 50_000
+"""States between two words about how far the search has come."""
 
 
 @dataclass
@@ -17,19 +23,24 @@ class Found:
     """What a search has found.
 
     Attributes:
+        frontier: States that have been reached and not been visited yet.
         violation: What broke, or "".
         path: The states up to the one in which it broke, if it did.
         steps: What happened between them.
-        is_complete: Every reachable state within the bounds was visited.
+        is_complete: Every reachable state within the bounds was visited, or one that differs from it only
+            in the order of steps that commute.
+        is_reduced: Only the latter.
         finished: How many of the states are the end of the job.
     """
 
     states: int = 0
     transitions: int = 0
     depth: int = 0
+    frontier: int = 0
     finished: int = 0
     seconds: float = 0.0
     is_complete: bool = False
+    is_reduced: bool = False
     violation: str = ""
     path: list[State] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -39,52 +50,83 @@ class Found:
         return self.transitions / max(self.seconds, 1e-9)
 
 
-def explore(world: World, states_max: int = 10_000_000) -> Found:
+def explore(
+    world: World,
+    states_max: int = 10_000_000,
+    *,
+    progress: Callable[[Found], bool] | None = None,
+    visit: Callable[[State], None] | None = None,
+) -> Found:
     """Visit every state of `world`, nearest first, until something breaks.
 
     Nothing ever goes back to where it was (positions, ids, epochs and budgets only grow or shrink), so a
     world without a stuck state ends whatever happens: termination needs no search of its own.
+
+    Args:
+        states_max: Stop when so many states have been reached.
+        progress: Called now and then; the search stops if it returns False.
+        visit: Called with each state that is visited.
     """
     # States are tuples of numbers, without a cycle: there is nothing for the collector to find.
     gc.disable()
     try:
-        return _explored(world, states_max)
+        return _explored(world, states_max, progress, visit)
+    except Unreducible:
+        whole = World(world.graph, world.kind, world.bounds, world.make, is_reduced=False)
+        world.__dict__.update(whole.__dict__)
+        return _explored(world, states_max, progress, visit)
     finally:
         gc.enable()
 
 
-def _explored(world: World, states_max: int) -> Found:
-    began = time.perf_counter()
-    found = Found()
+def _explored(
+    world: World,
+    states_max: int,
+    progress: Callable[[Found], bool] | None,
+    visit: Callable[[State], None] | None,
+) -> Found:
+    began = time.process_time()
+    found = Found(is_reduced=world.is_reduced)
     first = world.first()
     seen = {first}
     order = [first]
     parents = array("q", [-1])
     successors, is_finished = world.successors, world.is_finished
-    level_end, at = 1, 0
-    while at < len(order) and len(order) <= states_max:
-        if at == level_end:
+    at = level_end = 0
+    next_report = REPORT_EVERY
+
+    def note() -> None:
+        found.states, found.frontier = len(order), len(order) - at
+        found.seconds = time.process_time() - began
+
+    while at < len(order) < states_max:
+        if at > level_end:
             found.depth += 1
-            level_end = len(order)
+            level_end = len(order) - 1
         state = order[at]
+        if visit is not None:
+            visit(state)
         try:
-            following = successors(state)
+            _, following = successors(state)
         except (Violation, ProtocolError) as error:
             found.violation = str(error)
             found.path = _path(order, parents, at)
             break
-        if is_finished(state):
-            found.finished += 1
+        found.finished += is_finished(state)
         found.transitions += len(following)
-        for _, after in following:
+        for after in following:
             if after not in seen:
                 seen.add(after)
                 order.append(after)
                 parents.append(at)
         at += 1
-    found.states = len(order)
+        if at >= next_report:
+            next_report += REPORT_EVERY
+            note()
+            if progress is not None and not progress(found):
+                break
+    note()
     found.is_complete = at == len(order) and not found.violation
-    found.seconds = time.perf_counter() - began
     found.steps = [_step(world, *pair) for pair in zip(found.path, found.path[1:], strict=False)]
     return found
 
@@ -98,4 +140,5 @@ def _path(order: list[State], parents: array[int], at: int) -> list[State]:
 
 
 def _step(world: World, before: State, after: State) -> Step:
-    return next(step for step, state in world.successors(before) if state == after)
+    steps, states = world.successors(before)
+    return steps[states.index(after)]

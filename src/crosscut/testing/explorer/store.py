@@ -12,8 +12,8 @@ from typing import NamedTuple
 from crosscut.interfaces import CommitPermit
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
+from crosscut.testing.explorer.items import Content, ensure, record_of
 from crosscut.testing.explorer.machines import Numbers
-from crosscut.testing.explorer.tasks import Content, ensure, record_of
 
 _RECORD_MASK = (1 << RECORD_BITS) - 1
 

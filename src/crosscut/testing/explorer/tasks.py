@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never
 
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
+from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.messages import (
@@ -31,49 +31,10 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.messages import FailureCause as Cause
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
-from crosscut.testing.explorer.machines import MachineTable, Numbers
+from crosscut.testing.explorer.items import END, Content, Log, ensure, item_of, record_of
+from crosscut.testing.explorer.machines import MachineTable
 
-END = 1 << 30
-"""The item that says that no record will follow. Barrier n is -n, a record is `item_of`."""
-
-HOP_BITS = 3
-LINEAGE = Lineage("lineage")
 COMMIT_ATTEMPTS_MAX = 3
-
-Log = tuple[tuple[int, int, bool], ...]
-"""Channel, item, and whether the sender sends it again."""
-
-
-def item_of(record: int, hop: int) -> int:
-    """Return `record` on its way through the `hop`-th channel of its route."""
-    return record << HOP_BITS | hop
-
-
-def record_of(item: int) -> tuple[int, int]:
-    """Return what `item_of` was made from."""
-    return item >> HOP_BITS, item & (1 << HOP_BITS) - 1
-
-
-class Violation(AssertionError):
-    """Something happened that must never happen."""
-
-
-def ensure(condition: bool, message: str) -> None:
-    """Raise Violation unless `condition` holds."""
-    if not condition:
-        raise Violation(message)
-
-
-class Content(NamedTuple):
-    """What a part holds."""
-
-    state: int
-    position: int
-    ended: bool
-    log: Log
-
-
-EMPTY = Content(0, 0, False, ())
 
 
 class Captured(NamedTuple):
@@ -130,35 +91,6 @@ class CommitAsked:
 Deed = PartWritten | Staged | CommitAsked
 
 
-class Result(NamedTuple):
-    """What a step of a task makes.
-
-    Attributes:
-        task: Its new number.
-        sends: Channel and item.
-        messages: What it says to the coordinator, by number.
-        deeds: What it does to the store, by number; 0: nothing.
-    """
-
-    task: int
-    sends: tuple[tuple[int, int], ...]
-    messages: tuple[int, ...]
-    deeds: int
-
-
-class Step(NamedTuple):
-    """Who did what; `action` tells apart what has the same name.
-
-    Attributes:
-        who: A task by number, or -1 for the driver.
-    """
-
-    is_zombie: bool
-    who: int
-    name: str
-    action: Any = None
-
-
 @dataclass
 class Place:
     """What never changes about a task."""
@@ -182,6 +114,20 @@ class Place:
         self.outputs = self.graph.outputs(self.index)
         self.is_sink = self.index in self.graph.sinks
         self.records = self.graph.records_of(self.index)
+
+    def concerns(self, message: object) -> bool:
+        """Whether `message` could make a difference to this task."""
+        match message:
+            case TriggerCheckpoint():
+                return not self.inputs
+            case CommitCheckpoint():
+                return self.is_sink
+            case AbortCheckpoint() | CaptureSnapshots() | ResumeSources():
+                return True
+            case CloseLoops():
+                return any(self.graph.channels[one][2] for one in self.inputs)
+            case _:
+                return False
 
 
 class ExploredTask:
@@ -494,20 +440,6 @@ class ExploredTask:
 
     # What the coordinator says.
 
-    def concerns(self, message: object) -> bool:
-        """Whether `message` could make a difference to this task."""
-        match message:
-            case TriggerCheckpoint():
-                return not self.place.inputs
-            case CommitCheckpoint():
-                return self.place.is_sink
-            case AbortCheckpoint() | CaptureSnapshots() | ResumeSources():
-                return True
-            case CloseLoops():
-                return any(self.place.graph.channels[one][2] for one in self.place.inputs)
-            case _:
-                return False
-
     def start(self) -> None:
         self.is_started = True
 
@@ -529,7 +461,7 @@ class ExploredTask:
                     if self.place.graph.channels[one][2]:
                         self.offer(one, END)
             case _:
-                raise Violation(f"a task can't do anything with {message!r}")
+                ensure(False, f"a task can't do anything with {message!r}")
 
     def restore(self, content: Content) -> None:
         """Go back to what a part holds; what was on its way is so again, before anything new."""
@@ -542,75 +474,3 @@ class ExploredTask:
             self.emit(channel, item)
         else:
             self.offer(channel, item)
-
-
-class TaskTable:
-    """All that the tasks at one place ever were, and their steps as far as anybody has asked for them."""
-
-    def __init__(
-        self,
-        place: Place,
-        kind: type[ExploredTask],
-        messages: Numbers[WorkerMessage],
-        deeds: Numbers[tuple[Deed, ...]],
-    ) -> None:
-        self.place = place
-        self._kind = kind
-        self._messages = messages
-        self._deeds = deeds
-        self._numbers: Numbers[Frozen | None] = Numbers()
-        self._numbers.number(None)  # 0: there is no task.
-        self._steps: dict[tuple[int, tuple[Any, ...]], Result] = {}
-        self._moves: dict[int, tuple[tuple[Step, Result], ...]] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def value(self, number: int) -> Frozen | None:
-        """Return the task as a value, None for 0."""
-        return self._numbers.values[number]
-
-    def thawed(self, number: int) -> ExploredTask:
-        """Return the task with this number, for one step."""
-        frozen = self._numbers.values[number]
-        if frozen is None:
-            raise Violation("there is no such task")
-        return self._kind(self.place, frozen)
-
-    def fresh(self, epoch: int, protocol: int, committer: int, content: Content) -> Result:
-        """Return a restored task of a new epoch."""
-        inputs, outputs = len(self.place.inputs), len(self.place.outputs)
-        frozen = Frozen(
-            epoch, protocol, committer, False, 0, 0, False, False, 0, ((),) * inputs, ((),) * outputs, (), (),
-            (), 0, (), None,
-        )  # fmt: skip
-        task = self._kind(self.place, frozen)
-        task.restore(content)
-        return self._result(task)
-
-    def step(self, number: int, action: tuple[Any, ...]) -> Result:
-        """Return what calling the method `action[0]` with the rest of `action` makes."""
-        found = self._steps.get((number, action))
-        if found is None:
-            task = self.thawed(number)
-            getattr(task, action[0])(*action[1:])
-            found = self._steps[number, action] = self._result(task)
-        return found
-
-    def moves(self, number: int) -> tuple[tuple[Step, Result], ...]:
-        """Return what the task could do by itself, and what that makes."""
-        found = self._moves.get(number)
-        if found is None:
-            found = ()
-            if number:
-                found = tuple(
-                    (Step(False, self.place.index, name, action), self.step(number, action))
-                    for name, action in self.thawed(number).moves()
-                )
-            self._moves[number] = found
-        return found
-
-    def _result(self, task: ExploredTask) -> Result:
-        number = self._numbers.number(task.frozen())
-        messages = tuple(map(self._messages.number, task.messages))
-        return Result(number, tuple(task.sends), messages, self._deeds.number(tuple(task.deeds)))

@@ -4,67 +4,58 @@ A state is a small tuple of numbers. Between two states, one thing happens: one 
 message or entry arrives, one snapshot becomes durable, one process dies. Some things that nobody else
 can tell apart are one step: what a worker says reaches the coordinator at
 once unless `slow_control`, a halt reaches every worker at once, and a replacement registers at once.
+
+A step is computed once for all states that agree on what it reads. Most read one *side* only, a driver
+and its workers: that is looked up for every store, budget and zombie that it is combined with.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from crosscut.ids import ChannelId, Epoch, Lineage
-from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job import Coordinator, JobRules
 from crosscut.protocol.messages import (
     AbortCheckpoint,
-    CaptureSnapshots,
     CheckpointCompleted,
-    CloseLoops,
-    CommitCheckpoint,
     CoordinatorMessage,
     DeployTasks,
-    HaltTasks,
-    ResumeSources,
-    ShutDown,
-    StartTasks,
     TriggerCheckpoint,
     WorkerMessage,
-    WorkerReady,
 )
 from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.testing.explorer.bounds import Bounds, Faults
+from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
+from crosscut.testing.explorer.draft import Draft, StoreNeeded
 from crosscut.testing.explorer.driver import DriverTable
 from crosscut.testing.explorer.graphs import Graph
+from crosscut.testing.explorer.items import EMPTY, LINEAGE, ensure
 from crosscut.testing.explorer.machines import MachineTable, Numbers
+from crosscut.testing.explorer.moves import OF_THE_STORE, UNKNOWN, Move, Moves, Side, Zombie
+from crosscut.testing.explorer.reduction import Eager, check_no_abort, is_reducible
 from crosscut.testing.explorer.store import ExploredStore
+from crosscut.testing.explorer.task_table import Result, Step, TaskTable
 from crosscut.testing.explorer.tasks import (
     COMMIT_ATTEMPTS_MAX,
-    EMPTY,
-    LINEAGE,
     CommitAsked,
     Deed,
     ExploredTask,
     PartWritten,
     Place,
-    Result,
     Staged,
-    Step,
-    TaskTable,
-    ensure,
 )
 
-Side = tuple[int, ...]
-"""A driver and its workers: driver, zombie workers, then tasks, inboxes and outboxes by number."""
-
-State = tuple[int, int, int, Side, Side]
-"""Store, faults left, a message that comes again, the driver that owns the job, one that did."""
+State = tuple[int, int, int, int, int, int]
+"""Store, budget, a message that comes again, zombie workers, the side that owns the job, one that did."""
 
 ENDLESS = 8
 """So many checkpoints beyond those of the bounds, and nothing has come of any of them."""
 
+SIDES_MAX = 200_000
+"""So many sides have their moves at hand; the search hardly ever comes back to older ones."""
 
 FAILING = {"store": ("fail_to_store",), "commit": ("fail_to_commit",)}
 
@@ -87,39 +78,68 @@ class World:
 
     Args:
         kind: The snapshot protocol, of all tasks.
+        is_reduced: Leave out what differs only in the order of steps that commute.
     """
 
-    def __init__(self, graph: Graph, kind: ProtocolKind, bounds: Bounds, make: Make | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        kind: ProtocolKind,
+        bounds: Bounds,
+        make: Make | None = None,
+        *,
+        is_reduced: bool = True,
+    ) -> None:
         self.graph, self.kind, self.bounds, self.make = graph, kind, bounds, make or Make()
+        self.is_reduced = is_reduced
         self.is_exact = kind != "at-least-once"
+        self.aborts = bounds.faults.timeouts > 0 or bounds.faults.failures > 0 or bounds.in_flight > 1
         self.store = ExploredStore(graph, is_exact=self.is_exact)
-        self.drivers = DriverTable(graph, self.make.coordinator, self.store.entries, bounds)
-        self.faults: Numbers[tuple[Faults, int]] = Numbers()
-        self.inboxes: Numbers[tuple[CoordinatorMessage, ...]] = Numbers()
+        self.words: Numbers[CoordinatorMessage] = Numbers()
+        self.drivers = DriverTable(graph, self.make.coordinator, self.store.entries, self.words, bounds)
+        self.sides: Numbers[Side] = Numbers()
+        self.budgets = Budgets()
+        self.inboxes: Numbers[tuple[int, ...]] = Numbers()
         self.messages: Numbers[WorkerMessage] = Numbers()
         self.deeds: Numbers[tuple[Deed, ...]] = Numbers()
         self.outboxes: Numbers[tuple[int, ...]] = Numbers()
-        self.zombies: Numbers[tuple[tuple[int, int, int], ...]] = Numbers()
+        self.zombies: Numbers[tuple[Zombie, ...]] = Numbers()
         self.ghosts: Numbers[tuple[int, int] | None] = Numbers()
+        self.sides.number(())
         self.deeds.number(())
         self.inboxes.number(())
         self.outboxes.number(())
         self.zombies.number(())
         self.ghosts.number(None)
-        count = len(graph.tasks)
-        self.count = count
+        self.count = len(graph.tasks)
         protocols, committers = MachineTable(), MachineTable()
         self._committers = committers
         self.places = [
             Place(graph, i, kind in ("unaligned", "switching"), self.is_exact, protocols, committers)
-            for i in range(count)
+            for i in range(self.count)
         ]
-        self.tables = [TaskTable(place, self.make.task, self.messages, self.deeds) for place in self.places]
-        self._fresh_protocols = [protocols.number(self._protocol(i)) for i in range(count)]
+        self.tables = [
+            TaskTable(
+                place,
+                self.make.task,
+                self.messages,
+                self.deeds,
+                is_reduced=is_reduced and is_reducible(place, kind),
+                aborts=self.aborts,
+                captures_by_message=kind == "halting",
+            )
+            for place in self.places
+        ]
+        self._fresh_protocols = [protocols.number(self._protocol(i)) for i in range(self.count)]
         self.targets = tuple(target for _, target, _ in graph.channels)
-        self._after: dict[tuple[int, str], int] = {}
         self._done: dict[tuple[int, int], int] = {}
-        self._received: dict[tuple[int, int, int], tuple[int, Result]] = {}
+        self._zombie_moves: dict[int, list[tuple[Step, int, int]]] = {}
+        self._with_zombie: dict[tuple[int, int, int, int], int] = {}
+        self._taken: dict[int, tuple[int, int]] = {}
+        self._told: dict[tuple[int, int, int], int] = {}
+        self._received: dict[tuple[int, int, int], Result] = {}
+        self._restored: dict[tuple[int, int, int, int], tuple[int, Result]] = {}
+        self._moves: tuple[dict[int, Moves], dict[int, Moves]] = ({}, {})
 
     def _protocol(self, task: int) -> SnapshotProtocol:
         inputs = self.graph.inputs(task)
@@ -128,245 +148,263 @@ class World:
 
     def first(self) -> State:
         """Return the state in which a driver has just started, for the first time."""
-        faults = self.faults.number((self.bounds.faults, self.bounds.checkpoints))
-        draft = _Draft(self, (self.store.empty, faults, 0, (), ()), is_zombie=False)
+        draft = Draft(self, (), self.store.empty, is_zombie=False)
         draft.start_driver(1)
-        return draft.state()
+        budget = self.budgets.number(self.bounds)
+        return (draft.store, budget, 0, 0, draft.number(), 0)
 
     def is_finished(self, state: State) -> bool:
         """Whether the job has run to its end."""
-        return self.drivers.value(state[3][0]).outcome == "finished"
+        return self._moves_of(state[4], is_zombie=False).is_finished
 
     # What can happen next.
 
-    def successors(self, state: State) -> list[tuple[Step, State]]:
-        """Return every step that is possible, and where it leads.
+    def successors(self, state: State) -> tuple[list[Step], list[State]]:
+        """Return every step that is possible and has to be explored, and where each leads.
 
         Raises:
             Violation: Something that must never happen has.
             ProtocolError: A machine was given something impossible.
+            Unreducible: Something happened that the reduction relies on not to.
         """
-        normal: list[tuple[Step, State]] = []
-        faults: list[tuple[Step, State]] = []
-        lazy: list[tuple[Step, Callable[[], State]]] = []
-        self._side_steps(state, False, normal, faults, lazy)
-        if state[4]:
-            self._side_steps(state, True, normal, faults, lazy)
+        steps: list[Step] = []
+        states: list[State] = []
+        sides = [self._moves_of(state[4], is_zombie=False)]
+        if state[5]:
+            sides.append(self._moves_of(state[5], is_zombie=True))
+        faults_left = self.budgets.faults(state[1])
+        for moves in sides:
+            eager = moves.eager
+            if eager is not None and (eager.eager is Eager.ALWAYS or not faults_left.zombies):
+                self._take((eager,), moves, state, steps, states)
+                return steps, states
+        for moves in sides:
+            self._take(moves.normal or self._normal_moves(moves), moves, state, steps, states)
         for which in range(len(self.store.value(state[0]).late)):
-            store = self.store.apply_late(state[0], which)
-            normal.append((Step(False, -1, "late append", which), (store, *state[1:])))
-        if not normal:
-            normal = [(step, make()) for step, make in lazy]
-        ensure(bool(normal) or self.is_finished(state), "I10: nothing can happen any more: a deadlock")
+            steps.append(Step(False, -1, "late append", which))
+            states.append((self.store.apply_late(state[0], which), *state[1:]))
+        if state[3]:
+            self._take_zombies(state, steps, states)
+        if not states:
+            self._take(sides[0].lazy, sides[0], state, steps, states)
+        ensure(bool(states) or sides[0].is_finished, "I10: nothing can happen any more: a deadlock")
+        if faults_left != NO_FAULTS:
+            for moves in sides:
+                faults = self._fault_moves(moves) if moves.faults is None else moves.faults
+                self._take(faults, moves, state, steps, states)
         if state[2]:
-            faults.append((Step(False, -1, "repeat"), self._repeated(state)))
-        return normal + faults
+            steps.append(Step(False, -1, "repeat"))
+            states.append(self._repeated(state))
+        return steps, states
 
-    def _side_steps(
-        self,
-        state: State,
-        is_zombie: bool,
-        normal: list[tuple[Step, State]],
-        faults: list[tuple[Step, State]],
-        lazy: list[tuple[Step, Callable[[], State]]],
+    def _take(
+        self, moves: Iterable[Move], of: Moves, state: State, steps: list[Step], states: list[State]
     ) -> None:
-        side = state[4] if is_zombie else state[3]
-        left, checkpoints = self.faults.values[state[1]]
-        count = self.count
-        for i in range(count):
-            task = side[2 + i]
-            if task:
-                for step, result in self.tables[i].moves(task):
-                    if is_zombie:
-                        step = step._replace(is_zombie=True)
-                    if not (result.sends or result.messages or result.deeds):
-                        changed = (*side[: 2 + i], result.task, *side[3 + i :])
-                        normal.append((step, self._with_side(state, changed, is_zombie)))
-                        continue
-                    normal.append((step, self._moved(state, is_zombie, i, result)))
-                    if left.repeats and not state[2] and result.messages:
-                        again = step._replace(name=f"{step.name}, to be heard twice")
-                        faults.append((again, self._moved(state, is_zombie, i, result, keeps=True)))
-                    if left.failures and step.name in ("store", "commit"):
-                        failing = FAILING[step.name] + step.action[1:]
-                        result = self.tables[i].step(task, failing)
-                        spent = self._spent(state, "failures")
-                        step = Step(is_zombie, i, f"{step.name} fails", failing)
-                        faults.append((step, self._moved(spent, is_zombie, i, result)))
-            inbox = side[2 + count + i]
-            if inbox:
-                self._message_step(state, is_zombie, i, inbox, normal, lazy)
-            outbox = side[2 + 2 * count + i]
-            if outbox:
-                draft = _Draft(self, state, is_zombie=is_zombie)
-                draft.hear(i)
-                normal.append((Step(is_zombie, i, "heard"), draft.state()))
-        self._driver_steps(state, is_zombie, checkpoints, left, normal, faults, lazy)
-        if side[1]:
-            self._zombie_worker_steps(state, is_zombie, normal)
-        if not is_zombie and not self.drivers.value(side[0]).outcome:
-            self._crash_steps(state, left, faults)
+        """Append what each of `moves` leads to, if the budget allows it."""
+        store, budget, ghost, zombies, main, zombie = state
+        after = self.budgets.after(budget)
+        is_zombie = of.is_zombie
+        for move in moves:
+            left = after[move.cost]
+            if left < 0 or (move.ghost and ghost) or (move.cost == Cost.SECOND_DRIVER and zombie):
+                continue
+            side = move.side
+            if side == UNKNOWN:
+                side = self._evaluate(move, of)
+            if side == OF_THE_STORE:
+                found = move.known.get(store)
+                if found is None:
+                    draft = Draft(self, of.side, store, is_zombie=is_zombie)
+                    getattr(draft, move.call[0])(*move.call[1:])
+                    found = move.known[store] = (draft.store, draft.number())
+                now, side = found
+            else:
+                now = self.done(store, move.deeds) if move.deeds else store
+            steps.append(move.step)
+            if is_zombie:
+                states.append((now, left, move.ghost or ghost, zombies, main, side))
+            elif move.cost < Cost.ZOMBIE:
+                states.append((now, left, ghost, zombies, side, zombie))
+            elif move.cost == Cost.SECOND_DRIVER:
+                states.append((now, left, ghost, zombies, side, main))
+            elif move.zombie is not None:
+                states.append((now, left, ghost, self.with_zombie(zombies, move.zombie), side, zombie))
+            else:
+                states.append((now, left, move.ghost or ghost, zombies, side, zombie))
 
-    def _message_step(
-        self,
-        state: State,
-        is_zombie: bool,
-        i: int,
-        inbox: int,
-        normal: list[tuple[Step, State]],
-        lazy: list[tuple[Step, Callable[[], State]]],
-    ) -> None:
-        message = self.inboxes.values[inbox][0]
+    def _take_zombies(self, state: State, steps: list[Step], states: list[State]) -> None:
+        """Append what zombie workers do to the store; nobody listens to them any more."""
+        store, budget, ghost, zombies, main, zombie = state
+        moves = self._zombie_moves.get(zombies)
+        if moves is None:
+            moves = self._zombie_moves[zombies] = list(self._moves_of_zombies(zombies))
+        for step, deeds, after in moves:
+            steps.append(step)
+            states.append((self.done(store, deeds), budget, ghost, after, main, zombie))
 
-        def received() -> State:
-            draft = _Draft(self, state, is_zombie=is_zombie)
-            draft.receive(i)
-            return draft.state()
-
-        step = Step(is_zombie, i, "hears", message)
-        if isinstance(message, TriggerCheckpoint):
-            ordinal = message.checkpoint_id % 1_000
-            ensure(ordinal <= self.bounds.checkpoints + ENDLESS, "I10: checkpoints are taken for ever")
-            if ordinal > self.bounds.checkpoints:
-                # Else there would be no end of checkpoints that find everything as it was.
-                lazy.append((step, received))
-                return
-        normal.append((step, received()))
-
-    def _driver_steps(
-        self,
-        state: State,
-        is_zombie: bool,
-        checkpoints: int,
-        left: Faults,
-        normal: list[tuple[Step, State]],
-        faults: list[tuple[Step, State]],
-        lazy: list[tuple[Step, Callable[[], State]]],
-    ) -> None:
-        driver = state[4][0] if is_zombie else state[3][0]
-        value = self.drivers.value(driver)
-        if value.outcome:
-            return
-        if value.append is not None:
-            draft = _Draft(self, state, is_zombie=is_zombie)
-            draft.append("")
-            normal.append((Step(is_zombie, -1, "append", value.append), draft.state()))
-            for outcome in ("applied", "not applied", "applied later") if left.unknown else ():
-                draft = _Draft(self, self._spent(state, "unknown"), is_zombie=is_zombie)
-                draft.append(outcome)
-                faults.append(
-                    (Step(is_zombie, -1, f"append, unknown: {outcome}", value.append), draft.state())
-                )
-            is_checkpoint = isinstance(self.store.entries.values[value.append[1]], CheckpointCompleted)
-            if left.failures and is_checkpoint:
-                draft = _Draft(self, self._spent(state, "failures"), is_zombie=is_zombie)
-                draft.append("refused")
-                faults.append((Step(is_zombie, -1, "append refused", value.append), draft.state()))
-        for timer in value.timers:
-
-            def fired(timer: on.Timer = timer, state: State = state) -> State:
-                draft = _Draft(self, state, is_zombie=is_zombie)
-                draft.tell_driver(on.TimerFired(timer))
-                return draft.state()
-
-            step = Step(is_zombie, -1, "timer", timer)
-            match timer.kind:
-                case "trigger":
-                    if not self.drivers.is_free(driver):
-                        continue
-                    if checkpoints:
-                        fewer = self.faults.number((left, checkpoints - 1))
-                        normal.append((step, fired(state=(state[0], fewer, *state[2:]))))
-                    elif not is_zombie:
-                        lazy.append((step, fired))
-                case "checkpoint-timeout":
-                    if left.timeouts and not is_zombie:
-                        faults.append((step, fired(state=self._spent(state, "timeouts"))))
-                case _:
-                    normal.append((step, fired()))
-
-    def _crash_steps(self, state: State, left: Faults, faults: list[tuple[Step, State]]) -> None:
-        side = state[3]
-        if left.crashes:
-            for i in range(self.count):
-                inbox = self.inboxes.values[side[2 + self.count + i]]
-                if side[2 + i] or (inbox and isinstance(inbox[0], DeployTasks)):
-                    spent = self._spent(state, "crashes")
-                    draft = _Draft(self, spent, is_zombie=False)
-                    draft.crash(i)
-                    faults.append((Step(False, i, "crash"), draft.state()))
-                    if left.zombies and side[2 + i]:
-                        draft = _Draft(self, self._spent(spent, "zombies"), is_zombie=False)
-                        draft.keep_zombie(i)
-                        draft.crash(i)
-                        faults.append((Step(False, i, "is believed dead"), draft.state()))
-        if left.drivers:
-            spent = self._spent(state, "drivers")
-            number = 2 + self.bounds.faults.drivers - left.drivers
-            append = self.drivers.value(side[0]).append
-            for fate in ("lost", "applied", "applied later") if append else ("",):
-                draft = _Draft(self, spent, is_zombie=False)
-                draft.replace_driver(number, append, fate)
-                faults.append((Step(False, -1, f"driver crash, append {fate}".rstrip()), draft.state()))
-            has_claimed = self.drivers.coordinator(side[0]).epoch > 0
-            if left.zombies and not state[4] and has_claimed:
-                store, spent_faults, ghost, main, _ = self._spent(spent, "zombies")
-                draft = _Draft(self, (store, spent_faults, ghost, main, main), is_zombie=False)
-                draft.replace_driver(number, None, "")
-                faults.append((Step(False, -1, "second driver"), draft.state()))
-
-    def _zombie_worker_steps(self, state: State, is_zombie: bool, normal: list[tuple[Step, State]]) -> None:
-        """What a zombie worker does to the store; nobody listens to it any more."""
-        side = state[4] if is_zombie else state[3]
-        zombies = self.zombies.values[side[1]]
+    def _moves_of_zombies(self, number: int) -> Iterable[tuple[Step, int, int]]:
+        zombies = self.zombies.values[number]
         for which, (i, task, inbox) in enumerate(zombies):
-            results = [
-                (step.name, step.action, result, inbox)
-                for step, result in self.tables[i].moves(task)
-                if step.name in ("prepare", "store", "commit")
+            actions = [
+                (f"zombie: {name}", action, inbox)
+                for name, action, _, _ in self.tables[i].moves(task)
+                if name in ("prepare", "store", "commit")
             ]
-            messages = self.inboxes.values[inbox]
-            if messages:
-                result = self.tables[i].step(task, ("receive", messages[0]))
-                results.append(("hears", (messages[0],), result, self.inboxes.number(messages[1:])))
-            for name, action, result, rest in results:
-                store = self.done(state[0], result.deeds)
-                changed = (*zombies[:which], (i, result.task, rest), *zombies[which + 1 :])
-                new_side = (side[0], self.zombies.number(changed), *side[2:])
-                after = self._with_side((store, *state[1:]), new_side, is_zombie)
-                normal.append((Step(is_zombie, i, f"zombie: {name}", action), after))
+            if inbox:
+                word, rest = self.taken(inbox)
+                actions.append(("zombie: hears", ("receive", self.words.values[word]), rest))
+            others = self.zombies.number((*zombies[:which], *zombies[which + 1 :]))
+            for name, action, rest in actions:
+                result = self.tables[i].step(task, action)
+                after = self.with_zombie(others, (i, result.task, rest))
+                yield Step(True, i, name, action), result.deeds, after
+
+    def with_zombie(self, zombies: int, zombie: Zombie) -> int:
+        """Return the zombies and one more, unless nothing can come of that one."""
+        i, task, inbox = zombie
+        task = self.tables[i].without_data(task)
+        key = (zombies, i, task, inbox)
+        found = self._with_zombie.get(key)
+        if found is None:
+            has_more = any(one.name in ("prepare", "store", "commit") for one in self.tables[i].moves(task))
+            found = zombies
+            if inbox or has_more:
+                all_of_them = sorted([*self.zombies.values[zombies], (i, task, inbox)])
+                found = self.zombies.number(tuple(all_of_them))
+            self._with_zombie[key] = found
+        return found
+
+    def _evaluate(self, move: Move, of: Moves) -> int:
+        draft = Draft(self, of.side, None, is_zombie=of.is_zombie)
+        try:
+            getattr(draft, move.call[0])(*move.call[1:])
+        except StoreNeeded:
+            move.side = OF_THE_STORE
+        else:
+            move.side = draft.number()
+            move.deeds = self.deeds.number(tuple(draft.deeds))
+        return move.side
+
+    def _moves_of(self, number: int, *, is_zombie: bool) -> Moves:
+        known = self._moves[is_zombie]
+        found = known.get(number)
+        if found is None:
+            if len(known) >= SIDES_MAX:
+                known.clear()
+            found = known[number] = self._new_moves(self.sides.values[number], is_zombie=is_zombie)
+        return found
+
+    def _new_moves(self, side: Side, *, is_zombie: bool) -> Moves:
+        """Return what is worth knowing of every side."""
+        eager = None
+        for i in range(self.count):
+            if side[1 + i] and self.tables[i].is_reduced:
+                for name, action, result, eagerness in self.tables[i].moves(side[1 + i]):
+                    if eagerness is Eager.ALWAYS or (eagerness is not Eager.NO and eager is None):
+                        eager = Move(Step(is_zombie, i, name, action), "apply", i, result, eager=eagerness)
+        is_finished = self.drivers.value(side[0]).outcome == "finished"
+        return Moves(side, is_zombie, is_finished, eager)
+
+    def _normal_moves(self, of: Moves) -> list[Move]:
+        """Find out what can happen without a fault, and what only if nothing else does."""
+        side, is_zombie = of.side, of.is_zombie
+        found: list[Move] = []
+        for i in range(self.count):
+            if side[1 + i]:
+                for name, action, result, _ in self.tables[i].moves(side[1 + i]):
+                    found.append(Move(Step(is_zombie, i, name, action), "apply", i, result))
+            if side[1 + self.count + i]:
+                message = self.words.values[self.inboxes.values[side[1 + self.count + i]][0]]
+                move = Move(Step(is_zombie, i, "hears", message), "receive", i)
+                (of.lazy if self._is_extra(message) else found).append(move)
+            if side[1 + 2 * self.count + i]:
+                found.append(Move(Step(is_zombie, i, "heard"), "hear", i))
+        driver = self.drivers.value(side[0])
+        if driver.append is not None and not driver.outcome:
+            found.append(Move(Step(is_zombie, -1, "append", driver.append), "append", ""))
+        for timer in () if driver.outcome else driver.timers:
+            step = Step(is_zombie, -1, "timer", timer)
+            call = ("tell_driver", on.TimerFired(timer))
+            if timer.kind == "trigger":
+                if self.drivers.is_free(side[0]):
+                    found.append(Move(step, *call, cost=Cost.CHECKPOINT))
+                    of.lazy.append(Move(step, *call))
+            elif timer.kind != "checkpoint-timeout":
+                found.append(Move(step, *call))
+        if is_zombie:
+            of.lazy.clear()
+        of.normal = found
+        return found
+
+    def _is_extra(self, message: CoordinatorMessage) -> bool:
+        """Whether `message` triggers a checkpoint beyond the bounds."""
+        if not isinstance(message, TriggerCheckpoint):
+            return False
+        ordinal = message.checkpoint_id % 1_000
+        ensure(ordinal <= self.bounds.checkpoints + ENDLESS, "I10: checkpoints are taken for ever")
+        return ordinal > self.bounds.checkpoints
+
+    def _fault_moves(self, of: Moves) -> list[Move]:
+        """Find out what can go wrong, whatever the budget."""
+        faults, side, is_zombie = self.bounds.faults, of.side, of.is_zombie
+        found: list[Move] = []
+        for i in range(self.count):
+            for name, action, result, _ in self.tables[i].moves(side[1 + i]) if side[1 + i] else ():
+                if faults.repeats and result.messages:
+                    step = Step(is_zombie, i, f"{name}, to be heard twice", action)
+                    found.append(Move(step, "apply", i, result, cost=Cost.REPEAT))
+                    found[-1].ghost = self.ghosts.number((i, result.messages[-1]))
+                if faults.failures and name in FAILING:
+                    failing = FAILING[name] + action[1:]
+                    step = Step(is_zombie, i, f"{name} fails", failing)
+                    found.append(Move(step, "act", i, failing, cost=Cost.FAILURE))
+        driver = self.drivers.value(side[0])
+        if driver.append is not None and not driver.outcome:
+            for outcome in ("applied", "not applied", "applied later") if faults.unknown else ():
+                step = Step(is_zombie, -1, f"append, unknown: {outcome}", driver.append)
+                found.append(Move(step, "append", outcome, cost=Cost.UNKNOWN))
+            entry = self.store.entries.values[driver.append[1]]
+            if faults.failures and isinstance(entry, CheckpointCompleted):
+                step = Step(is_zombie, -1, "append refused", driver.append)
+                found.append(Move(step, "append", "refused", cost=Cost.FAILURE))
+        if not is_zombie and not driver.outcome:
+            for timer in driver.timers if faults.timeouts else ():
+                if timer.kind == "checkpoint-timeout":
+                    step = Step(False, -1, "timer", timer)
+                    found.append(Move(step, "tell_driver", on.TimerFired(timer), cost=Cost.TIMEOUT))
+            self._crash_moves(of, found)
+        of.faults = found
+        return found
+
+    def _crash_moves(self, of: Moves, found: list[Move]) -> None:
+        faults, side = self.bounds.faults, of.side
+        for i in range(self.count) if faults.crashes else ():
+            inbox = self.inboxes.values[side[1 + self.count + i]]
+            if side[1 + i] or (inbox and isinstance(self.words.values[inbox[0]], DeployTasks)):
+                found.append(Move(Step(False, i, "crash"), "crash", i, cost=Cost.CRASH))
+                if faults.zombies and side[1 + i]:
+                    step = Step(False, i, "is believed dead")
+                    found.append(Move(step, "crash", i, cost=Cost.ZOMBIE))
+                    found[-1].zombie = (i, side[1 + i], side[1 + self.count + i])
+        if faults.drivers:
+            append = self.drivers.value(side[0]).append
+            number = 1 + self.drivers.number_of(side[0])
+            for fate in ("lost", "applied", "applied later") if append else ("",):
+                step = Step(False, -1, f"driver crash, append {fate}".rstrip())
+                found.append(Move(step, "replace_driver", number, append, fate, cost=Cost.DRIVER))
+            if faults.zombies and self.drivers.coordinator(side[0]).epoch > 0:
+                step = Step(False, -1, "second driver")
+                call = ("replace_driver", number, None, "")
+                found.append(Move(step, *call, cost=Cost.SECOND_DRIVER))
 
     # Small pieces.
 
-    def _with_side(self, state: State, side: Side, is_zombie: bool) -> State:
-        if is_zombie:
-            return (state[0], state[1], state[2], state[3], side)
-        return (state[0], state[1], state[2], side, state[4])
-
-    def _spent(self, state: State, fault: str) -> State:
-        key = (state[1], fault)
-        after = self._after.get(key)
-        if after is None:
-            left, checkpoints = self.faults.values[state[1]]
-            now = left._replace(**{fault: getattr(left, fault) - 1})
-            after = self._after[key] = self.faults.number((now, checkpoints))
-        return (state[0], after, state[2], state[3], state[4])
-
-    def _moved(self, state: State, is_zombie: bool, i: int, result: Result, *, keeps: bool = False) -> State:
-        if keeps:
-            ghost = self.ghosts.number((i, result.messages[-1]))
-            store, faults, _, main, zombie = self._spent(state, "repeats")
-            state = (store, faults, ghost, main, zombie)
-        draft = _Draft(self, state, is_zombie=is_zombie)
-        draft.apply(i, result)
-        return draft.state()
-
     def _repeated(self, state: State) -> State:
         ghost = self.ghosts.values[state[2]]
-        draft = _Draft(self, (state[0], state[1], 0, *state[3:]), is_zombie=False)
-        if ghost is not None and not self.drivers.value(state[3][0]).outcome:
+        draft = Draft(self, self.sides.values[state[4]], state[0], is_zombie=False)
+        if ghost is not None:
             draft.say(*ghost)
-        return draft.state()
+        return (draft.store, state[1], 0, state[3], draft.number(), state[5])
 
     def done(self, store: int, deeds: int) -> int:
         """Return the store after the deeds of a task."""
@@ -385,227 +423,53 @@ class World:
             self._done[store, deeds] = found
         return found
 
-    def received(self, i: int, task: int, inbox: int) -> tuple[int, Result]:
-        """Return what is left in the inbox of task `i` after it took the first message, and the result."""
-        found = self._received.get((i, task, inbox))
+    def taken(self, inbox: int) -> tuple[int, int]:
+        """Return the first message of an inbox, and the rest."""
+        found = self._taken.get(inbox)
         if found is None:
-            message, *rest = self.inboxes.values[inbox]
-            result = self.tables[i].step(task, ("receive", message))
-            found = self._received[i, task, inbox] = (self.inboxes.number(tuple(rest)), result)
+            words = self.inboxes.values[inbox]
+            found = self._taken[inbox] = (words[0], self.inboxes.number(words[1:]))
         return found
 
-    def fresh_task(self, i: int, epoch: Epoch, content_of: object) -> Result:
-        """Return task `i` restored to `content_of`."""
-        committer = self._committers.number(self.make.committer(LINEAGE, epoch, COMMIT_ATTEMPTS_MAX))
-        content = content_of if isinstance(content_of, type(EMPTY)) else EMPTY
-        return self.tables[i].fresh(epoch, self._fresh_protocols[i], committer, content)
+    def told(self, i: int, inbox: int, word: int) -> int:
+        """Return the inbox of task `i` with one more message, if that could make a difference to it."""
+        found = self._told.get((i, inbox, word))
+        if found is None:
+            message = self.words.values[word]
+            if self.is_reduced and isinstance(message, AbortCheckpoint):
+                check_no_abort(aborts=self.aborts)
+            found = inbox
+            if self.places[i].concerns(message):
+                found = self.inboxes.number((*self.inboxes.values[inbox], word))
+            self._told[i, inbox, word] = found
+        return found
 
+    def received(self, i: int, task: int, word: int) -> Result:
+        """Return what it makes that task `i` takes a message."""
+        found = self._received.get((i, task, word))
+        if found is None:
+            found = self.tables[i].step(task, ("receive", self.words.values[word]))
+            self._received[i, task, word] = found
+        return found
 
-class _Draft:
-    """One step under way: the state is taken apart, changed and put together again."""
+    def restored(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
+        """Return the store after task `i` has been restored, and the task."""
+        key = (store, i, deploy.epoch, deploy.restore)
+        found = self._restored.get(key)
+        if found is None:
+            found = self._restored[key] = self._restore(store, i, deploy)
+        return found
 
-    def __init__(self, world: World, state: State, *, is_zombie: bool) -> None:
-        self._world = world
-        self._store, self._faults, self._ghost, main, zombie = state
-        self._is_zombie = is_zombie
-        self._other = main if is_zombie else zombie
-        self.side = list(zombie if is_zombie else main)
-        self._events: deque[on.JobEvent] = deque()
-        self._is_telling = False
-
-    def state(self) -> State:
-        """Return the state after the step."""
-        side = tuple(self.side)
-        if self._is_zombie and self._world.drivers.value(side[0]).outcome:
-            side = ()
-        main, zombie = (self._other, side) if self._is_zombie else (side, self._other)
-        return (self._store, self._faults, self._ghost, main, zombie)
-
-    # Tasks.
-
-    def apply(self, i: int, result: Result) -> None:
-        """Carry out what a step of task `i` has made."""
-        world = self._world
-        self.side[2 + i] = result.task
-        if result.deeds:
-            self._store = world.done(self._store, result.deeds)
-        for channel, item in result.sends:
-            target = world.targets[channel]
-            number = self.side[2 + target]
-            if number:
-                self.apply(target, world.tables[target].step(number, ("offer", channel, item)))
-        for message in result.messages:
-            self._post(i, message)
-
-    def _post(self, i: int, message: int) -> None:
-        world = self._world
-        if world.bounds.slow_control:
-            box = 2 + 2 * world.count + i
-            self.side[box] = world.outboxes.number((*world.outboxes.values[self.side[box]], message))
-        else:
-            self.say(i, message)
-
-    def say(self, i: int, message: int) -> None:
-        """The coordinator gets a message of worker `i`."""
-        world = self._world
-        self.side[0], effects = world.drivers.hear(self.side[0], i, message, world.messages.values[message])
-        if effects:
-            self._perform_all(effects)
-            self._tell_all()
-
-    def hear(self, i: int) -> None:
-        """The oldest message of worker `i` arrives."""
-        box = 2 + 2 * self._world.count + i
-        message, *rest = self._world.outboxes.values[self.side[box]]
-        self.side[box] = self._world.outboxes.number(tuple(rest))
-        self.say(i, message)
-
-    def receive(self, i: int) -> None:
-        """Worker `i` takes the oldest message to it."""
-        world, box = self._world, 2 + self._world.count + i
-        message = world.inboxes.values[self.side[box]][0]
-        if isinstance(message, DeployTasks):
-            self.side[box] = 0
-            self._restore(i, message)
-            return
-        self.side[box], result = world.received(i, self.side[2 + i], self.side[box])
-        self.apply(i, result)
-
-    def _restore(self, i: int, deploy: DeployTasks) -> None:
-        world = self._world
-        content = EMPTY
+    def _restore(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
+        content, place = EMPTY, self.places[i]
         permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
         for one in deploy.snapshots:
-            content = world.store.content(self._store, one.snapshot)
-            if permit is not None and world.make.commits_on_restore:
+            content = self.store.content(store, one.snapshot)
+            if permit is not None and self.make.commits_on_restore:
                 handles = tuple(str(pending.handle) for pending in one.snapshot.pending)
-                self._store = world.store.commit(self._store, permit, handles)
-        if world.places[i].is_sink:
-            vertex = world.graph.tasks[i].vertex
-            self._store = world.store.abort(self._store, vertex, deploy.epoch)
-        self.apply(i, world.fresh_task(i, deploy.epoch, content))
-        self._post(i, world.messages.number(WorkerReady(deploy.epoch)))
-
-    def crash(self, i: int) -> None:
-        """Worker `i` dies, and Spark starts another one."""
-        count = self._world.count
-        for box in (2 + i, 2 + count + i, 2 + 2 * count + i):
-            self.side[box] = 0
-        link = self._world.drivers.links(self.side[0])[i]
-        for event in self._world.drivers.lost(i, link):
-            self.tell_driver(event)
-
-    def keep_zombie(self, i: int) -> None:
-        """Worker `i` goes on, unheard."""
-        world = self._world
-        zombies = world.zombies.values[self.side[1]]
-        one = (i, self.side[2 + i], self.side[2 + world.count + i])
-        self.side[1] = world.zombies.number((*zombies, one))
-
-    # The driver.
-
-    def start_driver(self, number: int) -> None:
-        """A driver starts, without workers."""
-        driver, effects = self._world.drivers.started(number)
-        self.side = [driver, 0] + [0] * 3 * self._world.count
-        self._perform_all(effects)
-        self._tell_all()
-
-    def replace_driver(self, number: int, append: tuple[int, int] | None, fate: str) -> None:
-        """The driver is gone, its workers with it, and the next one starts."""
-        store = self._world.store
-        if append is not None and fate == "applied":
-            self._store = store.append(self._store, *append)[0]
-        elif append is not None and fate == "applied later":
-            self._store = store.delay(self._store, *append)
-        self.start_driver(number)
-
-    def append(self, outcome: str) -> None:
-        """The store deals with the append under way. `outcome` is what it doesn't say, or ""."""
-        world = self._world
-        under_way = world.drivers.value(self.side[0]).append
-        if under_way is None:
-            return
-        index, entry = under_way
-        match outcome:
-            case "" | "applied":
-                self._store, is_new = world.store.append(self._store, index, entry)
-            case "applied later":
-                self._store = world.store.delay(self._store, index, entry)
-            case _:
-                pass
-        if outcome == "":
-            self.tell_driver(on.EntryAppended(index) if is_new else on.EntryTaken(index))
-        elif outcome == "refused":
-            self.tell_driver(on.EntryRefused(index, "no space"))
-        else:
-            self.tell_driver(on.EntryUncertain(index, "time out"))
-
-    def tell_driver(self, event: on.JobEvent) -> None:
-        """The coordinator handles `event`, and what it asks for happens."""
-        self._events.append(event)
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        if self._is_telling:
-            return
-        self._is_telling = True
-        while self._events:
-            self.side[0], effects = self._world.drivers.step(self.side[0], self._events.popleft())
-            self._perform_all(effects)
-        self._is_telling = False
-
-    def _perform_all(self, effects: tuple[do.JobEffect, ...]) -> None:
-        world = self._world
-        for effect in effects:
-            match effect:
-                case do.SendMessage(link, message):
-                    self._send(link, message)
-                case do.ReadLogTail(count):
-                    self._events.append(on.LogTailRead(world.store.tail(self._store, count)))
-                case do.ReadEntry(index):
-                    log = world.store.log(self._store)
-                    found = log[index - 1] if index <= len(log) else None
-                    self._events.append(on.EntryRead(index, found))
-                case do.DiscoverSplits():
-                    self._events.append(on.SplitsDiscovered(()))
-                case do.SubmitWorkers():
-                    self._events += [world.drivers.registration(i, 0) for i in range(world.count)]
-                case do.ListParts():
-                    self._events.append(on.PartsListed(world.store.paths(self._store)))
-                case do.DeleteParts(paths):
-                    self._store = world.store.delete(self._store, paths)
-                    self._events.append(on.PartsDeleted())
-                case do.EndJob(outcome, cause):
-                    is_fine = outcome == "finished" or (self._is_zombie and outcome == "fenced")
-                    ensure(is_fine, f"I10: the job has {outcome}: {cause}")
-                case _:
-                    pass
-
-    def _send(self, link: int, message: CoordinatorMessage) -> None:
-        world = self._world
-        i = (link - 1) % world.count
-        if world.drivers.links(self.side[0])[i] != link and not isinstance(message, ShutDown):
-            return
-        task, box = 2 + i, 2 + world.count + i
-        match message:
-            case HaltTasks() | ShutDown():
-                self.side[task] = self.side[box] = 0
-            case DeployTasks():
-                self.side[task] = 0
-                self.side[box] = world.inboxes.number((message,))
-            case StartTasks():
-                self.side[task] = world.tables[i].step(self.side[task], ("start",)).task
-            case (
-                TriggerCheckpoint()
-                | AbortCheckpoint()
-                | CommitCheckpoint()
-                | CloseLoops()
-                | CaptureSnapshots()
-                | ResumeSources()
-            ):
-                if self.side[task] and world.tables[i].thawed(self.side[task]).concerns(message):
-                    waiting = world.inboxes.values[self.side[box]]
-                    self.side[box] = world.inboxes.number((*waiting, message))
-            case _:
-                pass
+                store = self.store.commit(store, permit, handles)
+        if place.is_sink:
+            store = self.store.abort(store, place.task_id.vertex, deploy.epoch)
+        committer = self._committers.number(self.make.committer(LINEAGE, deploy.epoch, COMMIT_ATTEMPTS_MAX))
+        fresh = self.tables[i].fresh(deploy.epoch, self._fresh_protocols[i], committer, content)
+        return store, fresh
