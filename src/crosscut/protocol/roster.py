@@ -23,6 +23,7 @@ from crosscut.protocol.messages import (
     ShutDown,
     SplitAssignment,
     StandBy,
+    TaskSnapshot,
 )
 
 LIVENESS_TICKS = 4
@@ -121,17 +122,23 @@ class Roster:
         splits: tuple[SplitAssignment, ...],
     ) -> list[JobEffect]:
         """Give every holder its tasks, with what each of them needs to restore itself."""
-        snapshots = restored.snapshots if restored else ()
+        peers = self.peers()
+        snapshots: dict[int, list[TaskSnapshot]] = {}
+        for snapshot in restored.snapshots if restored else ():
+            snapshots.setdefault(snapshot.task.index, []).append(snapshot)
+        assigned: dict[int, list[SplitAssignment]] = {}
+        for split in splits:
+            assigned.setdefault(split.task.index, []).append(split)
         return [
             SendMessage(
                 place.link,
                 DeployTasks(
                     epoch=epoch,
                     lineage=lineage,
-                    peers=self.peers(),
+                    peers=peers,
                     restore=restored.checkpoint_id if restored else CheckpointId(0),
-                    snapshots=tuple(one for one in snapshots if one.task.index == index),
-                    splits=tuple(one for one in splits if one.task.index == index),
+                    snapshots=tuple(snapshots.get(index, ())),
+                    splits=tuple(assigned.get(index, ())),
                 ),
             )
             for index, place in sorted(self.held.items())
