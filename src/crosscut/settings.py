@@ -74,8 +74,8 @@ class Settings:
         retain: Completed checkpoints that are kept.
         heartbeat_timeout: Silence after which a worker counts as lost, and the longest that one call
             of a user's function may take.
-        start_timeout: How long Spark may take to give the job its workers, and sources to say what there
-            is to read.
+        start_timeout: How long Spark may take to give the job its workers; as long again they may take to
+            restore their tasks, and the sources to say what there is to read.
         commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.
         channel_bytes: Bytes that may be queued in memory on each side of one channel.
         spill_bytes: Disk that each worker may use for what comes in on channels while they are blocked for a

@@ -209,6 +209,13 @@ def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path
     assert started.spark._jsc.sc().statusStore().jobsList(None).size() == spark_jobs
 
 
+def test_a_directory_in_the_memory_of_each_process_is_refused(tmp_path: Path, started: Any) -> None:
+    """I12: the workers would write where nobody else can read."""
+    numbered = NumberedJob(tmp_path, settings={"checkpoint_dir": "memory://checkpoints"})
+    with pytest.raises(SettingsError, match="each worker process has a memory file system of its own"):
+        started(numbered)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [({"parallelism": 1}, "parallelism"), ({"settings": {"max_parallelism": 64}}, "max_parallelism")],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,15 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Once, Record
+from jobs import NumberedJob, Once, Record, until
 
 import crosscut as cc
+from crosscut.errors import JobFailedError
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
+from crosscut.store.checkpoint_store import open_store
 
 BAD = 4_000
 """The number of the record that does harm."""
 
 FEW_RESTARTS = cc.Restart(failures=3, delay_step="20ms", delay_max="50ms")
+
+
+def raise_elsewhere(pid: int) -> None:
+    if os.getpid() != pid:
+        raise LookupError("not in this process")
+
+
+class HereOnly:
+    """Can be pickled, and not be unpickled in any other process."""
+
+    def __reduce__(self) -> Any:
+        return raise_elsewhere, (os.getpid(),)
 
 
 class OddError(BaseException):
@@ -373,3 +388,43 @@ def test_a_sink_that_hangs_when_it_is_closed_is_ended_by_the_watchdog(tmp_path: 
     started.finish(started(numbered), numbered.check_nothing_is_visible_too_early, deadline_s=20)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
+
+
+def test_code_that_can_not_be_loaded_in_the_workers_ends_the_job_soon_and_by_name(
+    tmp_path: Path, started: Any
+) -> None:
+    """Spark would start attempt after attempt, and the job end for want of workers, long after."""
+    here_only = HereOnly()
+    flow = cc.Flow("here-only")
+    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, here_only)).sink(cc.files.jsonl(tmp_path / "out"))
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), start_timeout="10m", restart=FEW_RESTARTS
+    )
+    job = started.flow(flow, settings)
+    with pytest.raises(JobFailedError, match="could not start: not in this process") as caught:
+        assert job.wait(60)
+    assert "in raise_elsewhere" in str(caught.value)
+    assert "given up after 4 failures" in str(caught.value)
+
+
+class InterruptedSource(cc.Source):
+    """Ctrl-C comes while it says what there is to read: `flow.start` has not returned yet."""
+
+    def splits(self, parallelism: int) -> Sequence[cc.Split]:
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(20)
+        return []
+
+    def reader(self, split: cc.Split, position: JSON) -> Any:
+        raise NotImplementedError
+
+
+def test_an_interrupted_start_leaves_no_job_behind(tmp_path: Path, spark: Any) -> None:
+    """Nobody would have a handle to it."""
+    flow = cc.Flow("interrupted")
+    flow.source(InterruptedSource()).sink(cc.files.jsonl(tmp_path / "out"))
+    with pytest.raises(KeyboardInterrupt):
+        flow.start(cc.Settings(checkpoint_dir=str(tmp_path / "checkpoints")), spark=spark)
+    threads = [one for one in threading.enumerate() if one.name == "crosscut-interrupted"]
+    until(lambda: not any(one.is_alive() for one in threads), "the job to end", 5)
+    assert open_store(str(tmp_path / "checkpoints")).tail(1) == []

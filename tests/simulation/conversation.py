@@ -62,6 +62,7 @@ from crosscut.protocol.messages import (
     TaskQuiet,
     TaskSnapshot,
     TransactionsCommitted,
+    WorkerFailed,
     WorkerHeartbeat,
     WorkerMessage,
     WorkerReady,
@@ -279,6 +280,7 @@ def events() -> list[JobEvent]:
         Timer(kind, Epoch(epoch), number) for kind in TIMER_KINDS for epoch in (0, 1, 2) for number in (0, 1)
     ]
     sent = [*messages(Epoch(0)), *messages(Epoch(1)), *messages(Epoch(2))]
+    sent += [WorkerFailed(WorkerIndex(1), AttemptId(6), CAUSE)]
     sent += [registration(0, 1), registration(0, 3), registration(1, 4), registration(7, 5)]
     return [
         ClockRead(5, "now"),

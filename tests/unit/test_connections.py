@@ -210,6 +210,22 @@ async def test_two_ends_that_know_the_secret_exchange_frames_both_ways(site: Sit
     assert (client.lost_reason, server.lost_reason) == ("enough", "closed by the peer")
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the platform has no such option")
+@scene()
+async def test_both_ends_have_the_kernel_notice_a_peer_that_has_vanished(site: Site) -> None:
+    """E2: half of it; that the kernel does so would take a network that drops packets."""
+    client = await site.connected(Client())
+    server = await site.server()
+    await server.until(lambda: server.is_open)
+    for end in (client, server):
+        assert end._transport is not None
+        found = end._transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [found.getsockopt(socket.IPPROTO_TCP, one) for one in options] == [5, 5, 3]
+
+
 @scene()
 async def test_a_frame_in_one_packet_with_the_verdict_is_not_lost(site: Site) -> None:
     class Eager(Server):

@@ -87,6 +87,7 @@ from crosscut.protocol.messages import (
     StartTasks,
     TransactionsCommitted,
     TriggerCheckpoint,
+    WorkerFailed,
     WorkerHeartbeat,
     WorkerReady,
 )
@@ -410,7 +411,10 @@ def test_a_restore_that_takes_too_long_is_a_failure() -> None:
     talk.register()
     talk.message(0, WorkerReady(E1))
     talk.fire("restore")
-    message = "restoring took too long: workers [1] were not ready after 30 s"
+    message = (
+        "restoring took too long: of 2 workers, all of them registered, [1] had not restored their tasks and "
+        "connected within another start_timeout=30 s; raise start_timeout if there is that much state to load"
+    )
     assert talk.coordinator.failures == (FailureCause("Timeout", message),)
 
 
@@ -555,13 +559,44 @@ def test_too_few_workers_in_time_fail_the_job_with_what_to_do() -> None:
     talk.gathering()
     talk.message(0, registration(0, 1))
     text = (
-        "1 of 2 workers registered within 30 s; Spark has 1 slots in all. Each worker needs a Spark task "
-        "slot for as long as the job runs: lower parallelism, free slots, or raise start_timeout"
+        "1 of 2 workers registered within start_timeout=30 s; Spark has 1 slots in all. Each worker "
+        "needs a Spark task slot for as long as the job runs: lower parallelism, free slots, or raise "
+        "start_timeout"
     )
     assert talk.fire("gather") == [
         SendMessage(LINKS[0], ShutDown("the job has failed")),
         EndJob("failed", FailureCause("WorkersError", text)),
     ]
+
+
+def test_a_worker_that_can_not_start_is_a_failure_that_spark_mends_but_not_for_ever() -> None:
+    """L: code that can't be loaded in the workers ends the job with its own cause, not for want of slots."""
+    talk = Talk(failures_max=1)
+    talk.gathering()
+    failed = WorkerFailed(WorkerIndex(1), AttemptId(2), CAUSE)
+    assert talk.hear(MessageReceived(21, failed)) == [timer("forget-failure", 0, 300_000, 1)]
+    assert talk.coordinator.phase is Phase.GATHERING
+    talk.message(0, registration(0, 1))
+    message = "worker 1 could not start: bad record (given up after 2 failures within 300 s)"
+    assert talk.hear(MessageReceived(22, replace(failed, attempt=AttemptId(3)))) == [
+        SendMessage(LINKS[0], ShutDown("the job has failed")),
+        EndJob("failed", replace(CAUSE, message=message)),
+    ]
+
+
+def test_a_replacement_that_can_not_start_leaves_a_running_job_alone() -> None:
+    talk = Talk()
+    talk.running()
+    failed = WorkerFailed(WorkerIndex(1), AttemptId(8), CAUSE)
+    assert talk.hear(MessageReceived(21, failed)) == [timer("forget-failure", 0, 300_000, 1)]
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("phase", [Phase.FINISHING, Phase.STOPPING])
+def test_a_replacement_that_can_not_start_does_not_matter_at_the_end(phase: Phase) -> None:
+    talk = talk_in(phase)
+    assert talk.hear(MessageReceived(21, WorkerFailed(WorkerIndex(1), AttemptId(8), CAUSE))) == []
+    assert talk.coordinator.failures == ()
 
 
 # A new driver

@@ -40,6 +40,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     TaskQuiet,
     TransactionsCommitted,
+    WorkerFailed,
     WorkerHeartbeat,
     WorkerReady,
 )
@@ -184,6 +185,8 @@ class Coordinator(JobFacts):
         self._roster.heard(link)
         if isinstance(message, RegisterWorker):
             return self._registered(link, message)
+        if isinstance(message, WorkerFailed):
+            return self._start_failed(message)
         index = self._roster.index_of(link)
         if index is None:
             self.dropped["message of a worker without a place"] += 1
@@ -222,6 +225,17 @@ class Coordinator(JobFacts):
             self.dropped["repeated registration"] += 1
             return []
         return [*self._roster.register(link, newcomer), *self._deploy_if_gathered()]
+
+    def _start_failed(self, message: WorkerFailed) -> list[JobEffect]:
+        # Spark starts another attempt by itself, perhaps where it works; but not for ever.
+        if self.phase in (Phase.FINISHING, Phase.STOPPING):
+            self.dropped["failed start that does not matter"] += 1
+            return []
+        cause = replace(
+            message.cause, message=f"worker {message.worker} could not start: {message.cause.message}"
+        )
+        forget, decision = self._failures.note(cause)
+        return self._give_up_job(decision) if isinstance(decision, recovery.GiveUp) else [forget]
 
     def _link_lost(self, link: on.LinkId, reason: str) -> list[JobEffect]:
         vacated = self._roster.lose(link)
@@ -305,8 +319,13 @@ class Coordinator(JobFacts):
                 return self._end("failed", FailureCause("WorkersError", reason))
             case "restore" if self.phase is Phase.RESTORING:
                 missing = sorted(set(self.held) - self._ready)
-                reason = f"workers {missing} were not ready after {self._rules.start_timeout_ms / 1000:g} s"
-                return self._failed(FailureCause("Timeout", f"restoring took too long: {reason}"))
+                reason = (
+                    f"restoring took too long: of {self._rules.identity.parallelism} workers, all of them "
+                    f"registered, {missing} had not restored their tasks and connected within another "
+                    f"start_timeout={self._rules.start_timeout_ms / 1000:g} s; raise start_timeout if there "
+                    f"is that much state to load"
+                )
+                return self._failed(FailureCause("Timeout", reason))
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING:
@@ -464,8 +483,7 @@ class Coordinator(JobFacts):
             return self._end("stopped", self._uncommitted(cause.message) or cause)
         forget, decision = self._failures.note(cause)
         if isinstance(decision, recovery.GiveUp):
-            message = f"{decision.cause.message} (given up after {decision.why})"
-            return self._end("failed", replace(decision.cause, message=message))
+            return self._give_up_job(decision)
         self.restart_count += 1
         halted = [forget, *self._to_all(HaltTasks(self.epoch))]
         halted += self._checkpoints.end(f"the job has failed over: {cause.message}")
@@ -475,6 +493,10 @@ class Coordinator(JobFacts):
         if decision.delay_ms == 0:
             return [*halted, *self._claim_next()]
         return [*halted, self._timer("restart", decision.delay_ms)]
+
+    def _give_up_job(self, decision: recovery.GiveUp) -> list[JobEffect]:
+        message = f"{decision.cause.message} (given up after {decision.why})"
+        return self._end("failed", replace(decision.cause, message=message))
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Phase.ENDED)

@@ -163,6 +163,16 @@ class RegisterWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """Instead of `RegisterWorker`: this attempt can't even start, for instance because the user's code
+    can't be loaded there."""
+
+    worker: WorkerIndex
+    attempt: AttemptId
+    cause: FailureCause
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReady:
     """All tasks are restored, replayed commits are done, all channels of this epoch are open."""
 
@@ -371,6 +381,7 @@ class ShutDown:
 
 WorkerMessage = (
     RegisterWorker
+    | WorkerFailed
     | WorkerReady
     | RecordsFlowing
     | TaskFailed

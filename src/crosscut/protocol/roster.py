@@ -149,7 +149,7 @@ class Roster:
         known = "" if slots is None else f"; Spark has {slots} slots in all"
         return (
             f"{len(self.held)} of {self._parallelism} workers registered within "
-            f"{start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
+            f"start_timeout={start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
             f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
         )
 

@@ -18,6 +18,7 @@ from typing import cast
 from crosscut.errors import WireError
 from crosscut.ids import Epoch
 from crosscut.runtime.encryption import JobCertificate, Tunnel
+from crosscut.runtime.keepalive import notice_vanished_peer
 from crosscut.wire.frames import Frame, FrameDecoder, FrameType, encode_frame
 from crosscut.wire.handshake import (
     NONCE_BYTES,
@@ -45,6 +46,8 @@ class Credentials:
     job: bytes
     certificate: JobCertificate | None = None
     """With it, every connection is encrypted; none is accepted without."""
+    heartbeat_timeout_ms: int = 10_000
+    """No secret: what the patience with a peer that has vanished is derived from."""
 
     def __repr__(self) -> str:
         return "Credentials(...)"
@@ -56,7 +59,8 @@ class Connection(asyncio.Protocol, ABC):
     All methods are called on the event loop's thread.
     """
 
-    def __init__(self, decoder: FrameDecoder, tunnel: Tunnel | None) -> None:
+    def __init__(self, credentials: Credentials, decoder: FrameDecoder, tunnel: Tunnel | None) -> None:
+        self._heartbeat_timeout_ms = credentials.heartbeat_timeout_ms
         self._decoder = decoder
         self._tunnel = tunnel
         self._transport: asyncio.Transport | None = None
@@ -126,6 +130,7 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = cast(asyncio.Transport, transport)
+        notice_vanished_peer(self._transport, self._heartbeat_timeout_ms)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline")
         if self._tunnel is None:
@@ -206,7 +211,7 @@ class ConnectingSide(Connection):
         self, credentials: Credentials, role: Role, epoch: Epoch, detail: bytes, decoder: FrameDecoder
     ) -> None:
         certificate = credentials.certificate
-        super().__init__(decoder, certificate.connecting_tunnel() if certificate else None)
+        super().__init__(credentials, decoder, certificate.connecting_tunnel() if certificate else None)
         self._handshake = ClientHandshake(
             secret=credentials.secret,
             job=credentials.job,
@@ -239,7 +244,7 @@ class AcceptingSide(Connection):
         self, listener: Listener, credentials: Credentials, role: Role, decoder: FrameDecoder
     ) -> None:
         certificate = credentials.certificate
-        super().__init__(decoder, certificate.accepting_tunnel() if certificate else None)
+        super().__init__(credentials, decoder, certificate.accepting_tunnel() if certificate else None)
         self._listener = listener
         self._handshake = ServerHandshake(
             secret=credentials.secret,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from crosscut.errors import WireError
 from crosscut.ids import AttemptId, Epoch, WorkerIndex
-from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+from crosscut.protocol.messages import CoordinatorMessage, WorkerFailed, WorkerMessage
 from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, Listener
+from crosscut.runtime.runner import failure_cause
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
 from crosscut.wire.handshake import Proven, Role, Verdict, worker_detail
@@ -60,6 +63,31 @@ class WorkerLink(ConnectingSide):
 
     def lost(self, reason: str) -> None:
         self._on_lost(reason)
+
+
+async def report_failed_start(
+    credentials: Credentials,
+    worker: WorkerIndex,
+    attempt: AttemptId,
+    error: BaseException,
+    address: tuple[str, int],
+    timeout_s: float,
+) -> None:
+    """Tell the coordinator at `address` why this worker can't even register; best effort.
+
+    Without it, Spark would start attempt after attempt until the job gives up for want of workers.
+    """
+    over = asyncio.Event()
+
+    def opened() -> None:
+        link.say(WorkerFailed(worker, attempt, failure_cause(error)))
+        link.close_gently("the worker could not start")
+
+    link = WorkerLink(credentials, worker, attempt, opened, lambda _: None, lambda _: over.set())
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().create_connection(lambda: link, *address)
+            await over.wait()
 
 
 class LinkHost(Protocol):

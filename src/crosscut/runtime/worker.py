@@ -49,7 +49,7 @@ from crosscut.protocol.messages import (
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
 from crosscut.runtime.children import end_children, tie_children
 from crosscut.runtime.connections import Credentials, Listener
-from crosscut.runtime.control import WorkerLink, heartbeat_interval_s
+from crosscut.runtime.control import WorkerLink, heartbeat_interval_s, report_failed_start
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
@@ -481,7 +481,15 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
 
 
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
-    await Worker(plan, index, attempt).run()
+    try:
+        worker = Worker(plan, index, attempt)
+    except BaseException as error:
+        # The user's code can't be loaded here, or the store not be opened.
+        address = (plan.coordinator_host, plan.coordinator_port)
+        timeout_s = plan.heartbeat_timeout_ms / 1_000
+        await report_failed_start(plan.credentials, index, attempt, error, address, timeout_s)
+        raise
+    await worker.run()
 
 
 def _uvloop() -> ModuleType | None:

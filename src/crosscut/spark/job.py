@@ -272,6 +272,7 @@ class Job:
             secrets.token_bytes(SECRET_BYTES),
             secrets.token_bytes(JOB_BYTES),
             make_certificate() if self._is_encrypted else None,
+            int(settings.milliseconds("heartbeat_timeout")),
         )
         kind, alignment_timeout_ms = settings.snapshot_kind()
         plan_of_failpoints = armed()

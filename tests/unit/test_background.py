@@ -1,0 +1,197 @@
+"""The background work of a worker's tasks: what sinks may raise, what can't be shown, who is kept waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import pytest
+
+from crosscut.errors import StoreError
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.messages import Part, TaskFailed, WorkerMessage
+from crosscut.runtime.deployment import StateAtHand
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.runtime.runner import CAUSE_CHARS_MAX, TaskPool, failure_cause
+from crosscut.state.keyed import ROWS_PER_BLOCK, KeyedState
+
+TASK = TaskId(VertexId("out"), 0)
+N1 = CheckpointId(1)
+DEADLINE_S = 20.0
+
+
+class NoParts:
+    def write_part(
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+    ) -> Part:
+        raise StoreError("nothing is stored here")
+
+    def delete_parts(self, paths: Iterable[str]) -> list[str]:
+        return list(paths)
+
+
+def pool_of(reported: list[WorkerMessage], sink_timeout_ms: int = 20_000) -> TaskPool:
+    return TaskPool(
+        epoch=Epoch(1),
+        store=NoParts(),
+        batch_rows=10,
+        linger_ms=1,
+        channel_bytes=1_000_000,
+        alignment_timeout_ms=0,
+        sink_timeout_ms=sink_timeout_ms,
+        failpoints=Failpoints(None, None),
+        report=reported.append,
+        give_credit=lambda channel, size_bytes: None,
+    )
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await work()
+
+    asyncio.run(in_time())
+
+
+# What user code raises
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class UnshowableRecord(Exception):
+    @property
+    def record(self) -> object:
+        raise ValueError("no record")
+
+
+class Exits(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("error", "second"),
+    [(Unshowable(), "KeyError"), (UnshowableRecord(), "ValueError"), (Exits(), "SystemExit")],
+)
+def test_an_exception_that_can_not_be_shown_is_reported_by_its_type(error: Exception, second: str) -> None:
+    """L: a failure that could not be reported would look like a lost worker."""
+    cause = failure_cause(error)
+    kind = type(error).__name__
+    assert cause.kind == kind
+    assert cause.message == f"{kind}, which can't be shown: looking at it raises {second}"
+    assert (cause.operator, cause.record, cause.traceback) == ("", "", "")
+
+
+def test_a_failure_fits_into_one_message_and_keeps_the_end_of_its_traceback() -> None:
+    cause = failure_cause(ValueError("x" * 10 * CAUSE_CHARS_MAX))
+    assert len(cause.message) == len(cause.traceback) == CAUSE_CHARS_MAX
+
+
+def test_only_a_damaged_part_is_beyond_mending_by_a_restart() -> None:
+    assert failure_cause(StoreError("torn", damaged=True)).is_final
+    assert not failure_cause(StoreError("slow")).is_final
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration("empty"), asyncio.CancelledError(), concurrent.futures.CancelledError()]
+)
+def test_what_a_sink_raises_fails_its_task_even_if_asyncio_would_take_it_for_its_own(
+    error: BaseException,
+) -> None:
+    """L: a cancelled call of a client library would end the background work in silence."""
+
+    def commit() -> None:
+        raise error
+
+    async def work() -> None:
+        reported: list[WorkerMessage] = []
+        failed = asyncio.Event()
+        pool = pool_of(reported)
+        pool.report = lambda message: (reported.append(message), failed.set())[0]
+
+        async def background() -> None:
+            await pool.threads.call_sink(commit)
+
+        pool.spawn(TASK, background())
+        await failed.wait()
+        (message,) = reported
+        assert isinstance(message, TaskFailed)
+        assert message.task == TASK
+        assert message.cause.message == f"{type(error).__name__} was raised"
+        assert "in commit" in message.cause.traceback
+        await pool.close()
+
+    run(work)
+
+
+def test_background_work_that_is_cancelled_while_its_epoch_goes_on_is_a_failure() -> None:
+    async def work() -> None:
+        reported: list[WorkerMessage] = []
+        pool = pool_of(reported)
+
+        async def background() -> None:
+            raise asyncio.CancelledError
+
+        pool.spawn(TASK, background())
+        while not reported:
+            await pool.pause()
+        assert isinstance(reported[0], TaskFailed)
+        await pool.close()
+
+    run(work)
+
+
+def test_background_work_that_ends_with_its_epoch_is_no_failure() -> None:
+    async def work() -> None:
+        reported: list[WorkerMessage] = []
+        pool = pool_of(reported)
+        pool.spawn(TASK, asyncio.Event().wait())  # type: ignore[arg-type]
+        await pool.pause()
+        await pool.close()
+        assert reported == []
+
+    run(work)
+
+
+# Loading state
+
+
+def test_state_is_loaded_in_slices_and_the_loop_serves_others_in_between() -> None:
+    """A worker that restores for longer than the heartbeat timeout must not look dead."""
+    blocks = 20
+    state = KeyedState(int)
+    state.values.update({key: key for key in range(blocks * ROWS_PER_BLOCK)})
+    state.freeze(N1)
+    part = b"".join(state.encoded(N1, CheckpointId(0)))
+    seen: deque[int] = deque()
+
+    async def work() -> None:
+        pool = pool_of([])
+        at_hand = StateAtHand()
+        is_loaded = False
+
+        async def heartbeats() -> None:
+            while not is_loaded:
+                seen.append(1)
+                await asyncio.sleep(0)
+
+        async def read_parts(parts: object) -> list[bytes]:
+            return [part]
+
+        others = asyncio.ensure_future(heartbeats())
+        restored = await at_hand.restored(
+            TASK, int, N1, (Part("parts/1/a", len(part), "00"),), read_parts, lambda key: True, pool.pause
+        )
+        is_loaded = True
+        await others
+        assert restored.values[blocks * ROWS_PER_BLOCK - 1] == blocks * ROWS_PER_BLOCK - 1
+        await pool.close()
+
+    run(work)
+    assert len(seen) >= blocks
