@@ -504,3 +504,33 @@ def test_a_key_that_would_travel_in_the_open_is_warned_of_or_refused(
         assert checked_encryption(settings, spark, "10.0.0.1") is True
     with pytest.raises(SettingsError, match="the key travels through Spark"):
         checked_encryption(replace(settings, strict=True), spark, "10.0.0.1")
+
+
+def test_a_job_with_a_large_graph_writes_no_secret_to_a_file_and_deletes_the_graph(
+    tmp_path: Path, spark: SparkContext, started: Any
+) -> None:
+    """S1: PySpark writes closures of more than 1 MB to a file, which it keeps."""
+    large = os.urandom(3_000_000)
+    marker = large[:64]
+
+    def looked_up(one: Any) -> Any:
+        assert large
+        return one
+
+    numbered = NumberedJob(tmp_path, hook=looked_up, held=True)
+
+    def files_with(secret: bytes) -> list[Path]:
+        return [
+            one
+            for one in Path(str(spark._temp_dir)).rglob("*")
+            if one.is_file() and secret in one.read_bytes()
+        ]
+
+    job = started(numbered)
+    until(lambda: job.status == "running", "the job to run")
+    assert files_with(job._driver._credentials.secret) == []
+    assert [oct(one.stat().st_mode & 0o777) for one in files_with(marker)] == ["0o600"]
+    numbered.open_gate()
+    assert job.wait(60)
+    assert files_with(marker) == []
+    numbered.check_output_is_exact()

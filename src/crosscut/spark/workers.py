@@ -7,7 +7,9 @@ mode the whole stage would die with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
@@ -16,6 +18,10 @@ from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.runtime.worker import WorkerPlan, run_worker
+
+CLOSURE_BYTES_MAX = 256 * 1024
+"""Of a graph that travels in the closure. PySpark's own limit, `spark.broadcast.UDFCompressionThreshold`,
+is 1 MB for all of it."""
 
 
 class SparkWorkers:
@@ -82,22 +88,43 @@ class SparkWorkers:
             thread.join(timeout_s)
 
     def _run(self, plan: WorkerPlan) -> None:
-        context = self._context
-
-        def work(index: int, _: Iterable[int]) -> Iterable[int]:
-            task = TaskContext.get()
-            attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
-            run_worker(plan, WorkerIndex(index), attempt)
-            return ()
-
         reason = "every worker returned"
         try:
-            context.setJobGroup(self._group, self._description, interruptOnCancel=True)
-            indices = context.parallelize(range(self._parallelism), self._parallelism)
-            indices.mapPartitionsWithIndex(work).collect()
+            with self._apart(plan) as (rest, packed_graph):
+                self._collect(rest, packed_graph)
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
             reason = _shortened(str(error))
         self._post(WorkersEnded(reason))
+
+    @contextmanager
+    def _apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[], bytes]]]:
+        """Take a large graph out of the closure.
+
+        PySpark writes a large closure to a file that lives as long as the SparkContext, and the closure
+        holds the job's secret (S1). The graph alone may be written there; it is deleted with the job.
+        """
+        packed_graph = plan.packed_graph
+        if len(packed_graph) <= CLOSURE_BYTES_MAX:
+            yield plan, lambda: packed_graph
+            return
+        broadcast = self._context.broadcast(packed_graph)
+        try:
+            yield replace(plan, packed_graph=b""), lambda: broadcast.value
+        finally:
+            # If Spark is gone already, so are its files.
+            with suppress(Py4JError, OSError):
+                broadcast.destroy()
+
+    def _collect(self, plan: WorkerPlan, packed_graph: Callable[[], bytes]) -> None:
+        def work(index: int, _: Iterable[int]) -> Iterable[int]:
+            task = TaskContext.get()
+            attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
+            run_worker(replace(plan, packed_graph=packed_graph()), WorkerIndex(index), attempt)
+            return ()
+
+        self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+        indices = self._context.parallelize(range(self._parallelism), self._parallelism)
+        indices.mapPartitionsWithIndex(work).collect()
 
 
 def _shortened(text: str) -> str:
