@@ -354,6 +354,7 @@ def test_what_a_sink_always_does_ends_the_job_with_its_words(
     numbered = SinkJob(tmp_path, rate=None, method=method, is_once=False, settings=settings)
     text = failure(started(numbered), started)
     assert "the user's own words" in text
+    assert "task sums[" in text, "the task with the sink is to blame, also in a restore"
     numbered.check_nothing_is_visible_too_early()
 
 

@@ -157,6 +157,13 @@ def test_the_same_record_failing_three_times_in_a_row_ends_the_job() -> None:
     assert restart([LOST, BAD, BAD, BAD], 1, POLICY) == GiveUp(BAD, "the same record failed 3 times in a row")
 
 
+def test_progress_between_failures_of_the_same_record_does_not_break_their_series() -> None:
+    """K1: what was completed in between may lie before the record."""
+    one_in_a_row = restart([BAD, BAD, BAD], 1, POLICY)
+    assert one_in_a_row == restart([BAD, BAD, BAD], 3, POLICY)
+    assert isinstance(one_in_a_row, GiveUp)
+
+
 def test_another_failure_in_between_or_another_record_breaks_the_series() -> None:
     other = replace(BAD, record="'y'")
     assert isinstance(restart([BAD, BAD, LOST, BAD], 1, POLICY), RestartAfter)

@@ -119,8 +119,12 @@ async def build_tasks(
     router: KeyRouter,
     rules: TaskRules,
     failpoints: Failpoints,
+    began: Callable[[TaskId], None] = lambda task: None,
 ) -> None:
     """Build this worker's tasks into `pool`, restored, their replayed commits done.
+
+    Args:
+        began: Called before each task, which is the one to blame if this raises.
 
     Raises:
         CrosscutError: A task can't be restored; the message says which and why.
@@ -137,6 +141,7 @@ async def build_tasks(
 
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
+        began(task_id)
         snapshot = snapshots.get(task_id)
         if deploy.restore and snapshot is None:
             raise StateError(

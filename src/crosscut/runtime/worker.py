@@ -296,6 +296,12 @@ class Worker:
             self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 
     async def _build_and_connect(self, pool: TaskPool, deploy: DeployTasks) -> None:
+        to_blame = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)
+
+        def began(task: TaskId) -> None:
+            nonlocal to_blame
+            to_blame = task
+
         try:
             self._failpoints("restore.begin")
             self._expect_channels()
@@ -311,6 +317,7 @@ class Worker:
                     self._router,
                     self._plan.rules,
                     self._failpoints,
+                    began,
                 )
                 await connecting
             finally:
@@ -324,8 +331,7 @@ class Worker:
             raise
         except BaseException as error:  # noqa: BLE001 - connectors may raise anything
             if self._link is not None:
-                task = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)
-                self._link.say(TaskFailed(deploy.epoch, task, failure_cause(error)))
+                self._link.say(TaskFailed(deploy.epoch, to_blame, failure_cause(error)))
 
     # Channels.
 
