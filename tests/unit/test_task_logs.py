@@ -442,6 +442,16 @@ def test_an_unaligned_barrier_that_comes_back_on_a_back_edge_ends_its_log() -> N
     assert stored_logs(task) == {1: [(L, [1], False), (L, [2], False)]}
 
 
+def test_a_switch_that_takes_the_last_barrier_out_of_a_queue_says_that_there_is_room() -> None:
+    """Nobody else would: the queue is never read empty, so its sender would wait for credit for ever."""
+    task = task_of(AlignedThenUnaligned, inputs=(A, B))
+    offer(task, A, [1], Barrier(N1))
+    offer(task, B, [2])
+    assert task.run() == A and task.queued(A) == 1
+    task.alignment_timed_out(N1)
+    assert task.emptied == [A]
+
+
 def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
     task = task_of(AlignedThenUnaligned, inputs=(A, B))
     offer(task, A, Barrier(N1), [1])

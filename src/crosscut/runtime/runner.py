@@ -150,6 +150,10 @@ class TaskRunner:
             for channel in tuple(self.clogged):
                 # A barrier may have overtaken what waits there.
                 self._pool.unclog(self, channel)
+            if task.emptied:
+                emptied, task.emptied = task.emptied, []
+                for channel in emptied:
+                    self._pool.relieve(self, channel)
             if task.messages:
                 messages, task.messages = task.messages, []
                 for message in messages:

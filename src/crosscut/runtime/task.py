@@ -1,9 +1,10 @@
 """One task: its snapshot protocol, its operators, its state. No I/O, no clock, no thread.
 
 A driver (the asyncio worker, or the simulator's virtual world) offers what arrives on the inputs,
-calls `run` when the task has something to do, and empties three outlets after each call, in this
-order: `jobs` (work for the background), `outbox` (what goes to other tasks), `messages` (what goes to
-the coordinator). The task decides what happens; the driver decides nothing but when.
+calls `run` when the task has something to do, and empties four outlets after each call, in this
+order: `jobs` (work for the background), `outbox` (what goes to other tasks), `emptied` (inputs whose
+senders may go on), `messages` (what goes to the coordinator). The task decides what happens; the driver
+decides nothing but when.
 """
 
 from __future__ import annotations
@@ -190,6 +191,8 @@ class Task:
         self.task_id = task_id
         self.jobs: list[Job] = []
         self.outbox: list[tuple[ChannelId, Item]] = []
+        # Inputs in which nothing waits any more, though `run` has not read them empty.
+        self.emptied: list[ChannelId] = []
         self.messages: list[WorkerMessage] = []
         self.rows_max = batch_rows
         self.records_in = 0
@@ -592,6 +595,7 @@ class Task:
                     queue.remove(barrier)
                     if not queue:
                         (self._turn if channel in self._turn else self._set_aside).remove(channel)
+                        self.emptied.append(channel)
                     self._perform(self._protocol.handle(BarrierArrived(channel, n)))
                     break
                 if isinstance(item, Batch):

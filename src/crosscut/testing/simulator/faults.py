@@ -110,6 +110,8 @@ def _to_the_rest(world: World, fault: PlannedFault) -> bool:
         case "refuse a part":
             refusal = (Fault.REFUSED, Fault.NOT_APPLIED, Fault.APPLIED)[choice % 3]
             files.fail_next("write_new", *[refusal] * (1 + choice % 2))
+        case "refuse a delete":
+            files.fail_next("delete", Fault.REFUSED)
         case "flip a bit in a read":
             files.next_read = "flipped"
         case "misdirect a read":
@@ -117,7 +119,7 @@ def _to_the_rest(world: World, fault: PlannedFault) -> bool:
         case "tear a part":
             files.fail_next("write_new", Fault.TORN)
         case "rot a part":
-            part = _picked(files.parts, choice)
+            part = _picked([one for one in files.parts if one not in files.damaged], choice)
             if part is None:
                 return False
             files.rot(part)

@@ -69,7 +69,8 @@ def built(options: Options) -> SimulatedJob:
             f"s{number}-{split}": [((number, split), k) for k in range(options.record_count)]
             for split in range(split_count)
         }
-        sources.append(ReplayedSource(splits, options.source_ms))
+        # One branch ends long before the other.
+        sources.append(ReplayedSource(splits, options.source_ms // (1 + 4 * number)))
         return flow.source(sources[-1])
 
     def sink(stream: Stream) -> None:

@@ -37,6 +37,7 @@ FaultKind = Literal[
     "fail a read of the log",
     "take the log away",
     "refuse a part",
+    "refuse a delete",
     "flip a bit in a read",
     "misdirect a read",
     "tear a part",

@@ -81,6 +81,7 @@ class Runner:
     jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = field(default_factory=deque)
     is_busy: bool = False
     cancelled: set[CheckpointId] = field(default_factory=set)
+    writing: tuple[CheckpointId, Answer] | None = None
     writer_calls: deque[tuple[Callable[[], Any], Answer]] = field(default_factory=deque)
     is_writer_busy: bool = False
 
@@ -364,6 +365,10 @@ class VirtualPool:
                 self._worker.passed("source.sent")
         for channel in sorted(runner.clogged):
             self._send_waiting(runner, channel)
+        if task.emptied:
+            emptied, task.emptied = task.emptied, []
+            for channel in emptied:
+                self._consumed(task, channel)
         if task.messages:
             messages, task.messages = task.messages, []
             for message in messages:
@@ -386,6 +391,9 @@ class VirtualPool:
                 pass
             case CancelStore(n):
                 runner.cancelled.add(n)
+                if runner.writing is not None and runner.writing[0] == n:
+                    self._world.seen["write given up"] += 1
+                    runner.writing[1](None, None)
             case CommitTransactions():
                 self.later(job.delay_ms * 1_000, lambda: self._commit(runner, job))
             case _:
@@ -474,10 +482,15 @@ class VirtualPool:
 
     def _write(self, runner: Runner, frozen: FrozenTask, chunks: list[bytes], answer: Answer) -> None:
         task, n = runner.task.task_id, frozen.checkpoint_id
-        late = StoreError(f"a part of checkpoint {n} was not written in time")
-        self._call_in_time(
-            "store", lambda: self._world.store.write_part(n, task, self.epoch, chunks), late, answer
-        )
+
+        def once(part: Any, error: Exception | None) -> None:
+            # The first of the two: the store's answer, or that n is given up.
+            if runner.writing is writing:
+                runner.writing = None
+                answer(part, error)
+
+        writing = runner.writing = n, once
+        self.call("store", lambda: self._world.store.write_part(n, task, self.epoch, chunks), once)
 
     def _stored(
         self,
