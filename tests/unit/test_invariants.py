@@ -282,7 +282,7 @@ def test_a_cut_whose_parts_retention_has_deleted_is_skipped_and_counted(
     assert store.delete_parts(part.path for one in entry.snapshots for part in one.snapshot.parts) == []
     gate.opened.set()
     assert judging.judged() == (InvariantStatus("slow", skipped=1),)
-    assert judging.verdicts == [CutJudged(CheckpointId(1))]
+    assert judging.verdicts == [CutJudged(CheckpointId(1), unjudged=("slow",))]
 
 
 def test_a_cut_that_could_not_be_read_is_skipped_even_if_the_predicate_hides_it(
@@ -406,13 +406,44 @@ def test_a_job_with_a_stopping_invariant_has_not_finished_before_its_final_cut_i
     assert talk.hear(broken(1, stop=True))[-1].cause.kind == "InvariantBroken"
 
 
-def test_a_verdict_that_does_not_come_fails_by_timer_and_the_next_epoch_finishes() -> None:
+def test_a_job_whose_final_cut_is_not_judged_in_time_has_failed_and_says_so() -> None:
+    """Another epoch would wait for the same verdict, and to finish without it would say that all is well."""
     talk = finishing(awaits_verdict=True)
     talk.committed(1)
+    end = talk.fire("finish")[-1]
+    assert (end.outcome, end.cause.kind) == ("failed", "InvariantNotJudged")
+    assert "checkpoint 1: its invariants were not evaluated within" in end.cause.message
+    assert "All output is committed" in end.cause.message
+
+
+def test_output_that_is_not_committed_in_time_is_a_failure_like_any_other() -> None:
+    talk = finishing(awaits_verdict=True)
     talk.fire("finish")
-    assert talk.coordinator.failures[-1].message.startswith("the invariants were not evaluated")
+    assert talk.coordinator.phase is Phase.CLAIMING
+    assert talk.coordinator.failures[-1].message.startswith("the output of the final checkpoint")
+
+
+def test_a_final_cut_that_could_not_be_read_is_not_judged_either() -> None:
+    talk = finishing(awaits_verdict=True)
+    end = talk.hear(CutJudged(CheckpointId(1), unjudged=("total",)))[-1]
+    assert (end.outcome, end.cause.kind) == ("failed", "InvariantNotJudged")
+    assert "'total' could not be evaluated on it" in end.cause.message
+
+
+def test_a_cut_in_the_middle_that_could_not_be_read_does_no_harm() -> None:
+    talk = Talk(awaits_verdict=True)
+    talk.running()
+    talk.complete(1, 2)
+    assert talk.hear(CutJudged(CheckpointId(1), unjudged=("total",))) == []
+
+
+def test_a_failure_before_the_final_verdict_does_not_do_away_with_it() -> None:
+    talk = finishing(awaits_verdict=True)
+    talk.failed()
     talk.hear(EntryAppended(3))
-    assert appended(talk.ready(2)) == [JobFinished(Epoch(2), CheckpointId(1))]
+    assert appended(talk.ready(2)) == []
+    assert talk.coordinator.phase is Phase.FINISHING
+    assert appended(talk.hear(CutJudged(CheckpointId(1)))) == [JobFinished(Epoch(2), CheckpointId(1))]
 
 
 def test_termination_is_open_then_drained_then_final() -> None:

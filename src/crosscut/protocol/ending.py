@@ -36,18 +36,24 @@ class Ending:
         """Note that every task was restored to n: that replays the commits of n."""
         self._committed = dict.fromkeys(sorted(self._sinks), n)
 
-    def judged(self, event: CutJudged) -> FailureCause | None:
-        """Note a verdict; return why the job has to end, if it has to."""
+    def judged(self, event: CutJudged, *, is_final: bool) -> FailureCause | None:
+        """Note a verdict; return why the job has to end, if it has to.
+
+        Args:
+            is_final: There will be no other cut.
+        """
         n = event.checkpoint_id
         if n <= self._judged:
             self.dropped["repeated verdict"] += 1
             return None
         self._judged = n
         broken = next((one for one in event.broken if one.stop), None)
-        if broken is None:
-            return None
-        message = f"invariant {broken.name!r} is broken on the cut of checkpoint {n}: {broken.message}"
-        return FailureCause("InvariantBroken", message)
+        if broken is not None:
+            message = f"invariant {broken.name!r} is broken on the cut of checkpoint {n}: {broken.message}"
+            return FailureCause("InvariantBroken", message)
+        if is_final and event.unjudged:
+            return _not_judged(n, f"{', '.join(map(repr, event.unjudged))} could not be evaluated on it")
+        return None
 
     def is_committed(self, n: CheckpointId) -> bool:
         """Whether everything at or below n is known to be committed."""
@@ -55,7 +61,11 @@ class Ending:
 
     def is_finished(self, n: CheckpointId) -> bool:
         """Whether nothing stands between the final checkpoint n and the end of the job."""
-        return self.is_committed(n) and (self._judged >= n or not self._awaits_verdict)
+        return self.is_committed(n) and not self.is_unjudged(n)
+
+    def is_unjudged(self, n: CheckpointId) -> bool:
+        """Whether everything is committed, and only the verdict on the final checkpoint n is missing."""
+        return self._awaits_verdict and self._judged < n and self.is_committed(n)
 
     def uncommitted(self, n: CheckpointId, why: str = "") -> FailureCause | None:
         """Return what a job that stops now, because of `why`, has to say of the output of n, if anything."""
@@ -69,7 +79,16 @@ class Ending:
 
     def overdue(self, n: CheckpointId, timeout_ms: int) -> FailureCause:
         """Return why the job, which has not finished within `timeout_ms`, has not."""
+        if self.is_unjudged(n):
+            return _not_judged(n, f"its invariants were not evaluated within {timeout_ms / 1000:g} s")
         what = "the output of the final checkpoint was not committed"
-        if self.is_committed(n):
-            what = "the invariants were not evaluated on the final checkpoint"
         return FailureCause("Timeout", f"{what} within {timeout_ms / 1000:g} s")
+
+
+def _not_judged(n: CheckpointId, why: str) -> FailureCause:
+    return FailureCause(
+        "InvariantNotJudged",
+        f"nothing can be said of the cut of the final checkpoint {n}: {why}. All output is committed; start "
+        f"the job again to have the cut judged again, with a predicate that returns sooner, or a longer "
+        f"checkpoint_timeout",
+    )

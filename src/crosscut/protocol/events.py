@@ -274,10 +274,15 @@ class BrokenInvariant:
 
 @dataclass(frozen=True, slots=True)
 class CutJudged:
-    """The invariants were evaluated on the cut of n, a completed checkpoint, as far as it could be read."""
+    """The invariants were evaluated on the cut of n, a completed checkpoint, as far as it could be read.
+
+    Attributes:
+        unjudged: Those that may end the job and could not be evaluated on it.
+    """
 
     checkpoint_id: CheckpointId
     broken: tuple[BrokenInvariant, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
 
 JobEvent = (

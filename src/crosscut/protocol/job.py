@@ -277,7 +277,9 @@ class Coordinator(JobFacts):
             self._ending.restored(self.completed.checkpoint_id)
             if self.completed.is_final:
                 self._go(Phase.FINISHING)
-                return [*effects, *self._append_finished(self.completed.checkpoint_id)]
+                if not self._ending.is_finished(self.completed.checkpoint_id):
+                    effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
+                return [*effects, *self._end_if_committed()]
         self._go(Phase.RUNNING)
         effects += self._to_all(StartTasks(self.epoch))
         if self._rules.checkpoints.periodic:
@@ -330,7 +332,11 @@ class Coordinator(JobFacts):
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING:
                 n = self.completed.checkpoint_id if self.completed else CheckpointId(0)
-                return self._failed(self._ending.overdue(n, self._rules.checkpoints.timeout_ms))
+                overdue = self._ending.overdue(n, self._rules.checkpoints.timeout_ms)
+                if self._ending.is_unjudged(n):
+                    # Another epoch would wait for the same verdict.
+                    return self._end("failed", overdue)
+                return self._failed(overdue)
             case "stop" if self.phase is Phase.STOPPING:
                 return self._end("stopped", self._uncommitted())
             case _:
@@ -463,7 +469,9 @@ class Coordinator(JobFacts):
         n = event.checkpoint_id
         if self.completed is None or n > self.completed.checkpoint_id:
             raise ProtocolError(f"the cut of checkpoint {n} was judged, which is not complete")
-        cause = self._ending.judged(event)
+        cause = self._ending.judged(
+            event, is_final=self.completed.is_final and n == self.completed.checkpoint_id
+        )
         return self._end("failed", cause) if cause else self._end_if_committed()
 
     def _append_finished(self, n: CheckpointId) -> list[JobEffect]:

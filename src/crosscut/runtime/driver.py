@@ -66,6 +66,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerMessage,
 )
+from crosscut.protocol.phases import Phase
 from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
@@ -124,6 +125,7 @@ class CoordinatorDriver:
         self._discover = discover
         self._failpoints = failpoints
         self._invariants = invariants
+        self._offered: CheckpointCompleted | None = None
         self._coordinator = Coordinator(rules)
         self._loop = asyncio.get_running_loop()
         self._listener = Listener()
@@ -230,6 +232,12 @@ class CoordinatorDriver:
             self._answer(request, None, BROKEN)
         self._finish(EndJob("failed", failure_cause(error)))
 
+    def _have_judged(self, completed: CheckpointCompleted) -> None:
+        """Have the invariants evaluated on a cut, once."""
+        if self._invariants is not None and completed is not self._offered:
+            self._offered = completed
+            self._invariants.offer(completed)
+
     def _observe(
         self, event: JobEvent, effects: list[JobEffect], completed_before: CheckpointCompleted | None
     ) -> None:
@@ -239,8 +247,10 @@ class CoordinatorDriver:
         if is_answer and completed is not None and completed is not completed_before:
             self._failpoints("driver.completed")
             seen.note_completed(completed)
-            if self._invariants is not None:
-                self._invariants.offer(completed)
+            self._have_judged(completed)
+        elif self._coordinator.phase is Phase.FINISHING and completed is not None:
+            # Restored, to be finished: no newer cut will be judged in its place.
+            self._have_judged(completed)
         if not seen.failed_ns and any(
             isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
         ):

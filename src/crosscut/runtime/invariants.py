@@ -117,6 +117,7 @@ class InvariantChecker:
     def _judged(self, entry: CheckpointCompleted) -> CutJudged:
         cut = StoredCut(entry, self._graph, self._store)
         broken = []
+        unjudged = []
         for one in self._invariants:
             cut.unreadable = ""
             message = _evaluated(one, cut)
@@ -124,12 +125,14 @@ class InvariantChecker:
                 # Retention may be faster than we are. Damage shows when the job restores the part.
                 _LOG.info("invariant %r skips checkpoint %d: %s", one.name, cut.checkpoint_id, cut.unreadable)
                 self._note(one.name, skipped=1)
+                if one.on_broken == "stop":
+                    unjudged.append(one.name)
                 continue
             self._note(one.name, evaluated=1)
             if message:
                 self._note_broken(one.name, cut.checkpoint_id, message)
                 broken.append(BrokenInvariant(one.name, message, stop=one.on_broken == "stop"))
-        return CutJudged(entry.checkpoint_id, tuple(broken))
+        return CutJudged(entry.checkpoint_id, tuple(broken), tuple(unjudged))
 
     def _note(self, name: str, *, evaluated: int = 0, skipped: int = 0) -> None:
         with self._changed:
