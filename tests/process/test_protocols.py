@@ -44,9 +44,7 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
     numbered.open_gate()
     assert job.wait(60)
     numbered.check_output_is_exact()
-    if "checkpoints_in_flight" not in settings:
-        # Else a part that was written while its checkpoint was subsumed waits for the next epoch's sweep.
-        numbered.check_nothing_is_left_over()
+    numbered.check_nothing_is_left_over()
 
 
 @pytest.mark.parametrize("snapshots", ["aligned", "halting", "none"])

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from crosscut.batch import Batch
+from crosscut.errors import StoreError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
 from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.messages import Part, SnapshotAcknowledged, TaskFailed, WorkerMessage
+from crosscut.protocol.messages import Part, SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.runtime.failpoints import Failpoints
@@ -49,12 +50,15 @@ class HeldStore:
     writing: threading.Event = field(default_factory=threading.Event)
     written: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    fails_at: int | None = None
 
     def write_part(
         self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
     ) -> Part:
         self.writing.set()
         assert self.is_open.wait(DEADLINE_S)
+        if self.fails_at == len(self.written):
+            raise StoreError("no space")
         path = f"parts/{checkpoint_id}/{task.vertex}-{len(self.written)}"
         self.written.append(path)
         return Part(path, sum(map(len, chunks)), "")
@@ -373,3 +377,63 @@ async def test_the_pause_of_a_checkpoint_is_its_synchronous_part_and_nothing_els
     site.store.is_open.set()
     assert (await site.acknowledged()).snapshot.freeze_us == 7_000
     await site.close()
+
+
+# What is written of a checkpoint that is given up.
+
+
+def with_state(keys: int = 3) -> KeyedState:
+    state = KeyedState(int)
+    state.values.update(dict.fromkeys(range(keys), 1))
+    return state
+
+
+async def storing(site: Site) -> None:
+    """Let the store begin to write the snapshot of checkpoint 1."""
+    site.receive(A, Barrier(N1))
+    site.receive(B, Barrier(N1))
+    await site.until(site.store.writing.is_set, "the store")
+
+
+@scene
+async def test_a_part_that_is_written_when_its_checkpoint_is_given_up_is_deleted_by_its_writer() -> None:
+    site = Site(state=with_state())
+    await storing(site)
+    site.pool.abort(N1)
+    site.store.is_open.set()
+    await site.until(lambda: bool(site.store.deleted), "the deletion")
+    assert site.store.deleted == site.store.written
+    await site.close()
+
+
+@scene
+async def test_a_part_that_is_written_when_the_epoch_ends_is_deleted_by_its_writer() -> None:
+    site = Site(state=with_state())
+    await storing(site)
+    await site.close()
+    assert site.store.deleted == site.store.written != []
+
+
+@scene
+async def test_the_part_that_was_written_before_the_log_could_not_be_is_deleted() -> None:
+    site = Site(protocol=UnalignedBarriers, state=with_state())
+    site.store.fails_at = 1
+    site.receive(A, ["in the log"])
+    site.receive(B, Barrier(N1))
+    site.receive(A, Barrier(N1))
+    site.store.is_open.set()
+    await site.until(lambda: bool(site.store.deleted), "the deletion")
+    assert site.store.deleted == site.store.written != []
+    assert [one.reason for one in site.said if isinstance(one, SnapshotDeclined)] == ["no space"]
+    await site.close()
+
+
+@scene
+async def test_a_part_that_is_acknowledged_stays() -> None:
+    site = Site(state=with_state())
+    site.store.is_open.set()
+    await storing(site)
+    await site.acknowledged()
+    site.pool.abort(N1)
+    await site.close()
+    assert site.store.deleted == []

@@ -372,7 +372,9 @@ class Coordinator(JobFacts):
         n = message.checkpoint_id
         if lost := self._kept.dangling(message.snapshot, n):
             return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
-        return self._append(self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now))
+        entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now)
+        # If n was given up before this came, what was written for it is of no use.
+        return self._append(entry) or self._delete()
 
     def _append(self, entry: CheckpointCompleted | None) -> list[JobEffect]:
         return self._log.append(entry) if entry is not None else []

@@ -7,6 +7,7 @@ or for somebody else is done in threads.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError as FutureCancelled
@@ -72,10 +73,14 @@ class Threads:
                 # asyncio can't hand the one on, and would take the others for its own.
                 raise RuntimeError(f"{type(error).__name__} was raised") from error
 
-        future = self._executor.submit(call)
+        return await asyncio.wrap_future(self.start(call))
+
+    def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call `function` in a thread, and don't wait for it."""
+        future = self._executor.submit(function, *args, **kwargs)
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
-        return await asyncio.wrap_future(future)
+        return future
 
     async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a method of a sink's writer in a thread.
@@ -130,6 +135,33 @@ class BackgroundHost(Protocol):
 
     def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
         """Run work of a task until the epoch is over; if it raises, the task has failed."""
+
+
+class _Write:
+    """One part, written in a thread by calling this; whoever waits for it may give it up at any moment."""
+
+    def __init__(self, host: BackgroundHost, n: CheckpointId, task: TaskId, chunks: list[bytes]) -> None:
+        self._host = host
+        self._arguments = n, task, host.epoch, chunks
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._written: Part | None = None
+
+    def __call__(self) -> Part:
+        self._host.failpoints("part.write")
+        part = self._host.store.write_part(*self._arguments)
+        with self._lock:
+            self._written = part
+            is_given_up = self._is_given_up
+        if is_given_up and part.path:
+            self._host.store.delete_parts([part.path])
+        return part
+
+    def give_up(self) -> Part | None:
+        """Have it deleted when it is written; return it if it has been, to be deleted by the caller."""
+        with self._lock:
+            self._is_given_up = True
+            return self._written
 
 
 class BackgroundWork:
@@ -211,14 +243,20 @@ class BackgroundWork:
         self._host.failpoints("snapshot.frozen")
         reason = ""
         part = log = None
-        if n not in self._cancelled:
+        is_told = False
+        try:
             try:
-                if self._state is not None:
+                if self._state is not None and n not in self._cancelled:
                     part = await self._store_state(self._state, frozen)
-                if frozen.log:
+                if frozen.log and n not in self._cancelled:
                     log = await self._write_part(n, encoded_log(frozen.log))
             except (StoreError, StateError) as error:
                 reason = str(error)
+            is_told = not reason and n not in self._cancelled
+        finally:
+            if not is_told:
+                # No acknowledgement will name them, so nobody else would delete them in this epoch.
+                self._delete(part, log)
         self._cancelled = {one for one in self._cancelled if one > n}
         pause_us = self._pause_us.pop(n, 0)
         if reason:
@@ -226,6 +264,11 @@ class BackgroundWork:
         else:
             self._host.failpoints("snapshot.stored")
             self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log))
+
+    def _delete(self, *parts: Part | None) -> None:
+        """Delete parts of no use, best effort: what is left over is swept in the next epoch."""
+        if paths := [part.path for part in parts if part is not None and part.path]:
+            self._host.threads.start(self._host.store.delete_parts, paths)
 
     async def _store_state(self, state: KeyedState, frozen: FrozenTask) -> Part | None:
         n = frozen.checkpoint_id
@@ -242,22 +285,22 @@ class BackgroundWork:
     async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part | None:
         """Write a part of n; return None if n is given up before it is durable.
 
-        A call that hangs in the store keeps its thread, and no later snapshot waits for it. What it
-        writes in the end is an orphan, as is whatever was written of a checkpoint that was given up.
+        A call that hangs in the store keeps its thread, and no later snapshot waits for it. If it
+        returns in the end, it deletes what it has written.
         """
         host = self._host
-
-        def write() -> Part:
-            host.failpoints("part.write")
-            return host.store.write_part(n, self._task_id, host.epoch, chunks)
-
+        write = _Write(host, n, self._task_id, chunks)
         call = asyncio.ensure_future(host.threads.call(write))
         self._writing = n, call
+        is_handed_over = False
         try:
             await asyncio.wait((call,))
+            is_handed_over = not call.cancelled()
         finally:
             self._writing = None
             call.cancel()
+            if not is_handed_over:
+                self._delete(write.give_up())
         return None if call.cancelled() else call.result()
 
     async def _commit(self, commit: CommitTransactions) -> None:
