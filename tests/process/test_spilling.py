@@ -1,0 +1,87 @@
+"""Inputs of unlike speed, on real workers: what is blocked goes to disk, and the output is exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, Record, added, hold, is_gone, key_of, nothing, until
+
+import crosscut as cc
+
+
+def newest(_: Record, one: Record) -> Record:
+    return one
+
+
+def slowly(update: tuple[str, Record]) -> Record:
+    time.sleep(0.002)
+    return update[1]
+
+
+class Skewed(NumberedJob):
+    """One branch goes through a slow task, so its barrier comes long after that of the other one."""
+
+    def flow(self) -> cc.Flow:
+        flow = cc.Flow("skewed")
+        first, streams = 0, []
+        for branch, count in enumerate(self.counts()):
+            source = cc.generate(NumbersFrom(first), count=count)
+            streams.append(flow.source(source).named(f"numbers-{branch}"))
+            first += count
+        slow = streams[1].key_by(key_of).reduce(newest).named("newest").map(slowly).named("slowly")
+        merged = streams[0].union(slow)
+        merged.key_by(key_of).aggregate(nothing, added).named("sums").sink(self.sink())
+        return flow
+
+
+class NumbersFrom:
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __call__(self, index: int) -> Record:
+        number = self.first + index
+        return f"key-{number % 499}", number
+
+
+def lose(job: Any, pid: int) -> None:
+    restarts = job.snapshot().restarts
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the killed to die")
+    until(lambda: job.snapshot().restarts > restarts, "the recovery")
+
+
+@pytest.mark.parametrize("snapshots", ["aligned", "aligned, unaligned after 300ms"])
+def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_record(
+    tmp_path: Path, started: Any, snapshots: str
+) -> None:
+    """A2, J1."""
+    numbered = Skewed(
+        tmp_path,
+        count=60_000,
+        branches=2,
+        settings={"snapshots": snapshots, "spill_bytes": 1 << 30, "channel_bytes": 65_536},
+    )
+
+    class Gated:
+        def start(self, spark: Any) -> Any:
+            flow = numbered.flow()
+            hold(flow, tmp_path / "gate", 4_000)
+            return flow.start(numbered.all_settings(), spark=spark)
+
+    job = started(Gated())
+    until(lambda: job.snapshot().spilled_bytes > 0, "something to be spilled")
+    lose(job, started.watch(job)[0])
+    completed = job.snapshot().checkpoints_completed
+    until(lambda: job.snapshot().checkpoints_completed > completed, "a checkpoint")
+    until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
+    lose(job, started.watch(job)[1])
+    (tmp_path / "gate").touch()
+    started.finish(job, deadline_s=120)
+    assert job.status == "finished"
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
