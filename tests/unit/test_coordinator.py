@@ -286,6 +286,16 @@ def test_a_snapshot_that_builds_on_deleted_parts_aborts_the_checkpoint() -> None
     ]
 
 
+def test_what_an_acknowledgement_brings_that_comes_after_the_abort_is_deleted_at_once() -> None:
+    """A4: it would wait for the next completion else, and behind the last one for ever."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.message(1, SnapshotDeclined(E1, N1, S1, "no space"))
+    late = replace(snapshot(K0, 1), parts=(Part("parts/1/k-0-1-ab", 1, "00"),))
+    assert talk.message(0, SnapshotAcknowledged(E1, N1, K0, late)) == deletes(("parts/1/k-0-1-ab",))
+
+
 def test_a_refused_append_voids_the_checkpoint_and_the_job_goes_on() -> None:
     """D4."""
     talk = Talk()
