@@ -66,7 +66,8 @@ def kill(job: Any, started: Any, *indexes: int) -> None:
     [
         ("aligned", 0.0001, "60s"),
         ("unaligned", 0.0001, "60s"),
-        ("aligned, unaligned after 50ms", 0.0001, "60s"),
+        # Aligned, it would take minutes.
+        ("aligned, unaligned after 50ms", 0.02, "60s"),
         ("aligned", 0.001, "1s"),
     ],
 )
