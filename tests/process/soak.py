@@ -58,8 +58,8 @@ class Round:
     count: int
     is_shaken: bool
     settings: dict[str, Any]
-    faults: list[tuple[str, float]] = field(default_factory=list)
-    """What happens, and how many seconds after the workers of the job were first seen again."""
+    faults: list[tuple[str, int, float]] = field(default_factory=list)
+    """What happens, after how many more checkpoints and workers to be seen, and how many seconds later."""
     free_before: int = 0
     """The input flows freely, and may end, from this fault on."""
 
@@ -82,8 +82,11 @@ def drawn(seed: int) -> Round:
     }
     fault_count = choices.randint(3, 10)
     names = choices.choices(list(FAULTS), list(FAULTS.values()), k=fault_count)
-    # Many hit a recovery, some a job that has run for a while.
-    delays = [choices.choice((0.0, 0.05, choices.expovariate(1.0))) for _ in names]
+    # Some hit a recovery, most a job that has something to lose.
+    moments = [
+        (choices.choice((0, 1, 1, 2, 5)), min(choices.choice((0.0, 0.05, choices.expovariate(2.0))), 2.0))
+        for _ in names
+    ]
     return Round(
         seed=seed,
         parallelism=parallelism,
@@ -91,7 +94,7 @@ def drawn(seed: int) -> Round:
         count=choices.choice((10_000, 60_000, 200_000)),
         is_shaken=choices.random() < 0.5,
         settings=settings,
-        faults=[(name, min(delay, 4.0)) for name, delay in zip(names, delays, strict=True)],
+        faults=[(name, *moment) for name, moment in zip(names, moments, strict=True)],
         free_before=choices.randint(fault_count - 2, fault_count),
     )
 
@@ -115,6 +118,7 @@ class Soak:
         self._choices = random.Random(one.seed + 1)
         self._drivers: list[Driver] = []
         self._checked_s = 0.0
+        self.checkpoints = 0
 
     @property
     def driver(self) -> Driver:
@@ -122,10 +126,17 @@ class Soak:
 
     def run(self) -> None:
         self._drive()
-        for number, (name, delay_s) in enumerate(self.round.faults):
+        for number, (name, more, delay_s) in enumerate(self.round.faults):
             if number == self.round.free_before:
                 self.numbered.open_gate()
-            self._wait(lambda: self._workers() or self.driver.has_ended, "workers", ALIVE_DEADLINE_S)
+            wanted = self.checkpoints + more
+            self._wait(
+                lambda wanted=wanted: (
+                    self.driver.has_ended or (self._workers() and self.checkpoints >= wanted)
+                ),
+                f"workers, and {more} checkpoints",
+                ALIVE_DEADLINE_S,
+            )
             due_s = time.monotonic() + delay_s
             self._wait(lambda due_s=due_s: time.monotonic() >= due_s, "the time", ALIVE_DEADLINE_S)
             if self.driver.has_ended and self._is_finished():
@@ -209,6 +220,7 @@ class Soak:
         # It reads the whole log: often, but not all the time.
         if time.monotonic() - self._checked_s > 0.2:
             self.numbered.check_nothing_is_visible_too_early()
+            self.checkpoints = len(self.numbered.completed())
             self._checked_s = time.monotonic()
 
 
@@ -224,7 +236,7 @@ def soak(minutes: float, seed: int, say: Callable[[dict[str, Any]], None]) -> in
     """Run rounds until the time is over; return the exit code."""
     choices = random.Random(seed)
     ends_s = time.monotonic() + minutes * 60
-    totals: Counter[str] = Counter(rounds=0, restarts=0, records_checked=0)
+    totals: Counter[str] = Counter(rounds=0)
     faults: Counter[str] = Counter()
     code = 0
     while code == 0 and (totals["rounds"] == 0 or time.monotonic() < ends_s):
@@ -236,8 +248,13 @@ def soak(minutes: float, seed: int, say: Callable[[dict[str, Any]], None]) -> in
         try:
             current.run()
             checked = sum(current.numbered.counts())
-            line |= {"restarts": current.epochs() - 1, "records_checked": checked}
-            totals.update(rounds=1, restarts=current.epochs() - 1, records_checked=checked)
+            seen = {
+                "restarts": current.epochs() - 1,
+                "checkpoints": current.checkpoints,
+                "records_checked": checked,
+            }
+            line |= seen
+            totals.update(rounds=1, **seen)
         except KeyboardInterrupt:
             code = 130
             line |= {"interrupted": True}
@@ -260,6 +277,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="default: a random one")
     options = parser.parse_args()
+    # A shell makes background processes deaf to it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     return soak(options.minutes, seed, lambda line: print(json.dumps(line), flush=True))
 
