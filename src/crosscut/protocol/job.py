@@ -485,7 +485,7 @@ class Coordinator(JobFacts):
 
     def _failed(self, cause: FailureCause) -> list[JobEffect]:
         """A failure: go to the next epoch, or give the job up."""
-        if self.phase is Phase.FINISHING and not self._log.is_idle:
+        if isinstance(self._log.newest, JobFinished):
             # Everything is committed; only the log's answer to JobFinished is missing.
             self.dropped["failure after the last commit"] += 1
             return []

@@ -94,6 +94,11 @@ class LogWriter:
         """Whether no append is under way: only then is it known what is in the log."""
         return not self._queue
 
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry appended last, if it is not decided."""
+        return self._queue[-1] if self._queue else None
+
     def append(self, entry: LogEntry) -> list[LogEffect]:
         """Append `entry` behind those under way."""
         self._queue.append(entry)

@@ -69,6 +69,11 @@ class Ownership:
         """Whether no append is under way: only then is it known what is in the log."""
         return self._writer is not None and self._writer.is_idle
 
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry appended last, if it is not decided."""
+        return self._writer.newest if self._writer is not None else None
+
     def start(self) -> list[JobEffect]:
         """Read the log."""
         return [ReadLogTail(self._retain), StartTimer(READING, self._store_timeout_ms)]
