@@ -13,6 +13,7 @@ from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol import job, job_log
 from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.checkpointing import Checkpointing
 from crosscut.protocol.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.choosing import ProtocolKind
 from crosscut.protocol.commit import Committer
@@ -30,6 +31,7 @@ from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.items import END
+from crosscut.testing.explorer.machines import copied
 from crosscut.testing.explorer.search import explore
 from crosscut.testing.explorer.tasks import Captured, ExploredTask
 from crosscut.testing.explorer.world import Make, World
@@ -41,8 +43,8 @@ def found(
     graph_name: str, kind: ProtocolKind, make: Make, records: int = 1, checkpoints: int = 1, **more: Any
 ) -> str:
     """Return the counter-example, or ""."""
-    in_flight = more.pop("in_flight", 1)
-    bounds = Bounds(checkpoints, Faults(**more), in_flight=in_flight)
+    slow_control = more.pop("slow_control", False)
+    bounds = Bounds(checkpoints, Faults(**more), slow_control=slow_control)
     world = World(graph(graph_name, records), kind, bounds, make)
     return conversation(world, explore(world, STATES_MAX))
 
@@ -101,6 +103,31 @@ class ForgetsAborts(AlignedBarriers):
                 return []
             case _:
                 return super().handle(event)
+
+
+class IgnoresNewerBarriers(AlignedBarriers):
+    """A newer barrier does not supersede an unfinished alignment; it is dropped."""
+
+    def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[do.TaskEffect]:
+        if self._aligning is not None and checkpoint_id > self._aligning:
+            return []
+        return super()._barrier_arrived(channel, checkpoint_id)
+
+
+class CountsBarriers(AlignedBarriers):
+    """Captures at so many barriers as there are inputs; an abort does not take one back."""
+
+    def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:
+        super().__init__(inputs, back_edges)
+        self._count = 0
+
+    def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[do.TaskEffect]:
+        if not self._is_obsolete(checkpoint_id):
+            self._count += 1
+        if self._count == len(self._regular):
+            self._count = 0
+            self._delivered |= self._regular - {channel}
+        return super()._barrier_arrived(channel, checkpoint_id)
 
 
 class AcknowledgesAtOnce(AlignedBarriers):
@@ -216,6 +243,17 @@ class ForgetsTransactionsOfAborted(ExploredTask):
             self.rotated = [one for one in self.rotated if one[0] != effect.checkpoint_id]
 
 
+class DropsStagedOfAborted(ExploredTask):
+    """As above, but what it throws away has been prepared: the sink aborts it."""
+
+    def perform(self, effect: do.TaskEffect) -> None:
+        super().perform(effect)
+        if isinstance(effect, do.DiscardSnapshot):
+            committer = copied(self.place.committers.machines[self.committer])
+            committer._pending.pop(effect.checkpoint_id, None)
+            self.committer = self.place.committers.number(committer)
+
+
 # Commit.
 
 
@@ -237,6 +275,30 @@ class TellsBeforeTheEntryIsDurable(Coordinator):
                 commit = CommitCheckpoint(self.epoch, one.entry.checkpoint_id)
                 effects += [do.SendMessage(place.link, commit) for place in self.held.values()]
         return effects
+
+
+class HearsOldAcknowledgements(Coordinator):
+    """The epoch is missing in acknowledgements: they are taken for those of the present one."""
+
+    def handle(self, event: on.JobEvent) -> list[do.JobEffect]:
+        match event:
+            case on.MessageReceived(link, SnapshotAcknowledged() as message):
+                event = on.MessageReceived(link, replace(message, epoch=self.epoch))
+            case _:
+                pass
+        return super().handle(event)
+
+
+class HearsEveryEpoch(Coordinator):
+    """No message of a worker is too old."""
+
+    def handle(self, event: on.JobEvent) -> list[do.JobEffect]:
+        match event:
+            case on.MessageReceived(link, message) if hasattr(message, "epoch"):
+                event = on.MessageReceived(link, replace(message, epoch=self.epoch))  # type: ignore[type-var]
+            case _:
+                pass
+        return super().handle(event)
 
 
 @dataclass(frozen=True)
@@ -290,18 +352,28 @@ original_log_handle = job_log.LogWriter.handle
 
 
 def writes_behind(self: job_log.LogWriter, event: Any) -> Any:
-    """No fence: if the index is taken, the next one is tried."""
-    if isinstance(event, on.EntryTaken):
+    """No fence for checkpoints: if the index is taken, the next one is tried."""
+    if isinstance(event, on.EntryTaken) and isinstance(self._queue[0], CheckpointCompleted):
         self._next_index += 1
         return [do.AppendEntry(self._next_index, self._queue[0])], None
     return original_log_handle(self, event)
 
 
 def unknown_is_failure(self: job_log.LogWriter, event: Any) -> Any:
-    """An append of unknown outcome is taken for one that was not applied."""
-    if isinstance(event, on.EntryUncertain):
+    """A checkpoint whose append has an unknown outcome is taken for one that is not in the log."""
+    if isinstance(event, on.EntryUncertain) and isinstance(self._queue[0], CheckpointCompleted):
         return original_log_handle(self, on.EntryRefused(event.index, event.reason))
     return original_log_handle(self, event)
+
+
+original_end = Checkpointing.end
+
+
+def forgets_void_ids(self: Checkpointing, reason: str) -> list[do.JobEffect]:
+    """The ids of checkpoints that an epoch leaves unfinished are used again in the next one."""
+    if self.current is not None and self.under_way is not None and not self.current._appending:
+        self.next_id = self.under_way
+    return original_end(self, reason)
 
 
 original_tail = job.Coordinator._towards_the_end
@@ -339,15 +411,25 @@ BUGS: dict[str, tuple[Callable[[], str], str]] = {
     "the log of a back edge is not started": (lambda: found("loop", "aligned", planted(LogsNothing)), CUT),
     "an early return is taken for a regular barrier": (
         lambda: found("ring", "aligned", planted(CapturesWithoutWaiting)),
-        "",
+        CUT,
     ),
     "an early return is not held": (
         lambda: found("ring", "aligned", planted(LetsEarlyReturnsThrough)),
-        "",
+        CUT,
     ),
     "abort forgotten": (
-        lambda: found("diamond", "aligned", planted(ForgetsAborts), timeouts=1),
-        "",
+        lambda: found("shortcut", "aligned", planted(ForgetsAborts), records=0, checkpoints=2, timeouts=1),
+        STUCK,
+    ),
+    "supersede ignored": (
+        lambda: found(
+            "shortcut", "aligned", planted(IgnoresNewerBarriers), records=0, checkpoints=2, timeouts=1
+        ),
+        STUCK,
+    ),
+    "barriers are counted instead of remembered": (
+        lambda: found("shortcut", "aligned", planted(CountsBarriers), checkpoints=2, timeouts=1),
+        CUT,
     ),
     "acknowledged before it is durable": (
         lambda: found("edge", "aligned", planted(AcknowledgesAtOnce)),
@@ -389,6 +471,18 @@ BUGS: dict[str, tuple[Callable[[], str], str]] = {
         lambda: found("edge", "aligned", Make(task=ForgetsTransactionsOfAborted), timeouts=1),
         LOST,
     ),
+    "transaction dropped with its aborted checkpoint, after a timeout": (
+        lambda: found("edge", "aligned", Make(task=DropsStagedOfAborted), timeouts=1),
+        LOST,
+    ),
+    "transaction dropped with its aborted checkpoint, after a decline": (
+        lambda: found("edge", "aligned", Make(task=DropsStagedOfAborted), failures=1),
+        LOST,
+    ),
+    "messages of older epochs are heard": (
+        lambda: found("edge", "aligned", Make(coordinator=HearsEveryEpoch), crashes=2, slow_control=True),
+        "I7",
+    ),
     "commit own transaction only": (
         lambda: found("edge", "aligned", Make(committer=CommitsOwnTransactionOnly), timeouts=1),
         LOST,
@@ -417,12 +511,18 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     "no fence": (
         Patch(job_log.LogWriter, "handle", writes_behind),
         lambda: found("edge", "aligned", Make(), drivers=1, zombies=1),
-        "I",
+        "I7",
     ),
     "an unknown append is a failed one": (
         Patch(job_log.LogWriter, "handle", unknown_is_failure),
         lambda: found("edge", "aligned", Make(), unknown=1),
         "",
+    ),
+    # The old snapshot stands for the new one, and its part has been swept.
+    "epoch missing in acknowledgements, and ids used again": (
+        Patch(Checkpointing, "end", forgets_void_ids),
+        lambda: found("edge", "aligned", Make(coordinator=HearsOldAcknowledgements), crashes=1, repeats=1),
+        "I8",
     ),
     "loops closed while a record circles": (
         Patch(Coordinator, "_towards_the_end", closes_loops_at_once),
@@ -453,6 +553,20 @@ def test_finds_the_planted_bug_of_the_coordinator(name: str, monkeypatch: pytest
     patch, search, invariant = PATCHED[name]
     monkeypatch.setattr(patch.target, patch.name, patch.value)
     assert f"then: {invariant}" in search(), name
+
+
+def test_neither_half_of_the_pair_shows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are never used again, and epochs are checked: each makes up for the other where the other fails.
+
+    A late acknowledgement of epoch e names a checkpoint of e. In e + 1 no checkpoint has its id, so it is
+    dropped whether its epoch is looked at or not: without the check alone, nothing can break. And an id that
+    is used again is told apart by the epoch of every message, part and transaction.
+    """
+    bounds = Bounds(1, Faults(crashes=1, repeats=1))
+    hears = World(graph("edge", 1), "aligned", bounds, Make(coordinator=HearsOldAcknowledgements))
+    assert explore(hears).is_complete
+    monkeypatch.setattr(Checkpointing, "end", forgets_void_ids)
+    assert explore(World(graph("edge", 1), "aligned", bounds)).is_complete
 
 
 def test_there_are_at_least_twenty() -> None:

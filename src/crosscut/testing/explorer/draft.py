@@ -198,6 +198,9 @@ class Draft:
                 side[task] = 0
                 side[box] = world.inboxes.number((word,))
             elif verb == Verb.START:
+                ensure(
+                    bool(side[task]), f"I7: {world.graph.tasks[i]} is to start before it has been restored"
+                )
                 side[task] = world.tables[i].step(side[task], ("start",)).task
             else:
                 self._perform(effect)

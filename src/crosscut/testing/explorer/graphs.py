@@ -111,6 +111,10 @@ def graph(name: str, records: int) -> Graph:
             return _graph(
                 name, ("a", "l", "r", "z"), channels, ("z",), records, lambda _, i: ("l z", "r z")[i % 2]
             )
+        case "shortcut":
+            # The smallest graph in which one way to a task may be ahead of the other.
+            channels = ("a>l", "a>z", "l>z")
+            return _graph(name, ("a", "l", "z"), channels, ("z",), records, lambda _, i: ("l z", "z")[i % 2])
         case "two sinks":
             return _graph(
                 name, ("a", "y", "z"), ("a>y", "a>z"), ("y", "z"), records, lambda _, i: "yz"[i % 2]
@@ -137,4 +141,4 @@ def graph(name: str, records: int) -> Graph:
             raise ValueError(f"no graph {name!r}: expected one of {', '.join(GRAPHS)}")
 
 
-GRAPHS = ("edge", "chain", "join", "diamond", "two sinks", "loop", "ring")
+GRAPHS = ("edge", "chain", "join", "shortcut", "diamond", "two sinks", "loop", "ring")

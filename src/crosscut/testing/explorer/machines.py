@@ -101,6 +101,8 @@ def _is_fixed(value: object) -> bool:
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Return a copy of a machine, or of anything that one is made of; what can't change is shared.
 
+    So are the counters in `IGNORED`.
+
     Args:
         known: Copies by the identity of the original: machines that share a part do so afterwards.
     """
@@ -126,7 +128,7 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
                 inside = fresh.__dict__
                 inside.update(value.__dict__)
                 for name, one in value.__dict__.items():
-                    if type(one) not in _FIXED:
+                    if type(one) not in _FIXED and name not in IGNORED:
                         inside[name] = copied(one, known)
             else:
                 for one in fields(value):

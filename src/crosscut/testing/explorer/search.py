@@ -14,7 +14,7 @@ from crosscut.testing.explorer.reduction import Unreducible
 from crosscut.testing.explorer.task_table import Step
 from crosscut.testing.explorer.world import State, World
 
-REPORT_EVERY = 50_000
+REPORT_EVERY = 5_000
 """States between two words about how far the search has come."""
 
 
@@ -24,6 +24,7 @@ class Found:
 
     Attributes:
         frontier: States that have been reached and not been visited yet.
+        seconds: Of processor time.
         violation: What broke, or "".
         path: The states up to the one in which it broke, if it did.
         steps: What happened between them.
