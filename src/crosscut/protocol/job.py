@@ -235,7 +235,7 @@ class Coordinator(JobFacts):
             message.cause, message=f"worker {message.worker} could not start: {message.cause.message}"
         )
         forget, decision = self._failures.note(cause)
-        return self._give_up_job(decision) if isinstance(decision, recovery.GiveUp) else [forget]
+        return self._end("failed", decision.shown) if isinstance(decision, recovery.GiveUp) else [forget]
 
     def _link_lost(self, link: on.LinkId, reason: str) -> list[JobEffect]:
         vacated = self._roster.lose(link)
@@ -320,13 +320,7 @@ class Coordinator(JobFacts):
                 reason = self._roster.too_few(self._rules.start_timeout_ms, self._rules.slots)
                 return self._end("failed", FailureCause("WorkersError", reason))
             case "restore" if self.phase is Phase.RESTORING:
-                missing = sorted(set(self.held) - self._ready)
-                reason = (
-                    f"restoring took too long: of {self._rules.identity.parallelism} workers, all of them "
-                    f"registered, {missing} had not restored their tasks and connected within another "
-                    f"start_timeout={self._rules.start_timeout_ms / 1000:g} s; raise start_timeout if there "
-                    f"is that much state to load"
-                )
+                reason = self._roster.too_slow(self._ready, self._rules.start_timeout_ms)
                 return self._failed(FailureCause("Timeout", reason))
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
@@ -493,7 +487,7 @@ class Coordinator(JobFacts):
             return self._end("stopped", self._uncommitted(cause.message) or cause)
         forget, decision = self._failures.note(cause)
         if isinstance(decision, recovery.GiveUp):
-            return self._give_up_job(decision)
+            return self._end("failed", decision.shown)
         self.restart_count += 1
         halted = [forget, *self._to_all(HaltTasks(self.epoch))]
         halted += self._checkpoints.end(f"the job has failed over: {cause.message}")
@@ -503,10 +497,6 @@ class Coordinator(JobFacts):
         if decision.delay_ms == 0:
             return [*halted, *self._claim_next()]
         return [*halted, self._timer("restart", decision.delay_ms)]
-
-    def _give_up_job(self, decision: recovery.GiveUp) -> list[JobEffect]:
-        message = f"{decision.cause.message} (given up after {decision.why})"
-        return self._end("failed", replace(decision.cause, message=message))
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Phase.ENDED)

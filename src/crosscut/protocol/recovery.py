@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from crosscut.ids import CheckpointId, Epoch, Lineage
@@ -172,6 +172,11 @@ class GiveUp:
 
     cause: FailureCause
     why: str
+
+    @property
+    def shown(self) -> FailureCause:
+        """The cause, with why there is no other restart."""
+        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why})")
 
 
 SAME_FAILURE_MAX = 3

@@ -6,6 +6,7 @@ who is admitted. Everybody is known by the control link that he proved the secre
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -151,6 +152,16 @@ class Roster:
             f"{len(self.held)} of {self._parallelism} workers registered within "
             f"start_timeout={start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
             f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
+        )
+
+    def too_slow(self, ready: Set[WorkerIndex], start_timeout_ms: int) -> str:
+        """Return why the epoch can't start: every place is held, but not everybody is `ready`."""
+        missing = sorted(self.held.keys() - ready)
+        return (
+            f"restoring took too long: of {self._parallelism} workers, all of them registered, {missing} had "
+            f"not restored their tasks and connected within another "
+            f"start_timeout={start_timeout_ms / 1000:g} s; raise start_timeout if there is that much state "
+            f"to load"
         )
 
     # Silence.
