@@ -271,6 +271,11 @@ THEMES: dict[str, Theme] = {
             "snapshots": ("aligned",),
         },
     ),
+    "words of older epochs": Theme(
+        ("kill a worker", "repeat a word", "repeat a word", "repeat a word", "repeat a message"),
+        60,
+        overrides={"parallelism": (2, 3), "safety_ms": (400,), "heartbeat_timeout_ms": (1_000,)},
+    ),
     "killed in between": Theme(DEATHS, 4, MOMENTS, {"interval_ms": (30,)}),
 }
 THEME_EVERY = 3
