@@ -21,7 +21,7 @@ from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.task import (
+from crosscut.runtime.jobs import (
     CancelStore,
     CompleteState,
     FrozenTask,
@@ -29,9 +29,9 @@ from crosscut.runtime.task import (
     NotePause,
     PrepareTransaction,
     StoreFrozen,
-    Task,
     WaitForAlignment,
 )
+from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
 
 P = ParamSpec("P")

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any, assert_never
+from typing import assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
@@ -74,85 +74,22 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.runtime.items import Barrier, EndOfInput, Item, LoggedBatch
+from crosscut.runtime.jobs import (
+    CancelStore,
+    CompleteState,
+    FrozenTask,
+    Job,
+    NotePause,
+    PrepareTransaction,
+    StoreFrozen,
+    WaitForAlignment,
+)
 from crosscut.runtime.partitioning import Output
 from crosscut.runtime.queues import InputQueue
 from crosscut.runtime.splits import SplitQueue
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
 from crosscut.wire.batches import decode_batch, encode_batch
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenTask:
-    """What a task was at barrier n, not yet durable.
-
-    Attributes:
-        since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
-        log: What was on its way in channels when the snapshot was taken.
-    """
-
-    checkpoint_id: CheckpointId
-    since: CheckpointId
-    positions: JSON
-    ended: bool
-    log: tuple[LoggedBatch, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareTransaction:
-    """Make what the sink's writer rotated off durable; answer `transaction_prepared`.
-
-    It has to be done even if the checkpoint is aborted: its records come before every later barrier.
-    """
-
-    checkpoint_id: CheckpointId
-    transaction: Any
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFrozen:
-    """Encode and store, after the transaction; answer `snapshot_stored` or `snapshot_failed`."""
-
-    frozen: FrozenTask
-
-
-@dataclass(frozen=True, slots=True)
-class CancelStore:
-    """Stop encoding and storing the keyed state of n. Its transaction must be prepared all the same."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class CompleteState:
-    """Fold the state of n into the base, a step at a time, after what is being stored."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class WaitForAlignment:
-    """Call `alignment_timed_out` when the alignment of n has taken as long as the settings allow."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class NotePause:
-    """This call of the task has stopped it for checkpoint n: the longest such is reported."""
-
-    checkpoint_id: CheckpointId
-
-
-Job = (
-    NotePause
-    | PrepareTransaction
-    | StoreFrozen
-    | CancelStore
-    | CompleteState
-    | CommitTransactions
-    | WaitForAlignment
-)
 
 
 class Task:

@@ -21,8 +21,7 @@ from crosscut.protocol.messages import FailureCause, Part, RecordsFlowing, TaskF
 from crosscut.runtime.background import SinkHungError
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.items import Barrier, Item
-from crosscut.runtime.runner import LOCAL_ITEMS_MAX, failure_cause
-from crosscut.runtime.task import (
+from crosscut.runtime.jobs import (
     CancelStore,
     CompleteState,
     FrozenTask,
@@ -30,9 +29,10 @@ from crosscut.runtime.task import (
     NotePause,
     PrepareTransaction,
     StoreFrozen,
-    Task,
     WaitForAlignment,
 )
+from crosscut.runtime.runner import LOCAL_ITEMS_MAX, failure_cause
+from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
 from crosscut.testing.simulator.outside import Place
 
