@@ -146,35 +146,41 @@ def explain(target: str, **values: Any) -> None:
 @click.option(
     "--faults", metavar="LIST", help="With --seed: only these faults of its plan, as in 0,3,5, or none."
 )
-def simulate(target: str | None, seeds: int, first_seed: int, seed: int | None, faults: str | None) -> None:
+@click.option(
+    "--snapshots",
+    "protocols",
+    type=click.Choice(["aligned", "unaligned", "switching", "at-least-once", "halting"]),
+    multiple=True,
+    help="Only worlds with this protocol (switching: aligned, then unaligned); may be repeated.",
+)
+@click.option("--size", type=click.Choice(["any", "small"]), default="any", help="Of Crosscut's own worlds.")
+@click.option(
+    "--sink",
+    metavar="APP.PY:FUNCTION",
+    help="A function that returns a crosscut.testing.sinks.SinkTarget: its sink is checked first.",
+)
+def simulate(
+    target: str | None,
+    seeds: int,
+    first_seed: int,
+    seed: int | None,
+    faults: str | None,
+    protocols: tuple[Any, ...],
+    size: Any,
+    sink: str | None,
+) -> None:
     """Run a flow in simulated worlds full of faults, and check that its output stays exact.
 
     Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
     Without a flow, Crosscut simulates itself on graphs of its own. A failure is printed with the command
-    that replays it.
+    that replays it. Ctrl-C ends with what was found until then.
+
+    Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
     """
-    import time
+    from crosscut.testing.simulator import showing
 
-    from crosscut.terminal.target import load_flow
-    from crosscut.testing.simulator.command import Simulation
-
-    started = time.monotonic()
-    simulation = Simulation(
-        load_flow(target) if target else None, f"crosscut simulate {target or ''}".strip()
-    )
-    for note in simulation.notes:
-        click.echo(note)
-    if seed is not None:
-        life = simulation.one(seed, _fault_indices(faults))
-        click.echo(simulation.report(life) if life.failure else f"seed {seed}: nothing is wrong")
-        sys.exit(FAILED if life.failure else 0)
-    failed = 0
-    for life in simulation.lives(first_seed, seeds):
-        failed += 1
-        click.echo(simulation.report(life))
-    click.echo(f"{simulation.summary(seeds, started)}, {failed} failed")
-    if failed:
-        sys.exit(FAILED)
+    selection = showing.Selection(first_seed, seeds, seed, _fault_indices(faults))
+    sys.exit(showing.run(target, selection, protocols, size, sink))
 
 
 def _fault_indices(text: str | None) -> tuple[int, ...] | None:

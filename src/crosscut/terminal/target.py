@@ -9,6 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from crosscut.errors import CrosscutError, FlowError
 from crosscut.flow.flow import Flow
@@ -28,15 +29,7 @@ def load_flow(target: str) -> Flow:
         FlowError: There is no such file, module or name, or it is no flow; or the module itself
             raised: then the message has the place, or the traceback of the module's own code.
     """
-    place, _, name = target.rpartition(":") if ":" in target else (target, "", DEFAULT_NAME)
-    is_file = place.endswith(".py") or os.sep in place
-    module = _from_file(Path(place)) if is_file else _from_name(place)
-    if not hasattr(module, name):
-        raise FlowError(
-            f"{place} has no {name!r}; it has {', '.join(_flows_in(module)) or 'no flow at all'}. Name the "
-            f"flow as in {place}:{DEFAULT_NAME}"
-        )
-    found = getattr(module, name)
+    found = load_named(target)
     if not isinstance(found, Flow) and callable(found):
         with _UserCode(target):
             found = found()
@@ -48,11 +41,30 @@ def load_flow(target: str) -> Flow:
     return found
 
 
+def load_named(target: str) -> Any:
+    """Import the module that `target` names and return what has the name in it: see `load_flow`.
+
+    Raises:
+        FlowError: There is no such file, module or name, or the module itself raised.
+    """
+    place, _, name = target.rpartition(":") if ":" in target else (target, "", DEFAULT_NAME)
+    is_file = place.endswith(".py") or os.sep in place
+    module = _from_file(Path(place)) if is_file else _from_name(place)
+    if not hasattr(module, name):
+        raise FlowError(
+            f"{place} has no {name!r}; it has {', '.join(_flows_in(module)) or 'no flow at all'}. Name the "
+            f"flow as in {place}:{DEFAULT_NAME}"
+        )
+    return getattr(module, name)
+
+
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FlowError(f"there is no file {path}; expected a Python file that makes a flow")
     path = path.resolve()
     name = path.stem
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return sys.modules[name]
     if name in sys.modules or name in sys.stdlib_module_names:
         # Workers unpickle records of its classes under this name, so it can't be another module's.
         raise FlowError(f"{path} can't be imported as {name!r}, the name of another module; rename it")

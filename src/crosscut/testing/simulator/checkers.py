@@ -51,7 +51,8 @@ class Checkers:
         *,
         is_exactly_once: bool,
     ) -> None:
-        self._graph = graph = job.graph
+        graph = job.graph
+        self._graph_of_process = job.graph_of_process
         self._zoo = job.judged_as
         self._read = read
         self._resource = resource
@@ -69,7 +70,7 @@ class Checkers:
             if spec is not None and isinstance(spec.source, ReplayedSource):
                 self._sources[vertex.vertex_id] = spec.source
                 unread += [(vertex.vertex_id, records) for records in spec.source.records.values()]
-        self.expected = self._tokens(run_from(graph, Cut(unread=unread)))
+        self.expected = self._tokens(run_from(self._graph_of_process(), Cut(unread=unread)))
         self.log: list[LogEntry] = []
         self.damaged = damaged
         self._manifest_of: dict[str, CheckpointId] = {}
@@ -190,7 +191,7 @@ class Checkers:
             ensure(is_empty, f"F5: checkpoint {n} is called final: {cut!r:.300}")
         if not self._is_comparable:
             return
-        for sink_uid, records in run_from(self._graph, cut).items():
+        for sink_uid, records in run_from(self._graph_of_process(), cut).items():
             outputs.setdefault(sink_uid, []).extend(records)
         self._compare(self._tokens(outputs), f"going on from checkpoint {n}, the output")
 

@@ -1,4 +1,4 @@
-"""What `crosscut simulate` does."""
+"""What `crosscut simulate` does, but for showing it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,33 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from crosscut.errors import CrosscutError
 from crosscut.flow.flow import Flow
+from crosscut.graph.specs import SinkSpec
+from crosscut.protocol.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import GRAPHS
-from crosscut.testing.simulator.options import Options, options_of
+from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
 from crosscut.testing.simulator.shrink import Life, live, shrunk
-from crosscut.testing.simulator.user_flow import rehearsal
+from crosscut.testing.simulator.user_flow import rehearsal, shown_difference
+from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
 
 RECORDS_MAX = 200
 TRIALS = 3
+
+UNSTABLE = """\
+its output depends on something else than the records (a clock, a random number), or on the order in which
+records of different sources or tasks meet. It is exactly-once all the same: what was staged is kept, and
+nothing is computed twice for readers to see. But it can't be compared, so loss and duplicates are not looked
+for; what is checked is that cuts are whole, that nothing shows too early, and that the job ends"""
+OUTSIDE_STATE = """\
+the same records, processed again by the same functions, come out differently: a function keeps something
+outside of the job, such as a global variable, a default argument or an attribute. It is in no checkpoint:
+after a failure records are processed again, and meet what they have left there. Keep it in keyed state"""
+BLAME = """\
+every run without faults agrees, so either a function's result depends on what it has processed before, and
+that is not in keyed state, or Crosscut is broken"""
 
 
 class Simulation:
@@ -24,58 +42,126 @@ class Simulation:
     Args:
         flow: The user's; None: the graphs of the zoo.
         command: How it was called, for the line that replays a failure.
+        protocols: Of which snapshot protocols there may be.
+        size: Of the worlds of the zoo.
+
+    Attributes:
+        notes: What is to be known of the flow; not wrong by itself.
+        broken: What is wrong with it already without any fault.
     """
 
-    def __init__(self, flow: Flow | None, command: str) -> None:
+    def __init__(
+        self,
+        flow: Flow | None,
+        command: str,
+        protocols: tuple[ProtocolKind, ...] = PROTOCOLS,
+        size: Size = "any",
+    ) -> None:
         self._flow = flow
-        self._command = command
+        self._command = command + (f" --size {size}" if size != "any" else "")
+        if protocols != PROTOCOLS:
+            self._command += "".join(f" --snapshots {one}" for one in protocols)
+        self._protocols = protocols
+        self._size = size
         self._make: Callable[[Options], World] = World
         self.notes: list[str] = []
+        self.broken: list[str] = []
         self.seen: Counter[str] = Counter()
+        self.lived_count = self.failed_count = 0
+        self._at_least_once_count = 0
+        self._repeated: list[Life] = []
+        self._started = time.monotonic()
         if flow is not None:
-            found = rehearsal(flow, RECORDS_MAX, [self.options(seed) for seed in range(TRIALS)])
-            self._make = found.world
-            records = sum(len(one) for splits in found.samples.values() for one in splits.values())
-            self.notes.append(f"{flow.name}: {records} records sampled from {len(found.samples)} sources")
-            if not found.is_comparable:
-                self.notes.append(
-                    "without any fault, the output already differs from run to run: it depends on the "
-                    "order in which records meet, or on something else than the records. It is exactly-once "
-                    "all the same, but cannot be compared; what is checked is that cuts are whole, that "
-                    "nothing shows too early, and that the job ends"
-                )
+            self._rehearse(flow)
+
+    def _rehearse(self, flow: Flow) -> None:
+        found = rehearsal(flow, RECORDS_MAX, [self.options(seed) for seed in range(TRIALS)])
+        self._make = found.world
+        records = sum(len(one) for splits in found.samples.values() for one in splits.values())
+        self.notes.append(f"{flow.name}: {records} records sampled from {len(found.samples)} sources")
+        sinks = [
+            f"{node.uid!r} ({type(node.spec.sink).__name__})"
+            for vertex in flow.compile(1, 1).vertices
+            for node in vertex.chain
+            if isinstance(node.spec, SinkSpec)
+        ]
+        self.notes.append(
+            f"sinks replaced by a staged one in memory: {', '.join(sinks)}; --sink checks one of your own"
+        )
+        if found.unstable:
+            self.notes.append(f"{found.unstable}\n{UNSTABLE}")
+        if found.outside_state:
+            self.broken.append(f"{found.outside_state}\n{OUTSIDE_STATE}")
 
     def options(self, seed: int) -> Options:
         """Return the world of `seed`."""
         if self._flow is None:
-            return options_of(seed, tuple(GRAPHS))
-        return replace(options_of(seed, (self._flow.name,)), splits_per_task=1)
+            return options_of(seed, tuple(GRAPHS), self._protocols, self._size)
+        return replace(options_of(seed, (self._flow.name,), self._protocols), splits_per_task=1)
 
     def lives(self, first_seed: int, seed_count: int) -> Iterator[Life]:
-        """Let the worlds live, one after the other; yield those that failed, made small."""
+        """Let the worlds live, one after the other; one that fails is made small."""
         for seed in range(first_seed, first_seed + seed_count):
-            options = self.options(seed)
-            life = live(options, make=self._make)
-            self.seen += life.seen
-            if life.failure:
-                yield shrunk(options, life, self._make)
+            life = self.one(seed, None)
+            yield shrunk(self.options(seed), life, self._make) if life.failure else life
 
     def one(self, seed: int, faults: tuple[int, ...] | None) -> Life:
         """Let one world live, with all faults of its plan or some."""
         life = live(self.options(seed), faults, self._make)
         self.seen += life.seen
+        self.lived_count += 1
+        self.failed_count += bool(life.failure)
+        self._at_least_once_count += life.options.snapshots == "at-least-once"
+        if any(life.repeated):
+            self._repeated.append(life)
         return life
 
     def report(self, life: Life) -> str:
         """Return a failure as text."""
-        return life.report(self._command)
+        is_output = self._flow is not None and life.failure.startswith(("I1", "I2"))
+        return life.report(self._command) + (f"{BLAME}\n" if is_output else "")
 
-    def summary(self, seed_count: int, started: float) -> str:
+    def duplicates(self) -> str:
+        """Return what counted twice under "at-least-once", "" if nothing did."""
+        if not self._repeated:
+            return ""
+        life = min(self._repeated, key=lambda one: len(one.options.faults))
+        kinds = ", ".join(sorted({one.kind for one in life.options.faults})) or "no fault"
+        return (
+            f"under snapshots='at-least-once', the output is not exact in {len(self._repeated)} of "
+            f"{self._at_least_once_count} worlds, as documented; for one, {self._command} {life.arguments} "
+            f"({kinds}): {shown_difference(*life.repeated)}"
+        )
+
+    def summary(self) -> str:
         """Return what has happened, in a line or two."""
         faults = sum(count for name, count in self.seen.items() if name.startswith("fault: "))
         kinds = sum(1 for name in self.seen if name.startswith("fault: "))
-        elapsed_s = time.monotonic() - started
+        elapsed_s = time.monotonic() - self._started
+        failed = f"{self.failed_count} of {self.lived_count} failed"
+        if not self.failed_count and self.lived_count:
+            # The rule of three: what can still be true, in one of twenty cases, when nothing was seen.
+            bound = min(1.0, 3 / self.lived_count)
+            failed += f", 95 % upper bound 3/{self.lived_count} = {bound:.2%}"
         return (
-            f"{seed_count} worlds in {elapsed_s:.1f} s: {faults} faults of {kinds} kinds, "
-            f"{self.seen['job finished']} jobs finished"
+            f"{self.lived_count} worlds in {elapsed_s:.1f} s: {faults} faults of {kinds} kinds, "
+            f"{self.seen['epoch']} epochs, {self.seen['job finished']} jobs finished; {failed}"
         )
+
+
+def broken_promises(target: Callable[[], SinkTarget]) -> list[str]:
+    """Return what is wrong with a sink: for each check of the contract that it fails, which and how.
+
+    Args:
+        target: Makes the sink for one check; it writes to a place where nothing is yet.
+    """
+    found = []
+    for check in SINK_CHECKS:
+        promise = " ".join((check.__doc__ or check.__name__).split())
+        try:
+            check(target())
+        except (AssertionError, Violation, CrosscutError) as error:
+            found.append(f"{check.__name__} ({promise}): {error}")
+        except Exception as error:  # noqa: BLE001 - the sink is the user's, and may raise anything
+            found.append(f"{check.__name__} ({promise}): it raised {type(error).__name__}: {error}")
+    return found

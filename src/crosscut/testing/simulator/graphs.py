@@ -47,6 +47,8 @@ class SimulatedJob:
 
     Attributes:
         is_comparable: The output is the same, as a bag of tokens, in every order of arrival.
+        copy: Returns the graph as a process has it that has just started: its functions share nothing with
+            those of another. None: they are shared.
     """
 
     graph: JobGraph
@@ -54,6 +56,11 @@ class SimulatedJob:
     sinks: tuple[SimulatedSink, ...]
     judged_as: Graph
     is_comparable: bool = True
+    copy: Callable[[], JobGraph] | None = None
+
+    def graph_of_process(self) -> JobGraph:
+        """Return the graph for one more process."""
+        return self.copy() if self.copy is not None else self.graph
 
 
 def built(options: Options) -> SimulatedJob:

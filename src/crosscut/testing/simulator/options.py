@@ -62,7 +62,7 @@ in BROKEN_PROMISES; "repeat a ..." is what no TCP connection does, and the machi
 BROKEN_PROMISES: frozenset[FaultKind] = frozenset({"tear a part", "rot a part"})
 """The disk does not keep what it has confirmed. Then the job may end, with an error that says so."""
 
-DEATHS: tuple[FaultKind, ...] = ("kill a worker", "kill the driver")
+FAILURES: tuple[FaultKind, ...] = ("kill a worker", "raise in user code", "kill the driver")
 
 Moment = Literal[
     "source.sent",
@@ -276,7 +276,18 @@ THEMES: dict[str, Theme] = {
         60,
         overrides={"parallelism": (2, 3), "safety_ms": (400,), "heartbeat_timeout_ms": (1_000,)},
     ),
-    "killed in between": Theme(DEATHS, 4, MOMENTS, {"interval_ms": (30,)}),
+    "sinks in trouble": Theme(
+        (
+            "fail a commit",
+            "fail a commit",
+            "hang a sink",
+            "fail a prepare",
+            "apply a commit without an answer",
+        ),
+        24,
+        overrides={"interval_ms": (10,), "checkpoint_timeout_ms": (0,), "step_us": (50, 500)},
+    ),
+    "killed in between": Theme(FAILURES, 4, MOMENTS, {"interval_ms": (30,)}),
 }
 THEME_EVERY = 3
 """Every third world has a theme, one after the other; the others are made by chance alone."""
@@ -355,7 +366,7 @@ def _plan(
     """Draw a plan; one in twenty is empty."""
     some = dice.sample(kinds, min(len(kinds), dice.randint(1, 8)))
     # Much of what goes wrong shows only when something has to be recovered.
-    some += [one for one in DEATHS if one in kinds and dice.random() < 0.5] * (1 + len(some) // 3)
+    some += [one for one in FAILURES if one in kinds and dice.random() < 0.5] * (1 + len(some) // 3)
     count = 0 if dice.random() < 0.05 else dice.randint(1, count_max)
 
     moments = (*MOMENTS, *[None] * (2 * len(MOMENTS)))

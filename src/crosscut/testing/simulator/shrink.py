@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from crosscut.errors import CrosscutError
 from crosscut.testing.simulator.options import Options
@@ -24,6 +25,8 @@ class Life:
         failure: What was violated, or "".
         kept: Indices of the faults of the seed's plan that happened.
         plan_size: How many the plan of the seed has.
+        repeated: (records that are missing, records that are there too often) at the end, under
+            "at-least-once"; there it is no failure.
         steps: The last ones.
     """
 
@@ -35,6 +38,7 @@ class Life:
     steps: tuple[str, ...]
     kept: tuple[int, ...]
     plan_size: int
+    repeated: tuple[Counter[Any], Counter[Any]] = field(default_factory=lambda: (Counter(), Counter()))
 
     def report(self, command: str = "crosscut simulate") -> str:
         """Return the failure as text: what, where, the last steps, and how to see it again.
@@ -52,9 +56,8 @@ class Life:
     @property
     def arguments(self) -> str:
         """What names this world on the command line."""
-        if len(self.kept) == self.plan_size:
-            return f"--seed {self.options.seed}"
-        return f"--seed {self.options.seed} --faults {','.join(map(str, self.kept)) or 'none'}"
+        faults = "" if len(self.kept) == self.plan_size else ",".join(map(str, self.kept)) or "none"
+        return f"--seed {self.options.seed}" + (f" --faults {faults}" if faults else "")
 
 
 def live(options: Options, kept: Sequence[int] | None = None, make: Make = World) -> Life:
@@ -63,12 +66,15 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = World
     kept = tuple(range(len(plan)) if kept is None else kept)
     options = replace(options, faults=tuple(plan[index] for index in kept))
     failure = ""
+    repeated: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     world = make(options)
     # As a worker: the young generation's default of 700 objects is a fraction of one step.
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
     try:
         world.run()
+        if options.snapshots == "at-least-once" and world.is_comparable:
+            repeated = world.checkers.difference()
     except Violation as violation:
         failure = str(violation)
     except CrosscutError as error:
@@ -85,6 +91,7 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = World
         world.steps if failure else (),
         kept,
         len(plan),
+        repeated,
     )
 
 

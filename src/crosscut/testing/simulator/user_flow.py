@@ -1,16 +1,21 @@
 """A user's own flow in a simulated world: sources and sinks replaced by doubles, everything else as it is.
 
-The functions of the flow run as they are, in this process, again and again: they should have no side
-effects, as in a real job. All virtual workers share what they share in a module.
+The functions of the flow run in this process, again and again: they should have no side effects, as in a
+real job. Each virtual worker has its own copy of them, and of the module they come from, unless the records
+are of classes that are made there: of these there can be only one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle  # noqa: S403 - of what this process has just packed
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from crosscut.flow.flow import Flow
+from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
 from crosscut.interfaces import EndOfSplit, Source, Wait
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
@@ -22,6 +27,10 @@ from crosscut.testing.simulator.world import World
 
 SPLITS_MAX = 4
 READS_MAX = 1_000
+SHOWN_MAX = 3
+
+Samples = Mapping[str, Mapping[str, Sequence[Any]]]
+"""Records by split, by uid of the source."""
 
 
 def sampled(source: Source, records_max: int) -> dict[str, list[Any]]:
@@ -57,33 +66,51 @@ class Rehearsal:
     """A flow with what its sources hold, ready to be simulated.
 
     Attributes:
-        samples: Records by split, by uid of the source.
-        is_comparable: What every sink gets is the same, as a bag, in every run without faults.
+        has_copies: Each process has functions of its own.
+        unstable: Why its output can't be compared, "" if it can: what every sink gets is the same, as a
+            bag, in every run without faults.
+        outside_state: How its output shows that a function keeps something outside of the job, "" if it
+            does not: such a thing is not rolled back with the rest.
     """
 
     flow: Flow
-    samples: dict[str, dict[str, list[Any]]]
-    is_comparable: bool = True
+    samples: Samples
+    has_copies: bool = False
+    unstable: str = ""
+    outside_state: str = ""
 
     def job(self, options: Options) -> SimulatedJob:
         """Return the job of one world."""
         sources: list[ReplayedSource] = []
         sinks: list[SimulatedSink] = []
         graph = self.flow.compile(options.parallelism, MAX_PARALLELISM)
+        doubles: dict[str, Any] = {}
 
         def double(node: Any) -> Any:
-            if isinstance(node.spec, SourceSpec):
+            if isinstance(node.spec, SourceSpec) and node.uid not in doubles:
                 sources.append(ReplayedSource(self.samples[node.uid], options.source_ms))
-                return replace(node, spec=SourceSpec(sources[-1]))
-            if isinstance(node.spec, SinkSpec):
+                doubles[node.uid] = SourceSpec(sources[-1])
+            if isinstance(node.spec, SinkSpec) and node.uid not in doubles:
                 sinks.append(SimulatedSink())
-                return replace(node, spec=SinkSpec(sinks[-1]))
-            return node
+                doubles[node.uid] = SinkSpec(sinks[-1])
+            return replace(node, spec=doubles.get(node.uid, node.spec))
 
-        vertices = tuple(replace(vertex, chain=tuple(map(double, vertex.chain))) for vertex in graph.vertices)
-        judged_as = Graph(lambda *_: None)
+        def with_doubles(real: JobGraph) -> JobGraph:
+            vertices = (replace(vertex, chain=tuple(map(double, vertex.chain))) for vertex in real.vertices)
+            return replace(real, vertices=tuple(vertices))
+
+        played = with_doubles(graph)
+        fresh = _fresh_copies(graph) if self.has_copies else None
+        # Whether a record that counts twice makes others disappear is the user's affair.
+        judged_as = Graph(lambda *_: None, survives_duplicates=False)
+        is_comparable = not self.unstable and not self.outside_state
         return SimulatedJob(
-            replace(graph, vertices=vertices), tuple(sources), tuple(sinks), judged_as, self.is_comparable
+            played,
+            tuple(sources),
+            tuple(sinks),
+            judged_as,
+            is_comparable,
+            (lambda: with_doubles(fresh())) if fresh is not None else None,
         )
 
     def world(self, options: Options) -> World:
@@ -99,41 +126,91 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
         options: Worlds to run it in, without faults.
 
     Raises:
-        CrosscutError: A source can't be read.
+        CrosscutError: A source can't be read, or the flow can't be sent to workers.
         Violation: The flow does not even run without faults.
     """
+    graph = flow.compile(1, MAX_PARALLELISM)
+    nodes = [node for vertex in graph.vertices for node in vertex.chain]
     samples = {
         node.uid: sampled(node.spec.source, records_max)
-        for node in _nodes(flow.compile(1, MAX_PARALLELISM))
+        for node in nodes
         if isinstance(node.spec, SourceSpec)
     }
-    found = Rehearsal(flow, samples, is_comparable=False)
-    for one in options:
-        world = found.world(replace(one, faults=()))
+    fresh = _fresh_copies(graph)
+    found = Rehearsal(flow, samples, has_copies=not _record_classes(graph))
+    one, another = fresh(), fresh()
+    first, second = _outputs(one, samples), _outputs(another, samples)
+    if difference := _first_difference(first, second):
+        return replace(found, unstable=f"two runs in two processes differ: {difference}")
+    if difference := _first_difference(first, _outputs(one, samples)):
+        return replace(found, outside_state=difference)
+    # The checkers must not compare what may not be comparable.
+    trial = replace(found, unstable="not known yet")
+    for option in options:
+        world = trial.world(replace(option, faults=()))
         world.run()
         lacking, added = world.checkers.difference()
-        if lacking or added or not _is_repeatable(found.job(one).graph):
-            return found
-    return replace(found, is_comparable=True)
+        if lacking or added:
+            return replace(
+                found,
+                unstable=f"with {option.parallelism} workers, records met in another order: "
+                f"{shown_difference(lacking, added)}",
+            )
+    return found
 
 
-def _nodes(graph: JobGraph) -> Iterator[Any]:
-    for vertex in graph.vertices:
-        yield from vertex.chain
+def shown_difference(lacking: Counter[Any], added: Counter[Any]) -> str:
+    """Return, by sink, the first records that a run lacks, and those that it has too often."""
+    uids = sorted({uid for uid, _ in (*lacking, *added)})
+    return "; ".join(
+        f"sink {uid!r} "
+        + " and ".join(filter(None, (_some("lacks", uid, lacking), _some("has", uid, added))))
+        for uid in uids
+    )
 
 
-def _is_repeatable(graph: JobGraph) -> bool:
-    """Whether the sequential run gives the same twice."""
+def _some(verb: str, uid: str, tokens: Counter[Any]) -> str:
+    found = [token for (one, token), count in tokens.items() for _ in range(count) if one == uid]
+    if not found:
+        return ""
+    more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+    return f"{verb} {', '.join(f'{token!r:.100}' for token in found[:SHOWN_MAX])}{more}"
 
-    def outputs() -> str:
-        cut = Cut(
-            unread=[
-                (vertex.vertex_id, records)
-                for vertex in graph.vertices
-                if vertex.source is not None and isinstance(vertex.source.source, ReplayedSource)
-                for records in vertex.source.source.records.values()
-            ]
-        )
-        return repr(run_from(graph, cut))
 
-    return outputs() == outputs()
+def _fresh_copies(graph: JobGraph) -> Callable[[], JobGraph]:
+    """Return what makes copies of `graph`, with functions as new as in a process that has just started."""
+    packed = pack_graph(graph)
+
+    def copy() -> JobGraph:
+        # Not `unpack_graph`: that binds the classes of records for all of this process.
+        found: JobGraph = pickle.loads(packed)[0]  # noqa: S301 - packed above
+        return found
+
+    return copy
+
+
+def _record_classes(graph: JobGraph) -> list[type]:
+    """Return the classes that travel with the functions: a copy of such a function makes other records."""
+    classes: list[type] = pickle.loads(pack_graph(graph))[1]  # noqa: S301 - packed here
+    return classes
+
+
+def _outputs(graph: JobGraph, samples: Samples) -> dict[str, list[Any]]:
+    """Return what each sink gets when records are processed one after the other."""
+    unread: list[tuple[str, Iterable[Any]]] = [
+        (vertex.vertex_id, records)
+        for vertex in graph.vertices
+        if vertex.source is not None
+        for records in samples[vertex.chain[0].uid].values()
+    ]
+    return run_from(graph, Cut(unread=unread))
+
+
+def _first_difference(one: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> str:
+    """Return the first record in which two runs differ; the classes in them may be copies, too."""
+    for uid in sorted({*one, *other}):
+        pairs = zip_longest(map(repr, one.get(uid, ())), map(repr, other.get(uid, ())), fillvalue="nothing")
+        for number, (left, right) in enumerate(pairs, 1):
+            if left != right:
+                return f"sink {uid!r}, record {number}: {left:.100} and {right:.100}"
+    return ""

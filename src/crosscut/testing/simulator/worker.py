@@ -191,7 +191,7 @@ class VirtualWorker(Process):
         self.sent: deque[WorkerMessage] = deque(maxlen=20)
         self.heard: deque[TaskWord] = deque(maxlen=20)
         self.channels: list[DataChannel] = []
-        self._graph = world.graph
+        self._graph = world.graph_of_process()
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
         self._at_hand = StateAtHand()
         self._epoch = Epoch(0)

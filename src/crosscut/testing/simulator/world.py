@@ -59,7 +59,9 @@ class World:
         self.event_count = 0
         self.step_count = 0
         job = job or built(options)
+        self._is_comparable = job.is_comparable
         self.graph = self._with_faults(job.graph)
+        self._copy = job.copy
         self.sources = job.sources
         self.files = WatchedFiles(
             lambda index, data: self.checkers.appended(index, decode_entry(data, index))
@@ -89,6 +91,11 @@ class World:
         for fault in options.faults:
             self.clock.after(fault.at_ms * 1_000, lambda one=fault: self._due(one))  # type: ignore[misc]
         self.new_driver()
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the output at the end says something: it is the same in every order, and has not rotted."""
+        return self._is_comparable and not self.files.damaged
 
     # Chance.
 
@@ -131,6 +138,10 @@ class World:
         return self._digest.hexdigest()
 
     # Processes.
+
+    def graph_of_process(self) -> JobGraph:
+        """Return the graph for one more worker."""
+        return self._with_faults(self._copy()) if self._copy is not None else self.graph
 
     def line(self, sender: Process, receiver: Process) -> Line:
         """Return the way from one process to another."""

@@ -1,0 +1,196 @@
+"""`crosscut simulate app.py:flow`: good flows pass, bad ones are told what is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from crosscut.cli import program
+from crosscut.testing.simulator import command
+from crosscut.testing.simulator.shrink import Life
+
+HEAD = """
+import crosscut as cc
+words = [f"w{i % 5}" for i in range(40)]
+numbers = cc.generate(lambda i: (words[i % 40], i), count=40)
+flow = cc.Flow("mine")
+"""
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Iterator[object]:
+    """Writes a module and simulates the flow in it."""
+    loaded = []
+
+    def run(text: str, *options: str, name: str = "app_of_a_user") -> Result:
+        loaded.append(name)
+        sys.modules.pop(name, None)
+        path = tmp_path / f"{name}.py"
+        path.write_text(HEAD + text)
+        return CliRunner().invoke(program, ["simulate", f"{path}:flow", "--seeds", "25", *options])
+
+    before = list(sys.path)
+    yield run
+    sys.path[:] = before
+    for name in loaded:
+        sys.modules.pop(name, None)
+
+
+def test_a_flow_that_depends_on_its_records_alone_passes(simulate) -> None:  # type: ignore[no-untyped-def]
+    done = simulate(
+        "flow.source(numbers).key_by(lambda r: r[0]).sum(lambda r: r[1], emit='final').sink(cc.collect())",
+        *(word for one in ("aligned", "unaligned", "switching", "halting") for word in ("--snapshots", one)),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "40 records sampled from 1 sources" in done.output
+    assert "0 of 25 failed, 95 % upper bound 3/25 = 12.00%" in done.output
+    assert "wrong" not in done.output and "differ" not in done.output and "at-least-once" not in done.output
+
+
+def test_a_random_number_is_noticed_and_no_failure(simulate) -> None:  # type: ignore[no-untyped-def]
+    done = simulate(
+        "import random\n"
+        "flow.source(numbers).map(lambda r: (r, random.random())).sink(cc.collect())",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "two runs in two processes differ: sink '3-sink', record 1: (('w0', 0), 0." in done.output
+    assert "exactly-once all the same" in done.output
+
+
+def test_an_order_that_is_left_to_chance_is_noticed_and_no_failure(simulate) -> None:  # type: ignore[no-untyped-def]
+    """The order of the keys in a dict is that in which records of two sources meet."""
+    done = simulate(
+        """
+def add(seen, record):
+    seen[record[0]] = None
+    return seen
+others = cc.generate(lambda i: (f"o{i}", i), count=40)
+both = flow.source(numbers).union(flow.source(others)).key_by(lambda r: "all")
+both.aggregate(dict, add, list).sink(cc.collect())
+"""
+    )
+    assert done.exit_code == 0, done.output
+    assert "records met in another order: sink '" in done.output
+
+
+def test_a_global_variable_that_a_function_changes_is_wrong(simulate) -> None:  # type: ignore[no-untyped-def]
+    done = simulate(
+        """
+seen = set()
+def is_new(record):
+    is_known = record in seen
+    seen.add(record)
+    return not is_known
+flow.source(numbers).filter(is_new).sink(cc.collect())
+"""
+    )
+    assert done.exit_code == 1, done.output
+    assert "wrong: sink '3-sink', record 1: ('w0', 0) and nothing" in done.output
+    assert "keeps something\noutside of the job" in done.output
+
+
+def test_what_a_failure_brings_to_light_is_told_with_its_faults_and_replayed(simulate) -> None:  # type: ignore[no-untyped-def]
+    """Records of a split come in order, until the survivors of a failure go back to a checkpoint."""
+    text = """
+def rising():
+    last = [-1]
+    def is_in_order(record):
+        falls_back = 0 < record[1] < last[0]
+        last[0] = record[1]
+        return not falls_back
+    return is_in_order
+for _ in range(4):
+    rows = flow.source(cc.generate(lambda i: (words[i], i), count=40))
+    rows.filter(rising()).sink(cc.collect())
+"""
+    done = simulate(text, "--snapshots", "aligned", "--seeds", "60")
+    assert done.exit_code == 1, done.output
+    assert "I1: " in done.output and "every run without faults agrees" in done.output
+    replay = next(line for line in done.output.splitlines() if line.startswith("replay: "))
+    again = simulate(text, *replay.split(":flow", 1)[1].split())
+    assert again.exit_code == 1 and "I1: " in again.output
+
+
+def test_duplicates_under_at_least_once_are_told_and_no_failure(simulate) -> None:  # type: ignore[no-untyped-def]
+    done = simulate(
+        """
+others = cc.generate(lambda i: (words[i % 40], i), count=40)
+both = flow.source(numbers).rebalance().union(flow.source(others))
+both.key_by(lambda r: r[0]).count(emit="final").sink(cc.collect())
+""",
+        "--snapshots", "at-least-once", "--seeds", "60",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "under snapshots='at-least-once', the output is not exact in " in done.output
+    assert "of 60 worlds, as documented; for one, crosscut simulate " in done.output
+    assert "lacks ('w" in done.output
+
+
+SINKS = """
+import json
+from pathlib import Path
+from tempfile import mkdtemp
+from crosscut.testing.sinks import SinkTarget
+flow.source(numbers).sink(cc.collect())
+
+class Appending(cc.Sink):
+    def __init__(self, path): self.path = path
+    def writer(self, context): return Writer(self.path)
+
+class Writer(cc.SinkWriter):
+    def __init__(self, path): self.path, self.open = Path(path), []
+    def recover(self, permit, handles): self.commit(permit, handles)
+    def write(self, records): self.open += records
+    def rotate(self, checkpoint_id):
+        records, self.open = self.open, []
+        return records or None
+    def prepare(self, transaction): return transaction
+    def commit(self, permit, handles):
+        with self.path.open("a") as file:
+            for handle in handles:
+                file.writelines(json.dumps(record) + "\\n" for record in handle)
+
+def target():
+    path = Path(mkdtemp(dir=DIRECTORY)) / "out"
+    def visible():
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return SinkTarget(Appending(str(path)), visible)
+"""
+
+
+def test_a_sink_of_ones_own_that_is_not_idempotent_is_wrong(simulate, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    text = f"DIRECTORY = {str(tmp_path)!r}\n" + SINKS
+    done = simulate(text, "--sink", f"{tmp_path / 'app_of_a_user.py'}:target", "--seeds", "1")
+    assert done.exit_code == 1, done.output
+    assert "check_commit_may_be_repeated (F1: the reply to a commit is lost" in done.output
+    assert "check_nothing_is_visible_before_commit" not in done.output
+    assert "checks passed" in done.output
+
+
+def test_a_sink_target_has_to_be_a_function(simulate, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = simulate("", "--sink", f"{tmp_path / 'app_of_a_user.py'}:words")
+    assert done.exit_code == 2
+    assert "expected a function that returns a crosscut.testing.sinks.SinkTarget" in done.output
+
+
+def test_a_single_world_is_shown_by_its_seed() -> None:
+    done = CliRunner().invoke(program, ["simulate", "--seed", "3", "--faults", "none"])
+    assert (done.exit_code, done.output) == (0, "seed 3: nothing is wrong\n")
+
+
+def test_ctrl_c_ends_with_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = command.Simulation.one
+
+    def interrupted(self: command.Simulation, seed: int, faults: tuple[int, ...] | None) -> Life:
+        if seed == 3:
+            raise KeyboardInterrupt
+        return plain(self, seed, faults)
+
+    monkeypatch.setattr(command.Simulation, "one", interrupted)
+    done = CliRunner().invoke(program, ["simulate", "--size", "small", "--seeds", "1000"])
+    assert done.exit_code == 130
+    assert done.output.startswith("3 worlds in ") and "0 of 3 failed" in done.output
