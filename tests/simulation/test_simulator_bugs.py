@@ -29,7 +29,8 @@ from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, options_of
-from crosscut.testing.simulator.pool import Runner, VirtualPool
+from crosscut.testing.simulator.pool import VirtualPool
+from crosscut.testing.simulator.runners import Runner
 from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.worker import VirtualWorker
 

@@ -6,14 +6,12 @@ when a batch is flushed is left to chance, as far as the contract of `Task` allo
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from crosscut.batch import Batch
-from crosscut.errors import ConnectorError, CrosscutError, StateError, StoreError, UserCodeError
+from crosscut.errors import CrosscutError, StateError, StoreError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
@@ -34,56 +32,14 @@ from crosscut.runtime.jobs import (
 from crosscut.runtime.runner import LOCAL_ITEMS_MAX, failure_cause
 from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
-from crosscut.testing.simulator.outside import Place
+from crosscut.testing.simulator.outside import Answer, Place
+from crosscut.testing.simulator.runners import EXPECTED_ERRORS, Call, OutgoingChannel, Runner
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.worker import VirtualWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Answer = Callable[[Any, Exception | None], None]
-
-EXPECTED_ERRORS = (UserCodeError, ConnectorError, StoreError)
-"""What a task may fail with. Anything else is a bug, and ends the simulation."""
-
-
-class OutgoingChannel(Protocol):
-    """The sending end of a channel to another worker."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether records have to wait."""
-
-    def send_item(self, item: Item) -> None:
-        """Send."""
-
-
-class Call:
-    """A call in a thread, for a coroutine that the pool drives by hand."""
-
-    def __init__(self, work: Callable[[], Any], place: Place) -> None:
-        self.work = work
-        self.place = place
-
-    def __await__(self) -> Generator[Call, Any, Any]:
-        return (yield self)
-
-
-@dataclass(eq=False)
-class Runner:
-    """One task with what it needs around it."""
-
-    task: Task
-    state: KeyedState | None
-    writer: SinkWriter | None
-    clogged: set[ChannelId] = field(default_factory=set)
-    due_us: int = 0
-    jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = field(default_factory=deque)
-    is_busy: bool = False
-    cancelled: set[CheckpointId] = field(default_factory=set)
-    writing: tuple[CheckpointId, Answer] | None = None
-    writer_calls: deque[tuple[Callable[[], Any], Answer]] = field(default_factory=deque)
-    is_writer_busy: bool = False
 
 
 class VirtualPool:

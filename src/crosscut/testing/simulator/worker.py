@@ -39,7 +39,8 @@ from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.worker import CHANNEL_LOST_GRACE_S
 from crosscut.testing.simulator.network import Pipe, Process
 from crosscut.testing.simulator.options import MOMENTS, Moment
-from crosscut.testing.simulator.pool import EXPECTED_ERRORS, Call, VirtualPool, channel_lost_cause
+from crosscut.testing.simulator.pool import VirtualPool, channel_lost_cause
+from crosscut.testing.simulator.runners import EXPECTED_ERRORS, Call
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.batches import decode_batch, encode_batch
 
