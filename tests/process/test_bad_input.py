@@ -182,7 +182,7 @@ def test_slots_that_others_hold_are_an_error_when_the_start_timeout_is_over(
     until(lambda: holder.status == "running", "the first job to run")
     numbered = NumberedJob(tmp_path / "late", parallelism=2, settings={"start_timeout": "3s"})
     text = failure(started(numbered), cc.errors.WorkersError)
-    assert f" of 2 workers registered within 3 s; Spark has {slots} slots in all" in text
+    assert f" of 2 workers registered within start_timeout=3 s; Spark has {slots} slots in all" in text
     assert holder.status == "running"
     holder.cancel()
     # With the slots free again, the same directory is as good as new.
