@@ -548,6 +548,15 @@ def test_finds_the_planted_bug(name: str) -> None:
     assert f"then: {invariant}" in search(), name
 
 
+@pytest.mark.parametrize("name", BUGS)
+def test_finds_the_planted_bug_without_the_reduction_as_well(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(World.__init__.__kwdefaults__, "is_reduced", False)
+    search, invariant = BUGS[name]
+    assert f"then: {invariant}" in search(), name
+
+
 @pytest.mark.parametrize("name", PATCHED)
 def test_finds_the_planted_bug_of_the_coordinator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, search, invariant = PATCHED[name]

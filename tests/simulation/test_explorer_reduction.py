@@ -29,6 +29,9 @@ WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("edge", "aligned", 1, 1, {"failures": 1, "timeouts": 1}),
     ("loop", "aligned", 1, 1, {}),
     ("loop", "switching", 1, 1, {}),
+    # Nothing is left out here, and nothing may be.
+    ("edge", "unaligned", 1, 1, {}),
+    ("edge", "switching", 1, 1, {}),
 ]
 
 
