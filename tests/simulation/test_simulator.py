@@ -105,7 +105,7 @@ def test_everything_that_can_happen_has_happened(seen: Counter[str]) -> None:
     expected |= {f"job {outcome}" for outcome in get_args(Outcome)}
     expected |= {
         "Spark gave the job up",
-        "drop: refused channel",
+        "channel: STALE_EPOCH",
         "drop: stale epoch (worker)",
         "ended loudly after a broken promise",
         "hung sink answered for",

@@ -10,7 +10,7 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol import retention
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.at_least_once import AtLeastOnceBarriers
@@ -27,12 +27,14 @@ from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.testing.simulator import worker
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, options_of
 from crosscut.testing.simulator.pool import VirtualPool
 from crosscut.testing.simulator.runners import Runner
 from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.worker import VirtualWorker
+from crosscut.wire.handshake import Verdict
 
 SEEDS_MAX = 120
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching")
@@ -83,6 +85,13 @@ def halt_and_older_channels_ignored(patch: pytest.MonkeyPatch) -> None:
             plain_told(self, message)
 
     patch.setattr(VirtualWorker, "told", told)
+
+
+def channel_of_an_older_epoch_accepted(patch: pytest.MonkeyPatch) -> None:
+    def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) -> Verdict | None:
+        return Verdict.ACCEPTED if is_wanted else None
+
+    patch.setattr(worker, "verdict_on", verdict_on)
 
 
 def barrier_to_another_worker_lost(patch: pytest.MonkeyPatch) -> None:
@@ -336,6 +345,11 @@ BUGS: dict[Plant, Where] = {
     log_replayed_twice: Where(LOOPS),
     log_not_replayed: Where(LOOPS),
     halt_and_older_channels_ignored: Where(ANY),
+    channel_of_an_older_epoch_accepted: Where(
+        COUNTS,
+        kinds=("pause a worker", "partition two workers", "kill a worker", "clog some lines"),
+        changed={"parallelism": 3, "spark_start_ms": 5},
+    ),
     barrier_to_another_worker_lost: Where(COUNTS, ("aligned",)),
     output_not_flushed_before_a_barrier: Where(ANY, ("aligned",)),
     committed_when_prepared: Where(ANY),

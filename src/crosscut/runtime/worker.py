@@ -55,7 +55,7 @@ from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
 from crosscut.runtime.runner import TaskPool, failure_cause
 from crosscut.store.checkpoint_store import open_store
-from crosscut.wire.handshake import Proven, Verdict, channel_detail
+from crosscut.wire.handshake import Proven, Verdict, channel_detail, verdict_on
 
 _SOFT_SHARE = 0.9
 """Share of the heartbeat timeout after which what holds the loop is interrupted: the failure has to
@@ -377,19 +377,20 @@ class Worker:
             await loop.create_connection(lambda end=outgoing: end, peer.host, peer.data_port)  # type: ignore[misc]
 
     def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
-        """Decide about a genuine peer by its epoch, then by what channel it wants to be."""
-        if proven.epoch < self._epoch:
-            return Verdict.STALE_EPOCH
-        if proven.epoch > self._epoch or not self._expected:
-            # It has heard of its epoch before we have.
-            self._early.append((proven, end))
-            return None
+        """Decide about a genuine peer."""
         channel = self._expected.get(proven.detail)
-        if channel is None or channel in self._incoming:
-            return Verdict.REFUSED
-        self._incoming[channel] = end
-        end.assign(self, channel)
-        return Verdict.ACCEPTED
+        verdict = verdict_on(
+            proven.epoch,
+            self._epoch,
+            is_expecting=bool(self._expected),
+            is_wanted=channel is not None and channel not in self._incoming,
+        )
+        if verdict is None:
+            self._early.append((proven, end))
+        elif verdict is Verdict.ACCEPTED and channel is not None:
+            self._incoming[channel] = end
+            end.assign(self, channel)
+        return verdict
 
     def channel_opened(self, channel: ChannelId) -> None:
         """Note that a channel is ready."""

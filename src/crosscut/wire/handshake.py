@@ -109,6 +109,23 @@ class VerdictReceived:
     verdict: Verdict
 
 
+def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) -> Verdict | None:
+    """Decide about a proven peer by its epoch, then by what channel it wants to be.
+
+    Args:
+        is_expecting: Whether it is known which channels epoch `own` has.
+        is_wanted: Whether its channel is one of them, and nobody has it yet.
+
+    Returns:
+        None if the peer has heard of its epoch before we have: it waits.
+    """
+    if peer < own:
+        return Verdict.STALE_EPOCH
+    if peer > own or not is_expecting:
+        return None
+    return Verdict.ACCEPTED if is_wanted else Verdict.REFUSED
+
+
 def channel_detail(channel: ChannelId) -> bytes:
     """Return the `detail` of the connection that carries `channel`."""
     source, target = channel.source, channel.target

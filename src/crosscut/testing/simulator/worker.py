@@ -43,6 +43,7 @@ from crosscut.testing.simulator.pool import VirtualPool, channel_lost_cause
 from crosscut.testing.simulator.runners import EXPECTED_ERRORS, Call
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.batches import decode_batch, encode_batch
+from crosscut.wire.handshake import Verdict, verdict_on
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.driver import ControlConnection, VirtualDriver
@@ -437,22 +438,23 @@ class VirtualWorker(Process):
                 channel.close("connection refused", loses=True)
 
     def channel_proven(self, channel: DataChannel) -> None:
-        """Decide about a peer by its epoch, then by what channel it wants to be."""
-        if channel.epoch > self._epoch or (channel.epoch == self._epoch and not self._expected):
+        """Decide about a peer."""
+        verdict = verdict_on(
+            channel.epoch,
+            self._epoch,
+            is_expecting=bool(self._expected),
+            is_wanted=channel.channel in self._expected and channel.channel not in self._incoming,
+        )
+        if verdict is None:
             self._early.append(channel)
             self.channels.append(channel)
             return
-        is_wanted = (
-            channel.epoch == self._epoch
-            and channel.channel in self._expected
-            and channel.channel not in self._incoming
-        )
-        if is_wanted:
+        if verdict is Verdict.ACCEPTED:
             self._incoming[channel.channel] = channel
             self.channels.append(channel)
         else:
-            self.world.seen["drop: refused channel"] += 1
-        channel.give_verdict(is_accepted=is_wanted)
+            self.world.seen[f"channel: {verdict.name}"] += 1
+        channel.give_verdict(is_accepted=verdict is Verdict.ACCEPTED)
 
     def channel_opened(self, channel: ChannelId) -> None:
         """Note that a channel is ready."""

@@ -86,6 +86,7 @@ class World:
         self.has_finished = False
         self.workers: dict[int, VirtualWorker] = {}
         self.drivers: list[VirtualDriver] = []
+        self._late_risers: list[VirtualDriver] = []
         # Faults that wait for a process to come along, with how often it still has to.
         self._waiting: dict[Moment, list[tuple[PlannedFault, int]]] = {}
         for fault in options.faults:
@@ -176,7 +177,7 @@ class World:
             if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
-            is_expected = not self.is_calm or not is_owner or self.has_finished
+            is_expected = not self.is_calm or not is_owner or self.has_finished or driver in self._late_risers
             ensure(is_expected, f"I10: without faults, the job fails: {end.cause}")
         self.driver_gone(driver)
 
@@ -241,6 +242,8 @@ class World:
         self.user_faults = self.slow_sink_until_us = 0
         for source in self.sources:
             source.fail_next = 0
+        # What a fault has answered them they hear only now.
+        self._late_risers = [one for one in self.drivers if one.is_paused]
         for process in (*self.drivers, *self.workers.values()):
             if process.is_paused:
                 process.resume()
