@@ -29,7 +29,7 @@ from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.testing.simulator import worker
 from crosscut.testing.simulator.graphs import GRAPHS
-from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, options_of
+from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, PlannedFault, options_of
 from crosscut.testing.simulator.pool import VirtualPool
 from crosscut.testing.simulator.runners import Runner
 from crosscut.testing.simulator.shrink import live
@@ -361,7 +361,25 @@ BUGS: dict[Plant, Where] = {
     position_saved_one_record_too_far: Where(ANY),
     only_own_transaction_committed: Where(ANY),
     transaction_dropped_with_its_aborted_checkpoint: Where(ANY),
-    transaction_not_prepared_when_its_checkpoint_was_aborted: Where(ANY),
+    # Two in a row hang in the store, and what waits behind them times out before its turn.
+    transaction_not_prepared_when_its_checkpoint_was_aborted: Where(
+        COUNTS,
+        changed={
+            "in_flight_max": 4,
+            "interval_ms": 10,
+            "pause_ms": 0,
+            "inline_bytes": 0,
+            "parallelism": 1,
+            "record_count": 25,
+            "store_us": 2_000,
+            "step_us": 500,
+            "latency_us": 1_000,
+            "safety_ms": 800,
+            "source_ms": 400,
+            "checkpoint_timeout_ms": 90,
+            "faults": tuple(PlannedFault(ms, "hang the store") for ms in range(20, 400, 5)),
+        },
+    ),
     newest_changes_left_out_of_a_part: Where(COUNTS),
     changes_stored_since_a_checkpoint_that_never_was: Where(COUNTS),
     frozen_value_changed_by_later_records: Where(("union",)),
@@ -381,7 +399,20 @@ BUGS: dict[Plant, Where] = {
     ),
     overtaken_output_left_out_of_the_log: Where(ANY, ("unaligned",)),
     waiting_input_left_out_of_the_log: Where(ANY, ("switching",)),
-    log_replayed_backwards: Where((*LOOPS, "diamond"), ("unaligned",)),
+    log_replayed_backwards: Where(
+        ("diamond",),
+        ("unaligned",),
+        ("kill a worker", "raise in user code"),
+        {
+            "channel_bytes": 50,
+            "parallelism": 2,
+            "step_us": 2_000,
+            "interval_ms": 20,
+            "source_ms": 20,
+            "record_count": 15,
+            "batch_rows": 1,
+        },
+    ),
     barriers_in_flight_give_each_other_up: Where(
         ("diamond", "union"),
         ("at-least-once",),
