@@ -179,4 +179,4 @@ def test_the_documented_duplicates_of_at_least_once_do_occur() -> None:
         world.run()
         return world.checkers.difference()[1]
 
-    assert any(added(seed) for seed in range(60))
+    assert any(added(seed) for seed in range(400))

@@ -385,7 +385,7 @@ BUGS: dict[Plant, Where] = {
             "parallelism": 1,
             "record_count": 25,
             "store_us": 2_000,
-            "step_us": 500,
+            "step_us": 5_000,
             "latency_us": 1_000,
             "safety_ms": 800,
             "source_ms": 400,

@@ -189,6 +189,13 @@ class Theme:
     overrides: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
+COMMITS_FAIL: tuple[FaultKind, ...] = (
+    "fail a commit",
+    "fail a commit",
+    "fail a commit",
+    "apply a commit without an answer",
+)
+
 THEMES: dict[str, Theme] = {
     "late snapshots": Theme(
         ("slow store", "hang the store", "refuse a part", "slow channel", "kill a worker"),
@@ -277,15 +284,14 @@ THEMES: dict[str, Theme] = {
         overrides={"parallelism": (2, 3), "safety_ms": (400,), "heartbeat_timeout_ms": (1_000,)},
     ),
     "sinks in trouble": Theme(
-        (
-            "fail a commit",
-            "fail a commit",
-            "hang a sink",
-            "fail a prepare",
-            "apply a commit without an answer",
-        ),
-        24,
-        overrides={"interval_ms": (10,), "checkpoint_timeout_ms": (0,), "step_us": (50, 500)},
+        (*(COMMITS_FAIL * 30), "hang a sink"),
+        120,
+        overrides={
+            "interval_ms": (10,),
+            "checkpoint_timeout_ms": (0, 300),
+            "step_us": (50, 500),
+            "safety_ms": (400,),
+        },
     ),
     "killed in between": Theme(FAILURES, 4, MOMENTS, {"interval_ms": (30,)}),
 }
