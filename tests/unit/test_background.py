@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.messages import Part, TaskFailed, WorkerMessage
+from crosscut.runtime.background import Threads
 from crosscut.runtime.deployment import StateAtHand
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.runner import CAUSE_CHARS_MAX, TaskPool, failure_cause
@@ -155,6 +157,24 @@ def test_background_work_that_ends_with_its_epoch_is_no_failure() -> None:
         await pool.pause()
         await pool.close()
         assert reported == []
+
+    run(work)
+
+
+# Calls that hang
+
+
+def test_calls_that_never_return_keep_no_other_call_waiting() -> None:
+    """D3: else they would be taken for those of a sink that was never called."""
+    let_go = threading.Event()
+
+    async def work() -> None:
+        threads = Threads(Epoch(1), sink_timeout_ms=20_000)
+        hung = [threads.start(let_go.wait, DEADLINE_S) for _ in range(64)]
+        assert await threads.call_sink(lambda: "called") == "called"
+        assert not any(one.done() for one in hung)
+        let_go.set()
+        await threads.close()
 
     run(work)
 

@@ -22,6 +22,7 @@ from crosscut.operators.stateless import Map
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.protocol.switching import AlignedThenUnaligned
 from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Barrier, Item
@@ -170,6 +171,19 @@ def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
         asyncio.run(test(*args, **kwargs))
 
     return played
+
+
+# Waking up.
+
+
+@scene
+async def test_what_an_alignment_timeout_unblocks_is_processed_though_nothing_else_happens() -> None:
+    """The other input is silent for good, and nobody sends, so only the timeout can wake the scheduler."""
+    site = Site(protocol=AlignedThenUnaligned)
+    await site.block(A)
+    site.receive(A, [1, 2])
+    await site.until(lambda: site.seen == [1, 2], "the records behind the barrier")
+    await site.close()
 
 
 # Blocked channels from other workers.

@@ -57,7 +57,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Checkpoint n will not complete; `paths` are the parts that its snapshots wrote."""
+    """Checkpoint n will not complete; `snapshots` are those that were acknowledged."""
 
     checkpoint_id: CheckpointId
     snapshots: tuple[Snapshot, ...]

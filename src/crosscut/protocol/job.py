@@ -365,6 +365,8 @@ class Coordinator(JobFacts):
     def _acknowledged(self, message: SnapshotAcknowledged) -> list[JobEffect]:
         n = message.checkpoint_id
         if lost := self._kept.dangling(message.snapshot, n):
+            own = f"parts/{n}/"
+            self._kept.waste(path for path in retention.paths_of(message.snapshot) if path.startswith(own))
             return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
         entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now)
         # If n was given up before this came, what was written for it is of no use.

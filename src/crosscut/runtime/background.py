@@ -11,10 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
-from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError
+from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError, invariant
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
@@ -56,10 +56,15 @@ class PartStore(Protocol):
 
 
 class Threads:
-    """Calls of the store and of sinks in one epoch, which may block."""
+    """Calls of the store and of sinks in one epoch, which may block.
+
+    Each has a thread of its own: in a pool, calls that hang would keep others waiting, which would then
+    be taken for hung themselves (D3). How many there are is bounded by the tasks and checkpoints.
+    """
 
     def __init__(self, epoch: Epoch, sink_timeout_ms: int) -> None:
-        self._executor = ThreadPoolExecutor(thread_name_prefix=f"crosscut-{epoch}")
+        self._name = f"crosscut-{epoch}"
+        self._is_closed = False
         self._sink_timeout_s = sink_timeout_ms / 1_000
         self._calls: set[Future[Any]] = set()
 
@@ -77,9 +82,22 @@ class Threads:
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
-        future = self._executor.submit(function, *args, **kwargs)
+        invariant(not self._is_closed, "a call is started behind the end of its epoch")
+        future: Future[R] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
+        threading.Thread(target=call, name=self._name, daemon=True).start()
         return future
 
     async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -105,7 +123,7 @@ class Threads:
         Raises:
             WorkersError: One hangs in user code. Only the end of the process will end it.
         """
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
         calls = [asyncio.wrap_future(call) for call in tuple(self._calls)]
         hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
         for call in calls:

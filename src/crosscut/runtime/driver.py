@@ -101,7 +101,8 @@ class CoordinatorDriver:
     """The coordinator of one job with its surroundings.
 
     Args:
-        discover: Asks the sources for their splits; called in a thread, at most once in a run.
+        discover: Asks the sources for their splits; called in a thread, again only if another driver was
+            faster.
         invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
     """
 

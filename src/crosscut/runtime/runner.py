@@ -116,6 +116,8 @@ class TaskRunner:
         started_ns = time.monotonic_ns()
         word(self.task)
         self.drain((time.monotonic_ns() - started_ns) // 1_000)
+        # It may have unblocked what waits here, and then nobody else would wake the worker.
+        self._pool.schedule()
 
     def _flush_if_due(self, now_ns: int) -> None:
         """Send partial batches: when nothing else is to be done, or when they have lingered."""
@@ -244,7 +246,7 @@ class TaskPool:
         for runner in self._runners:
             # What a restored task has to send again.
             runner.drain()
-        self._schedule()
+        self.schedule()
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block, in a thread."""
@@ -324,7 +326,7 @@ class TaskPool:
             sender.clogged.add(channel)
         elif channel in sender.clogged:
             sender.clogged.remove(channel)
-            self._schedule()
+            self.schedule()
 
     def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item of `size_bytes` came in from another worker."""
@@ -340,13 +342,17 @@ class TaskPool:
             self.relieve(runner, channel)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             self.failed(runner.task.task_id, error)
-        self._schedule()
+        self.schedule()
 
     def unclogged(self, channel: ChannelId) -> None:
         """The connection of an output takes more again."""
         for runner in self._runners:
-            if channel in runner.clogged:
+            if channel not in runner.clogged:
+                continue
+            try:
                 runner.drain()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+                self.failed(runner.task.task_id, error)
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
         """Let the sender of an input go on, or make it wait, by how much of it is still in memory."""
@@ -409,11 +415,12 @@ class TaskPool:
                 runner.tell(word)
             except BaseException as error:  # noqa: BLE001 - connectors may raise anything
                 self.failed(runner.task.task_id, error)
-        self._schedule()
+        self.schedule()
 
     # The scheduler.
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
+        """Let the tasks that can run do so, soon."""
         if not self._is_scheduled and self._is_running and not self.is_over:
             self._is_scheduled = True
             self._loop.call_soon(self._round)
@@ -434,7 +441,7 @@ class TaskPool:
                 self.failed(runner.task.task_id, error)
                 return
         if has_run:
-            self._schedule()
+            self.schedule()
         else:
             self._sleep()
 
@@ -457,4 +464,4 @@ class TaskPool:
 
     def _wake(self) -> None:
         self._timer = None
-        self._schedule()
+        self.schedule()

@@ -180,6 +180,10 @@ class Worker:
     def _told(self, message: CoordinatorMessage) -> None:
         self._heard_ns = time.monotonic_ns()
         match message:
+            case DeployTasks() if message.epoch <= self._newest_asked:
+                self._stale_dropped += 1
+            case HaltTasks() if message.epoch < self._newest_asked:
+                self._stale_dropped += 1
             case DeployTasks():
                 self._newest_asked = message.epoch
                 self._start_chore(self._deploy(message))

@@ -358,6 +358,7 @@ class VirtualPool:
     def _alignment_timed_out(self, runner: Runner, n: CheckpointId) -> None:
         runner.task.alignment_timed_out(n)
         self.drain(runner)
+        self.schedule()
 
     def _next_job(self, runner: Runner) -> None:
         if runner.is_busy or not runner.jobs or self.is_over:
