@@ -10,6 +10,9 @@ from bench.coordinating import VERTICES, LargeJob
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
 from bench.scale import SHUFFLES
 
+from crosscut.protocol import retention
+from crosscut.protocol.messages import Snapshot
+
 
 def run(snapshots: str, seconds: float, *, number: int = 0, records: int = 1_000, interval: int = 200) -> Run:
     interval_ms = 0 if snapshots == "none" else interval
@@ -114,3 +117,26 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     first = plot.write_plot("one", [panel]).read_bytes()
     assert plot.write_plot("one", [panel]).read_bytes() == first
     assert b"Title" in first
+
+
+def test_the_coordinators_work_for_a_checkpoint_grows_with_the_tasks_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once went through everything that was kept, or in use, for each acknowledgement."""
+    plain, looked_at = retention.paths_of, 0
+
+    def counted(snapshot: Snapshot) -> tuple[str, ...]:
+        nonlocal looked_at
+        looked_at += 1
+        return plain(snapshot)
+
+    def per_task(parallelism: int) -> float:
+        nonlocal looked_at
+        job = LargeJob(parallelism)
+        job.checkpoint()
+        looked_at = 0
+        job.checkpoint()
+        return looked_at / (parallelism * len(VERTICES))
+
+    monkeypatch.setattr(retention, "paths_of", counted)
+    assert per_task(40) <= 2 * per_task(5)

@@ -213,6 +213,11 @@ class Checkpointing:
         snapshots = self.current.snapshots() if self.current else ()
         return frozenset(path for one in snapshots for path in retention.paths_of(one))
 
+    @property
+    def has_void(self) -> bool:
+        """Whether there are parts of what was given up since the last call of `take_void`."""
+        return bool(self._void)
+
     def take_void(self) -> set[str]:
         """Return the parts of what was given up since the last call."""
         void, self._void = self._void, set()
