@@ -14,6 +14,7 @@ NAMES = (
     "protocols",
     "back_pressure",
     "scale",
+    "simulator",
 )
 
 
