@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from crosscut.cli import program
-from crosscut.testing.simulator import command
+from crosscut.testing.simulator import command, user_flow
 from crosscut.testing.simulator.shrink import Life
 
 HEAD = """
@@ -194,3 +194,29 @@ def test_ctrl_c_ends_with_what_was_found_until_then(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(program, ["simulate", "--size", "small", "--seeds", "1000"])
     assert done.exit_code == 130
     assert done.output.startswith("3 worlds in ") and "0 of 3 failed" in done.output
+
+
+def test_a_loop_that_takes_long_is_simulated_with_fewer_records(simulate) -> None:  # type: ignore[no-untyped-def]
+    """200 tokens that go round 60 times are more than a world has the time for."""
+    done = simulate(
+        """
+def step(loop):
+    less = loop.key_by(lambda r: r[1] % 12).reduce(lambda _, r: r).map(lambda u: (u[1][0], u[1][1] - 1))
+    return less.filter(lambda r: r[1] > 0), less.filter(lambda r: r[1] == 0)
+
+flow.source(cc.generate(lambda i: (i, 60), count=200)).iterate(step).sink(cc.collect())
+""",
+        "--snapshots", "aligned", "--seeds", "1",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "40 records sampled from 1 sources" in done.output
+    assert "0 of 1 failed" in done.output
+
+
+def test_a_flow_that_never_comes_to_an_end_in_a_world_is_an_error(
+    simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(user_flow, "LIVENESS_MS", 1)
+    done = simulate("flow.source(numbers).sink(cc.collect())")
+    assert done.exit_code == 2, done.output
+    assert "flow 'mine' can't be simulated: without any fault, and with no more than 2 records" in done.output

@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from crosscut.errors import CrosscutError
+from crosscut.errors import CrosscutError, FlowError
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import SinkSpec
 from crosscut.protocol.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
 from crosscut.testing.simulator.shrink import Life, live, shrunk
-from crosscut.testing.simulator.user_flow import rehearsal, shown_difference
+from crosscut.testing.simulator.user_flow import Rehearsal, rehearsal, shown_difference
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
 
-RECORDS_MAX = 200
+RECORDS_MAX = (200, 40, 8, 2)
 TRIALS = 3
 
 UNSTABLE = """\
@@ -75,7 +75,7 @@ class Simulation:
             self._rehearse(flow)
 
     def _rehearse(self, flow: Flow) -> None:
-        found = rehearsal(flow, RECORDS_MAX, [self.options(seed) for seed in range(TRIALS)])
+        found = self._rehearsed(flow)
         self._make = found.world
         records = sum(len(one) for splits in found.samples.values() for one in splits.values())
         self.notes.append(f"{flow.name}: {records} records sampled from {len(found.samples)} sources")
@@ -92,6 +92,19 @@ class Simulation:
             self.notes.append(f"{found.unstable}\n{UNSTABLE}")
         if found.outside_state:
             self.broken.append(f"{found.outside_state}\n{OUTSIDE_STATE}")
+
+    def _rehearsed(self, flow: Flow) -> Rehearsal:
+        """Rehearse with as many records as a world has the time for: in a loop each may go round for long."""
+        options = [self.options(seed) for seed in range(TRIALS)]
+        for records_max in RECORDS_MAX:
+            try:
+                return rehearsal(flow, records_max, options)
+            except Violation as violation:
+                why = violation
+        raise FlowError(
+            f"flow {flow.name!r} can't be simulated: without any fault, and with no more than {records_max} "
+            f"records of each source, a world of it is not sound: {why}"
+        ) from why
 
     def options(self, seed: int) -> Options:
         """Return the world of `seed`."""

@@ -23,7 +23,8 @@ from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.oracle import Cut, run_from
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.testing.simulator.world import World
+from crosscut.testing.simulator.violation import ensure
+from crosscut.testing.simulator.world import LIVENESS_MS, World
 
 SPLITS_MAX = 4
 READS_MAX = 1_000
@@ -127,7 +128,7 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
 
     Raises:
         CrosscutError: A source can't be read, or the flow can't be sent to workers.
-        Violation: The flow does not even run without faults.
+        Violation: The flow does not even run without faults, or for too long to be run with some.
     """
     graph = flow.compile(1, MAX_PARALLELISM)
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
@@ -149,6 +150,11 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
     for option in options:
         world = trial.world(replace(option, faults=()))
         world.run()
+        ensure(
+            4 * world.clock.now_us < LIVENESS_MS * 1_000,
+            f"it takes {world.clock.now_us / 1e6:.0f} s of virtual time, and with faults there has to be "
+            f"time for several times as much in {LIVENESS_MS / 1_000:g} s",
+        )
         lacking, added = world.checkers.difference()
         if lacking or added:
             return replace(
