@@ -51,6 +51,7 @@ class _SlowWriter(_DiscardWriter):
         self.record_s = record_s
 
     def write(self, records: list[Any]) -> None:
+        # What is measured is the checkpoint behind a sink that is this slow.
         time.sleep(len(records) * self.record_s)
 
 

@@ -19,6 +19,7 @@ def newest(_: Record, one: Record) -> Record:
 
 
 def slowly(update: tuple[str, Record]) -> Record:
+    # User code that takes its time, not a test that waits: nothing is asserted about how long it took.
     time.sleep(0.002)
     return update[1]
 

@@ -417,7 +417,7 @@ class InterruptedSource(cc.Source):
         return []
 
     def reader(self, split: cc.Split, position: JSON) -> Any:
-        raise NotImplementedError
+        raise AssertionError("the job was interrupted before it had any split to read")
 
 
 def test_an_interrupted_start_leaves_no_job_behind(tmp_path: Path, spark: Any) -> None:
