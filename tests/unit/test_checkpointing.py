@@ -45,6 +45,7 @@ from crosscut.protocol.messages import (
     CaptureSnapshots,
     CommitCheckpoint,
     ResumeSources,
+    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     TaskQuiet,
@@ -170,6 +171,16 @@ def test_parts_that_one_under_way_builds_on_are_deleted_only_when_it_does_not_an
     one.hear(PartsDeleted())
     effects = one.message(0, SnapshotDeclined(E1, CheckpointId(4), K0, "no"))
     assert effects[-2:] == deletes(paths(1)[1:])
+
+
+def test_what_came_with_an_acknowledgement_that_builds_on_deleted_parts_is_deleted() -> None:
+    """Its task deletes nothing, since it has acknowledged; so nobody else would in this epoch."""
+    one = talk()
+    one.fire("trigger")
+    own = snapshot(K1, 1).parts[0]
+    gone = replace(own, path="parts/0/gone-0-1-aa")
+    effects = one.message(1, SnapshotAcknowledged(E1, CheckpointId(1), K1, Snapshot(parts=(gone, own))))
+    assert effects[-2:] == deletes((own.path,))
 
 
 def test_when_the_final_one_is_complete_no_other_is_waited_for() -> None:
