@@ -24,6 +24,7 @@ from crosscut.protocol.messages import Part, SnapshotAcknowledged, SnapshotDecli
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.protocol.switching import AlignedThenUnaligned
 from crosscut.protocol.unaligned import UnalignedBarriers
+from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Barrier, Item
 from crosscut.runtime.partitioning import build_output
@@ -79,6 +80,7 @@ class Site:
         spill_bytes: int = 0,
         is_local: bool = False,
         state: KeyedState | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.store = HeldStore()
         self.said: list[WorkerMessage] = []
@@ -96,6 +98,7 @@ class Site:
             failpoints=Failpoints(None, None),
             report=self.said.append,
             give_credit=self.credited,
+            clock=clock or SystemClock(),
         )
         if is_local:
             out = build_output(
@@ -357,8 +360,8 @@ async def test_records_flow_while_state_is_encoded_and_a_slow_store_writes_it() 
     await site.close()
 
 
-class Clock:
-    """A clock that stands still unless it is told to go on."""
+class StandingClock(SystemClock):
+    """A clock that stands still unless it is told to go on; there is one for all."""
 
     now_ns = 0
 
@@ -366,28 +369,29 @@ class Clock:
     def advance(cls, milliseconds: int) -> None:
         cls.now_ns += milliseconds * 1_000_000
 
+    @staticmethod
+    def monotonic_ns() -> int:
+        return StandingClock.now_ns
+
 
 class SlowToLog:
     """Takes 7 ms to be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        Clock.advance(7)
+        StandingClock.advance(7)
         return SlowToLog, ()
 
 
 @scene
-async def test_the_pause_of_a_checkpoint_is_its_synchronous_part_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_pause_of_a_checkpoint_is_its_synchronous_part_and_nothing_else() -> None:
     """Capture and log are in it, whatever call they happen in; encoding and storing are not."""
-    monkeypatch.setattr(time, "monotonic_ns", lambda: Clock.now_ns)
-    site = Site(protocol=UnalignedBarriers, state=KeyedState(int))
+    site = Site(protocol=UnalignedBarriers, state=KeyedState(int), clock=StandingClock())
     site.receive(A, [SlowToLog()])
     site.receive(B, Barrier(N1))
-    Clock.advance(100)
+    StandingClock.advance(100)
     site.receive(A, Barrier(N1))
     await site.until(site.store.writing.is_set, "the store")
-    Clock.advance(1_000)
+    StandingClock.advance(1_000)
     site.store.is_open.set()
     assert (await site.acknowledged()).snapshot.freeze_us == 7_000
     await site.close()

@@ -19,6 +19,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
+from crosscut.runtime.calls import Calls, StartThread, start_thread
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.jobs import (
@@ -58,15 +59,13 @@ class PartStore(Protocol):
 class Threads:
     """Calls of the store and of sinks in one epoch, which may block.
 
-    Each has a thread of its own: in a pool, calls that hang would keep others waiting, which would then
-    be taken for hung themselves (D3). How many there are is bounded by the tasks and checkpoints.
+    How many there are is bounded by the tasks and checkpoints.
     """
 
-    def __init__(self, epoch: Epoch, sink_timeout_ms: int) -> None:
-        self._name = f"crosscut-{epoch}"
+    def __init__(self, epoch: Epoch, sink_timeout_ms: int, start: StartThread = start_thread) -> None:
         self._is_closed = False
         self._sink_timeout_s = sink_timeout_ms / 1_000
-        self._calls: set[Future[Any]] = set()
+        self._calls = Calls(f"crosscut-{epoch}", start)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
@@ -83,22 +82,7 @@ class Threads:
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
         invariant(not self._is_closed, "a call is started behind the end of its epoch")
-        future: Future[R] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
-        threading.Thread(target=call, name=self._name, daemon=True).start()
-        return future
+        return self._calls.start(function, *args, **kwargs)
 
     async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a method of a sink's writer in a thread.
@@ -124,7 +108,7 @@ class Threads:
             WorkersError: One hangs in user code. Only the end of the process will end it.
         """
         self._is_closed = True
-        calls = [asyncio.wrap_future(call) for call in tuple(self._calls)]
+        calls = [asyncio.wrap_future(call) for call in self._calls.under_way]
         hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
         for call in calls:
             call.add_done_callback(_note_outcome)

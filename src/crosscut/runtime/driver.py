@@ -8,10 +8,8 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from concurrent.futures import Future
 from typing import Protocol, TypeVar, assert_never
 
 from crosscut.errors import CheckpointError, CrosscutError, StoreError
@@ -58,6 +56,7 @@ from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
     HaltTasks,
+    JobFinished,
     LogEntry,
     RecordsFlowing,
     ShutDown,
@@ -67,6 +66,8 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.phases import Phase
+from crosscut.runtime.calls import Calls, StartThread, start_thread
+from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
@@ -86,6 +87,8 @@ T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
 
+_SYSTEM_CLOCK = SystemClock()
+
 
 class WorkerSupply(Protocol):
     """Where workers come from. Called on the driver's loop; must not block."""
@@ -104,6 +107,7 @@ class CoordinatorDriver:
         discover: Asks the sources for their splits; called in a thread, again only if another driver was
             faster.
         invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
+        start_thread: What calls of the store run in.
     """
 
     def __init__(
@@ -117,6 +121,8 @@ class CoordinatorDriver:
         discover: Callable[[], tuple[SplitAssignment, ...]],
         failpoints: Failpoints,
         invariants: InvariantChecker | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+        start_thread: StartThread = start_thread,
     ) -> None:
         self._name = name
         self._rules = rules
@@ -126,6 +132,8 @@ class CoordinatorDriver:
         self._discover = discover
         self._failpoints = failpoints
         self._invariants = invariants
+        self._clock = clock
+        self._calls = Calls("crosscut-store", start_thread)
         self._offered: CheckpointCompleted | None = None
         self._coordinator = Coordinator(rules)
         self._loop = asyncio.get_running_loop()
@@ -210,7 +218,7 @@ class CoordinatorDriver:
         self._is_handling = True
         try:
             while self._waiting:
-                clock = ClockRead(time.monotonic_ns() // 1_000_000, datetime.now(UTC).isoformat())
+                clock = ClockRead(self._clock.monotonic_ns() // 1_000_000, self._clock.now().isoformat())
                 self._coordinator.handle(clock)
                 next_event = self._waiting.pop(0)
                 completed = self._coordinator.completed
@@ -242,7 +250,7 @@ class CoordinatorDriver:
     def _observe(
         self, event: JobEvent, effects: list[JobEffect], completed_before: CheckpointCompleted | None
     ) -> None:
-        seen, now_ns = self._seen, time.monotonic_ns()
+        seen, now_ns = self._seen, self._clock.monotonic_ns()
         completed = self._coordinator.completed
         is_answer = isinstance(event, EntryAppended | EntryRead)
         if is_answer and completed is not None and completed is not completed_before:
@@ -338,23 +346,15 @@ class CoordinatorDriver:
     # The store, in threads.
 
     def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
-        """Call the store; the answer is an event.
+        """Call the store; the answer is an event. The coordinator bounds how many calls there are."""
+        self._calls.start(work).add_done_callback(self._called)
 
-        Each call has a thread of its own, since none may wait for one that hangs (D3): the coordinator
-        bounds how many there are. They are daemons, so that a call that never returns does not keep
-        the process from ending.
-        """
-
-        def call() -> None:
-            try:
-                answer = work()
-            except BaseException as error:  # noqa: BLE001 - outermost: it ends the job
-                self._answer_later(self._call_failed, error)
-            else:
-                if answer is not None:
-                    self._answer_later(self._handle, answer)
-
-        threading.Thread(target=call, name="crosscut-store", daemon=True).start()
+    def _called(self, call: Future[JobEvent | None]) -> None:
+        error = call.exception()
+        if error is not None:
+            self._answer_later(self._call_failed, error)
+        elif (answer := call.result()) is not None:
+            self._answer_later(self._handle, answer)
 
     def _answer_later(self, take: Callable[[T], None], answer: T) -> None:
         try:
@@ -374,6 +374,8 @@ class CoordinatorDriver:
     def _append(self, index: int, entry: LogEntry) -> JobEvent:
         if isinstance(entry, CheckpointCompleted):
             self._failpoints("driver.append")
+        elif isinstance(entry, JobFinished):
+            self._failpoints("driver.finish")
         try:
             outcome = self._store.append(index, entry)
         except StoreError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import ParamSpec, TypeVar
@@ -20,7 +19,9 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.messages import FailureCause, RecordsFlowing, TaskFailed, WorkerMessage
 from crosscut.runtime.background import BackgroundWork, PartStore, Threads
+from crosscut.runtime.calls import StartThread, start_thread
 from crosscut.runtime.channels import OutgoingChannel
+from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Barrier, Item
 from crosscut.runtime.task import Task
@@ -41,6 +42,8 @@ LOCAL_ITEMS_MAX = 4
 
 BACK_EDGE_ITEMS_MAX = 64
 """Items that may wait in memory in a back edge inside a worker before they are spilled."""
+
+_SYSTEM_CLOCK = SystemClock()
 
 CAUSE_CHARS_MAX = 64_000
 """Of a message or traceback; a failure has to fit into one message to the coordinator."""
@@ -81,10 +84,12 @@ class TaskRunner:
         self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
     ) -> None:
         self.task = task
-        self.clogged: set[ChannelId] = set()
+        # In the order in which they became so, as all that is iterated: a set has another in every process.
+        self.clogged: dict[ChannelId, None] = {}
         self.due_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
+        self._now_ns = pool.now_ns
         self._buffered_since_ns = 0
 
     def can_run(self, now_ns: int) -> bool:
@@ -97,7 +102,7 @@ class TaskRunner:
         rows_before = task.records_in
         channel = task.run()
         rows = task.records_in - rows_before
-        ended_ns = time.monotonic_ns()
+        ended_ns = self._now_ns()
         self._adapt(rows, ended_ns - now_ns)
         if task.is_source:
             self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
@@ -113,9 +118,9 @@ class TaskRunner:
 
     def tell(self, word: Callable[[Task], None]) -> None:
         """Tell the task something and carry out what it asks for."""
-        started_ns = time.monotonic_ns()
+        started_ns = self._now_ns()
         word(self.task)
-        self.drain((time.monotonic_ns() - started_ns) // 1_000)
+        self.drain((self._now_ns() - started_ns) // 1_000)
         # It may have unblocked what waits here, and then nobody else would wake the worker.
         self._pool.schedule()
 
@@ -149,6 +154,8 @@ class TaskRunner:
                 outbox, task.outbox = task.outbox, []
                 for channel, item in outbox:
                     self._pool.send(self, channel, item)
+                if self._pool.failpoints.is_armed and task.is_source and isinstance(outbox[-1][1], Batch):
+                    self._pool.failpoints("source.sent")
             for channel in tuple(self.clogged):
                 # A barrier may have overtaken what waits there.
                 self._pool.unclog(self, channel)
@@ -171,6 +178,7 @@ class TaskPool:
             the task has processed them, or has spilled them.
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so many bytes more.
+        start_thread: What calls of the store and of sinks run in.
     """
 
     def __init__(
@@ -186,13 +194,16 @@ class TaskPool:
         failpoints: Failpoints,
         report: Callable[[WorkerMessage], None],
         give_credit: Callable[[ChannelId, int], None],
+        clock: Clock = _SYSTEM_CLOCK,
+        start_thread: StartThread = start_thread,
     ) -> None:
         self.epoch = epoch
         self.store = store
         self.batch_rows = batch_rows
         self.linger_ns = int(linger_ms * 1e6)
         self.alignment_timeout_ms = alignment_timeout_ms
-        self.threads = Threads(epoch, sink_timeout_ms)
+        self.threads = Threads(epoch, sink_timeout_ms, start_thread)
+        self.now_ns = clock.monotonic_ns
         self.failpoints = failpoints
         self.report = report
         self.is_over = False
@@ -207,7 +218,7 @@ class TaskPool:
         # What came from other workers and has no credit yet: what is in memory, that is.
         self._uncredited_bytes: dict[ChannelId, int] = {}
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
@@ -243,6 +254,10 @@ class TaskPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
+        if self.failpoints.is_armed and any(
+            one.task.has_work for one in self._runners if not one.task.is_source
+        ):
+            self.failpoints("restore.replaying")
         for runner in self._runners:
             # What a restored task has to send again.
             runner.drain()
@@ -259,8 +274,8 @@ class TaskPool:
     def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
         """Run work of a task until the epoch is over; if it raises, the task has failed."""
         background = self._loop.create_task(self._guarded(task, work))
-        self._background.add(background)
-        background.add_done_callback(self._background.discard)
+        self._background[background] = None
+        background.add_done_callback(self._background.pop)
 
     async def _guarded(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
         try:
@@ -323,9 +338,9 @@ class TaskPool:
         while waiting and (isinstance(waiting[0], Barrier) or not connection.is_full):
             connection.send_item(waiting.popleft())
         if waiting:
-            sender.clogged.add(channel)
+            sender.clogged[channel] = None
         elif channel in sender.clogged:
-            sender.clogged.remove(channel)
+            del sender.clogged[channel]
             self.schedule()
 
     def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
@@ -339,6 +354,8 @@ class TaskPool:
             return
         try:
             runner.tell(lambda task: task.offer(channel, item))
+            if self.failpoints.is_armed and isinstance(item, Batch) and runner.task.is_logging(channel):
+                self.failpoints("snapshot.logging")
             self.relieve(runner, channel)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             self.failed(runner.task.task_id, error)
@@ -363,9 +380,9 @@ class TaskPool:
             queued_max = BACK_EDGE_ITEMS_MAX if channel in self._back_edges else LOCAL_ITEMS_MAX
             is_much = queued > queued_max or channel in sender.clogged
             if queued <= LOCAL_ITEMS_MAX // 2 or (is_much and task.spill(channel)):
-                sender.clogged.discard(channel)
+                sender.clogged.pop(channel, None)
             elif is_much:
-                sender.clogged.add(channel)
+                sender.clogged[channel] = None
             return
         uncredited_bytes = self._uncredited_bytes.get(channel, 0)
         if not uncredited_bytes:
@@ -431,7 +448,7 @@ class TaskPool:
             return
         has_run = False
         for runner in self._runners:
-            now_ns = time.monotonic_ns()
+            now_ns = self.now_ns()
             if not runner.can_run(now_ns):
                 continue
             has_run = True
@@ -459,7 +476,7 @@ class TaskPool:
                 return
             self._timer.cancel()
         self._timer_due_ns = due_ns
-        delay_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+        delay_s = max(0.0, (due_ns - self.now_ns()) / 1e9)
         self._timer = self._loop.call_later(delay_s, self._wake)
 
     def _wake(self) -> None:

@@ -201,6 +201,10 @@ class Task:
         """Whether a barrier has come on some inputs and not yet on all."""
         return self._protocol.aligning is not None
 
+    def is_logging(self, channel: ChannelId) -> bool:
+        """Whether what arrives there belongs to a snapshot."""
+        return bool(self._protocol.logging(channel))
+
     @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""

@@ -9,21 +9,15 @@ which rests on epochs alone; it only keeps zombies from using up the machine.
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import gc
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from types import FrameType, ModuleType
-from typing import Any, assert_never
+from types import ModuleType
+from typing import assert_never
 
 from crosscut.errors import WorkersError
 from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.shipping import unpack_graph
+from crosscut.graph.specs import JobGraph
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.protocol.messages import (
@@ -46,20 +40,18 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
+from crosscut.runtime.calls import StartThread, start_thread
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
-from crosscut.runtime.children import end_children, tie_children
+from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.connections import Credentials, Listener
 from crosscut.runtime.control import WorkerLink, heartbeat_interval_s, report_failed_start
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
+from crosscut.runtime.process import Process, SystemProcess, hosting_a_worker
 from crosscut.runtime.runner import TaskPool, failure_cause
-from crosscut.store.checkpoint_store import open_store
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.wire.handshake import Proven, Verdict, channel_detail, verdict_on
-
-_SOFT_SHARE = 0.9
-"""Share of the heartbeat timeout after which what holds the loop is interrupted: the failure has to
-reach the coordinator before the silence does."""
 
 CHANNEL_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
@@ -85,18 +77,40 @@ class WorkerPlan:
     failpoints: Plan | None
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is around a worker in its process: whatever a virtual world has to bring itself.
+
+    Attributes:
+        graph: The worker's own: its functions share nothing with those of another worker.
+        start_thread: What calls of the store and of sinks run in.
+    """
+
+    graph: JobGraph
+    store: CheckpointStore
+    failpoints: Failpoints
+    clock: Clock
+    process: Process
+    start_thread: StartThread
+
+
 class Worker:
     """One worker process. `run` returns when the coordinator says so, or raises."""
 
-    def __init__(self, plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
+    def __init__(
+        self, plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, surroundings: Surroundings
+    ) -> None:
         self._plan = plan
         self._index = index
         self._attempt = attempt
-        self._graph = unpack_graph(plan.packed_graph)
-        self._store = open_store(plan.store_url)
+        self._surroundings = surroundings
+        self._process = surroundings.process
+        self._now_ns = surroundings.clock.monotonic_ns
+        self._graph = surroundings.graph
+        self._store = surroundings.store
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
         self._at_hand = StateAtHand()
-        self._failpoints = Failpoints(plan.failpoints, index)
+        self._failpoints = surroundings.failpoints
         self._epoch = Epoch(0)
         self._pool: TaskPool | None = None
         self._deploying: asyncio.Task[None] | None = None
@@ -112,8 +126,7 @@ class Worker:
         self._listener = Listener()
         self._link: WorkerLink | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._heard_ns = time.monotonic_ns()
-        self._parent = os.getppid()
+        self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
         self._stale_dropped = 0
 
@@ -140,7 +153,7 @@ class Worker:
             self._beat()
             await self._over
         finally:
-            _watch(None)
+            self._process.watch(None)
             self._listener.close()
             link.close_gently("the worker ends")
             await self._halt()
@@ -156,7 +169,7 @@ class Worker:
         port = await self._listener.listen(
             host, lambda: IncomingChannel(self, self._listener, self._plan.credentials)
         )
-        self._link.say(RegisterWorker(self._index, self._attempt, host, os.getpid(), port))
+        self._link.say(RegisterWorker(self._index, self._attempt, host, self._process.pid, port))
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
         chore = asyncio.get_running_loop().create_task(work)
@@ -178,7 +191,7 @@ class Worker:
     # The coordinator's words.
 
     def _told(self, message: CoordinatorMessage) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self._heard_ns = self._now_ns()
         match message:
             case DeployTasks() if message.epoch <= self._newest_asked:
                 self._stale_dropped += 1
@@ -215,10 +228,7 @@ class Worker:
         match message:
             case StartTasks():
                 pool.start()
-                # What is alive now lives long; looking at it again and again would stop the records.
-                gc.unfreeze()
-                gc.collect()
-                gc.freeze()
+                self._process.settle()
             case TriggerCheckpoint(_, checkpoint_id):
                 pool.trigger(checkpoint_id)
             case AbortCheckpoint(_, checkpoint_id):
@@ -240,14 +250,14 @@ class Worker:
 
     def _beat(self) -> None:
         timeout_s = self._plan.heartbeat_timeout_ms / 1_000
-        silent_s = (time.monotonic_ns() - self._heard_ns) / 1e9
+        silent_s = (self._now_ns() - self._heard_ns) / 1e9
         if silent_s > timeout_s:
             self._link_lost(f"nothing heard for {silent_s:.1f} s")
             return
-        if os.getppid() != self._parent:
+        if self._process.is_orphaned():
             self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
             return
-        _watch(timeout_s)
+        self._process.watch(timeout_s)
         pool = self._pool
         if self._link is not None and self._link.is_open:
             tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
@@ -295,6 +305,8 @@ class Worker:
                 failpoints=self._failpoints,
                 report=link.say,
                 give_credit=self._give_credit,
+                clock=self._surroundings.clock,
+                start_thread=self._surroundings.start_thread,
             )
             self._pool = pool
             self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
@@ -431,38 +443,6 @@ class Worker:
         asyncio.get_running_loop().call_later(CHANNEL_LOST_GRACE_S, report)
 
 
-class HeldUpError(BaseException):
-    """User code holds the event loop. Not an Exception, which user code may well catch and go on."""
-
-
-def _watch(timeout_s: float | None) -> None:
-    """Begin to count anew how long the event loop has been held up; None: count no more.
-
-    First a signal interrupts what holds it, Python code or a blocking call, with an exception that
-    names operator and record as any other does. What survives that, such as C code that keeps the
-    interpreter lock, is shown on standard error and the process ends: a C thread sees to it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if timeout_s is None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
-        return
-    signal.setitimer(signal.ITIMER_REAL, _SOFT_SHARE * timeout_s)
-    faulthandler.dump_traceback_later(timeout_s, exit=True)
-
-
-def _held_up(plan: WorkerPlan) -> Callable[[int, FrameType | None], None]:
-    def interrupt(_: int, __: FrameType | None) -> None:
-        timeout_s = plan.heartbeat_timeout_ms / 1_000
-        raise HeldUpError(
-            f"it held its worker up for almost heartbeat_timeout={timeout_s:g} s: nothing else runs there "
-            f"meanwhile; make it return sooner, or raise heartbeat_timeout"
-        )
-
-    return interrupt
-
-
 def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
     """Run a worker in this process until the coordinator ends it.
 
@@ -470,37 +450,30 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
         WorkersError: Told to fail, or the coordinator is lost.
     """
     uvloop = _uvloop()
-    previous: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        # Ctrl-C in the terminal reaches every process of the group: the driver decides what it means.
-        previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, _held_up(plan))
-    # The young generation's default of 700 objects is a fraction of one batch.
-    thresholds = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 100)
-    tie_children()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
-            runner.run(_run(plan, index, attempt))
-    finally:
-        end_children()
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        sys.stdout.flush()
+    with (
+        hosting_a_worker(plan.heartbeat_timeout_ms),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner,
+    ):
+        runner.run(_run(plan, index, attempt))
 
 
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
     try:
-        worker = Worker(plan, index, attempt)
+        surroundings = Surroundings(
+            unpack_graph(plan.packed_graph),
+            open_store(plan.store_url),
+            Failpoints(plan.failpoints, index),
+            SystemClock(),
+            SystemProcess(),
+            start_thread,
+        )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.
         address = (plan.coordinator_host, plan.coordinator_port)
         timeout_s = plan.heartbeat_timeout_ms / 1_000
         await report_failed_start(plan.credentials, index, attempt, error, address, timeout_s)
         raise
-    await worker.run()
+    await Worker(plan, index, attempt, surroundings).run()
 
 
 def _uvloop() -> ModuleType | None:

@@ -1,0 +1,65 @@
+"""Calls of what may block, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+StartThread = Callable[[Callable[[], None], str], None]
+"""Runs a function, which never raises, in a new thread of a name, and does not wait for it."""
+
+
+def start_thread(work: Callable[[], None], name: str) -> None:
+    """Run `work` in a thread of this process.
+
+    It is a daemon, so that a call that never returns does not keep the process from ending.
+    """
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+class Calls:
+    """Calls that are under way.
+
+    Each has a thread of its own: in a pool, calls that hang would keep others waiting, which would then
+    be taken for hung themselves (D3). Whoever calls bounds how many there are.
+
+    Args:
+        name: Of the threads.
+    """
+
+    def __init__(self, name: str, start: StartThread = start_thread) -> None:
+        self._name = name
+        self._start = start
+        self._under_way: dict[Future[Any], None] = {}
+
+    @property
+    def under_way(self) -> tuple[Future[Any], ...]:
+        """The calls that have not returned, oldest first."""
+        return tuple(self._under_way)
+
+    def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call `function` in a thread, and don't wait for it."""
+        future: Future[R] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._under_way[future] = None
+        future.add_done_callback(self._returned)
+        self._start(call, self._name)
+        return future
+
+    def _returned(self, future: Future[Any]) -> None:
+        del self._under_way[future]
