@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
@@ -70,12 +71,27 @@ class SplitReader(ABC):
                 job restarts from the last checkpoint.
         """
 
+    def acknowledge(self, position: JSON) -> None:
+        """Every record before `position` is part of a completed checkpoint: nobody asks for it again.
+
+        Called between reads, for some of the completed checkpoints, in order, and never for one that
+        may still be undone; after a crash perhaps not for the newest. Must not block. For systems
+        that keep or show what has been read; a failure of theirs must not fail the job.
+        """
+
     def close(self) -> None:
         """Release what the reader holds. Called once, also after an error."""
 
 
 class Source(ABC):
-    """A replayable input: a set of splits, each readable from any position."""
+    """A replayable input: a set of splits, each readable from any position.
+
+    Attributes:
+        open_splits_max: How many splits one task reads in turn; the others wait until one of these has
+            ended or has nothing to read. Endless splits that all have to advance need more.
+    """
+
+    open_splits_max: int = 4
 
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:
@@ -92,6 +108,53 @@ class Source(ABC):
         """Open `split` at `position` (either `split.start` or a position that a reader reported)."""
 
 
+class HeldData:
+    """What a writer wants kept in the snapshot itself, by checkpoint: the records of its transactions.
+
+    For systems in which nothing can be staged without a limit of time, or without being seen: the
+    transaction is then one short call at its commit, out of what is held. A writer calls `keep` in
+    `prepare` and `data` in `commit` and `recover`. The runtime makes it durable with the snapshot, has
+    it there again after any failure, and forgets it once its commit has succeeded.
+
+    Threading: any method may be called by any thread; each is one operation on a dict.
+    """
+
+    def __init__(self) -> None:
+        self._data: dict[CheckpointId, bytes] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is held, in memory too."""
+        return sum(len(data) for data in tuple(self._data.values()))
+
+    def keep(self, checkpoint_id: CheckpointId, data: bytes) -> None:
+        """Hold `data` under the checkpoint that the writer was rotated at, in place of what was there."""
+        self._data[checkpoint_id] = data
+
+    def data(self, checkpoint_id: CheckpointId) -> bytes:
+        """Return what is held under `checkpoint_id`.
+
+        Raises:
+            ConnectorError: Nothing is: the handle belongs to another snapshot, or is committed already.
+        """
+        try:
+            return self._data[checkpoint_id]
+        except KeyError:
+            raise ConnectorError(
+                f"no data is held for checkpoint {checkpoint_id}, only for {sorted(self._data)}: was the "
+                f"transaction's handle taken from another snapshot?"
+            ) from None
+
+    def up_to(self, checkpoint_id: CheckpointId) -> list[tuple[CheckpointId, bytes]]:
+        """Return all that is held at or below `checkpoint_id`, oldest first. For the runtime."""
+        return sorted((n, data) for n, data in tuple(self._data.items()) if n <= checkpoint_id)
+
+    def forget(self, checkpoint_id: CheckpointId) -> None:
+        """Forget all that is held at or below `checkpoint_id`: it is committed. For the runtime."""
+        for n in [n for n in tuple(self._data) if n <= checkpoint_id]:
+            self._data.pop(n, None)
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     """Who is writing: what a sink needs to name and to fence its transactions.
@@ -101,12 +164,14 @@ class SinkContext:
         epoch: Fencing token. A resource that can refuse older epochs must do so.
         task: The writing task; the same logical task in every epoch.
         sink_uid: uid of the sink operator.
+        held: Keeps the records of transactions in the snapshot, where the resource can't stage them.
     """
 
     lineage: Lineage
     epoch: Epoch
     task: TaskId
     sink_uid: str
+    held: HeldData = field(default_factory=HeldData, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What may be deleted, and what a snapshot may refer to."""
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot, TaskSnapshot
+from crosscut.protocol.messages import CheckpointCompleted, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.retention import (
     dangling,
     orphans,
@@ -74,3 +74,10 @@ def test_a_snapshot_may_build_on_its_own_and_on_kept_parts_only() -> None:
     assert dangling(snapshot, CheckpointId(3), referenced([checkpoint(1, A), checkpoint(2, B)])) == ()
     assert dangling(snapshot, CheckpointId(3), referenced([checkpoint(2, B)])) == (A,)
     assert dangling(snapshot, CheckpointId(4), frozenset()) == (A, B, C)
+
+
+def test_the_records_of_a_pending_transaction_are_a_part_of_their_snapshot() -> None:
+    held = PendingTransaction(CheckpointId(1), {"n": 1}, held=part(C))
+    snapshot = Snapshot(parts=(part(A),), pending=(PendingTransaction(CheckpointId(1), "staged"), held))
+    assert paths_of(snapshot) == (A, C)
+    assert dangling(snapshot, CheckpointId(3), referenced([checkpoint(1, A)])) == ()

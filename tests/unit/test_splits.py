@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.runtime.splits import OPEN_READERS_MAX, SplitQueue, split_as_json, splits_from_json
+from crosscut.runtime.splits import SplitQueue, split_as_json, splits_from_json
 
 
 @dataclass
@@ -98,7 +99,7 @@ def test_many_splits_are_all_read_with_few_of_them_open() -> None:
     while not queue.is_drained:
         found = queue.read(10)
         records += found if isinstance(found, list) else []
-        assert source.open_count <= OPEN_READERS_MAX
+        assert source.open_count <= source.open_splits_max
     assert sorted(records) == list(range(50))
     assert sorted(source.closed) == sorted(source.scripts)
 
@@ -198,3 +199,52 @@ def test_a_split_becomes_json_and_comes_back_with_its_start_as_position() -> Non
 def test_positions_that_are_none_are_refused(data: JSON) -> None:
     with pytest.raises(ConnectorError, match="source positions are not readable"):
         splits_from_json(data)
+
+
+@dataclass
+class Listening(Scripted):
+    """Notes what it is told of completed checkpoints."""
+
+    heard: list[tuple[str, JSON]] = field(default_factory=list)
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        assert isinstance(position, int)
+        self.opened.append((split.split_id, position))
+        return ListeningReader(self, split.split_id, position)
+
+
+class ListeningReader(ScriptedReader):
+    def acknowledge(self, position: JSON) -> None:
+        assert isinstance(self._source, Listening)
+        self._source.heard.append((self._name, position))
+
+
+def test_a_reader_hears_of_what_a_completed_checkpoint_holds_and_never_of_more() -> None:
+    source = Listening({"a": [1, 2, 3, 4], "b": [5]}, endless=True)
+    queue = queue_of(source)
+    queue.read(2)
+    queue.freeze(CheckpointId(1))
+    queue.read(1)
+    queue.read(2)
+    queue.freeze(CheckpointId(2))
+    assert source.heard == []
+    queue.acknowledge(CheckpointId(1))
+    assert source.heard == [("a", 2)]
+    queue.acknowledge(CheckpointId(2))
+    assert source.heard == [("a", 2), ("a", 4), ("b", 1)]
+    queue.acknowledge(CheckpointId(2))
+    assert len(source.heard) == 3
+
+
+def test_an_aborted_checkpoint_is_never_acknowledged_and_a_closed_reader_hears_nothing() -> None:
+    source = Listening({"a": [1, 2], "b": [3, 4]})
+    queue = queue_of(source)
+    queue.read(1)
+    queue.freeze(CheckpointId(1))
+    queue.read(2)
+    queue.freeze(CheckpointId(2))
+    drained(queue)
+    queue.acknowledge(CheckpointId(2))
+    assert source.heard == []
+    queue.acknowledge(CheckpointId(1))
+    assert source.heard == []

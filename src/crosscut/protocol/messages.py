@@ -35,10 +35,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A staged sink transaction: prepared at barrier `checkpoint_id`, not known to be committed."""
+    """A staged sink transaction: prepared at barrier `checkpoint_id`, not known to be committed.
+
+    Attributes:
+        held: Its records, where the sink's system can't stage them. Each snapshot has a part of its own
+            for them, even of a transaction that an older one holds too: so a part belongs to one
+            checkpoint, and goes with it.
+    """
 
     checkpoint_id: CheckpointId
     handle: JSON
+    held: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)

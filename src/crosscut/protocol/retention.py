@@ -22,7 +22,8 @@ def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
 
 def paths_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the paths of the files of one snapshot; inline parts have none."""
-    return tuple(part.path for part in (*snapshot.parts, *snapshot.log) if part.path)
+    held = (one.held for one in snapshot.pending if one.held is not None)
+    return tuple(part.path for part in (*snapshot.parts, *snapshot.log, *held) if part.path)
 
 
 def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[CheckpointCompleted, ...]:

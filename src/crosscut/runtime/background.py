@@ -183,6 +183,7 @@ class BackgroundWork:
     ) -> None:
         self._host = host
         self._task_id = task.task_id
+        self._held = task.held
         self._state = state
         self._writer = writer
         self._tell = tell
@@ -245,6 +246,7 @@ class BackgroundWork:
         self._host.failpoints("snapshot.frozen")
         reason = ""
         part = log = None
+        held: dict[CheckpointId, Part] = {}
         is_told = False
         try:
             try:
@@ -252,20 +254,24 @@ class BackgroundWork:
                     part = await self._store_state(self._state, frozen)
                 if frozen.log and n not in self._cancelled:
                     log = await self._write_part(n, encoded_log(frozen.log))
+                for cut_off_at, data in self._held.up_to(n):
+                    written = await self._write_part(n, [data]) if n not in self._cancelled else None
+                    if written is not None:
+                        held[cut_off_at] = written
             except (StoreError, StateError) as error:
                 reason = str(error)
             is_told = not reason and n not in self._cancelled
         finally:
             if not is_told:
                 # No acknowledgement will name them, so nobody else would delete them in this epoch.
-                self._delete(part, log)
+                self._delete(part, log, *held.values())
         self._cancelled = {one for one in self._cancelled if one > n}
         pause_us = self._pause_us.pop(n, 0)
         if reason:
             self._tell(lambda task: task.snapshot_failed(n, reason))
         else:
             self._host.failpoints("snapshot.stored")
-            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log))
+            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: what is left over is swept in the next epoch."""
@@ -322,4 +328,5 @@ class BackgroundWork:
             self._tell(lambda task: task.commit_failed(reason))
         else:
             self._host.failpoints("commit.after")
+            self._held.forget(commit.permit.checkpoint_id)
             self._tell(lambda task: task.commit_succeeded())

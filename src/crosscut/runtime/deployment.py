@@ -10,7 +10,7 @@ from crosscut.errors import StateError
 from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import JSON, SinkContext, SinkWriter
+from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
 from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
@@ -152,12 +152,17 @@ async def build_tasks(
             vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router, pool.pause
         )
         failpoints("restore.state")
-        writer = _writer_of(vertex, task_id, deploy.lineage, deploy.epoch)
+        held = HeldData()
+        for pending in snapshot.pending:
+            if pending.held is not None:
+                held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
+        writer = _writer_of(vertex, task_id, deploy.lineage, deploy.epoch, held)
         committer = None
         if writer is not None:
             permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
             try:
                 await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+                held.forget(deploy.restore)
             except Exception:
                 writer.close()
                 raise
@@ -186,6 +191,7 @@ async def build_tasks(
             source_uid=vertex.chain[0].uid,
             state=state,
             committer=committer,
+            held=held,
             parts=PartChain(deploy.restore, snapshot.parts),
             ended=snapshot.ended,
         )
@@ -213,11 +219,13 @@ async def _state_of(
     return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns, pause)
 
 
-def _writer_of(vertex: Vertex, task: TaskId, lineage: Lineage, epoch: Epoch) -> SinkWriter | None:
+def _writer_of(
+    vertex: Vertex, task: TaskId, lineage: Lineage, epoch: Epoch, held: HeldData
+) -> SinkWriter | None:
     spec = vertex.sink
     if spec is None:
         return None
-    return spec.sink.writer(SinkContext(lineage, epoch, task, vertex.chain[-1].uid))
+    return spec.sink.writer(SinkContext(lineage, epoch, task, vertex.chain[-1].uid, held))
 
 
 def _outputs_of(

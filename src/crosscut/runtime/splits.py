@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-
-OPEN_READERS_MAX = 4
-"""Splits read in turn by one task; the others wait, so that a million files need four handles. Splits
-that have nothing to read now do not count: endless ones would keep the others waiting for ever."""
 
 
 @dataclass(slots=True)
@@ -25,6 +22,9 @@ class _OpenSplit:
 class SplitQueue:
     """Reads the splits of one source task, some at a time, in turn.
 
+    At most `Source.open_splits_max` are open, so that a million files need four handles. Splits that have
+    nothing to read now do not count: endless ones would keep the others waiting for ever.
+
     Args:
         unread: Splits with the position to read from, in order.
     """
@@ -33,6 +33,8 @@ class SplitQueue:
         self._source = source
         self._unread = deque(unread)
         self._open: deque[_OpenSplit] = deque()
+        # What to acknowledge once a checkpoint is complete.
+        self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
     @property
     def is_drained(self) -> bool:
@@ -44,7 +46,7 @@ class SplitQueue:
         shortest = Wait(float("inf"))
         idle_count = 0
         for _ in range(len(self._open) + len(self._unread)):
-            while self._unread and len(self._open) < OPEN_READERS_MAX + idle_count:
+            while self._unread and len(self._open) < self._source.open_splits_max + idle_count:
                 split, position = self._unread.popleft()
                 self._open.append(_OpenSplit(split, self._source.reader(split, position)))
             if not self._open:
@@ -80,11 +82,30 @@ class SplitQueue:
             for split, position in unfinished
         ]
 
+    def freeze(self, checkpoint_id: CheckpointId) -> JSON:
+        """Return `positions`, and remember what to acknowledge when `checkpoint_id` is complete."""
+        listening = [one.reader for one in self._open if _listens(one.reader)]
+        if listening:
+            self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
+        return self.positions()
+
+    def acknowledge(self, checkpoint_id: CheckpointId) -> None:
+        """Tell the readers that `checkpoint_id` is complete."""
+        readers = {id(one.reader) for one in self._open}
+        for reader, position in self._frozen.pop(checkpoint_id, ()):
+            if id(reader) in readers:
+                reader.acknowledge(position)
+        self._frozen = {n: frozen for n, frozen in self._frozen.items() if n > checkpoint_id}
+
     def close(self) -> None:
         """Close every reader; the first error is raised after all were tried."""
         with ExitStack() as stack:
             while self._open:
                 stack.callback(self._open.pop().reader.close)
+
+
+def _listens(reader: SplitReader) -> bool:
+    return type(reader).acknowledge is not SplitReader.acknowledge
 
 
 def split_as_json(split: Split) -> JSON:

@@ -162,6 +162,7 @@ def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
     """Return what there is to say of a completed checkpoint."""
     own = f"parts/{entry.checkpoint_id}/"
     parts = [part for one in entry.snapshots for part in (*one.snapshot.parts, *one.snapshot.log)]
+    parts += [held for one in entry.snapshots for each in one.snapshot.pending if (held := each.held)]
     return CheckpointStatus(
         checkpoint_id=entry.checkpoint_id,
         epoch=entry.epoch,

@@ -18,7 +18,7 @@ from typing import assert_never
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
-from crosscut.interfaces import JSON, Wait
+from crosscut.interfaces import JSON, HeldData, Wait
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.commit import Committer
@@ -101,6 +101,7 @@ class Task:
         splits: For a source task.
         state: For a task with keyed state.
         committer: For a sink task.
+        held: What its writer keeps in the snapshot.
         ended: The restored snapshot says that the operators have been told of the end of input.
         chain_of_parts: Parts of the restored checkpoint.
     """
@@ -121,6 +122,7 @@ class Task:
         source_uid: str = "",
         state: KeyedState | None = None,
         committer: Committer | None = None,
+        held: HeldData | None = None,
         parts: PartChain | None = None,
         ended: bool = False,
         replay: Sequence[LoggedBatch] = (),
@@ -140,6 +142,7 @@ class Task:
         self._spills_blocked = spills_blocked
         self._chain = chain
         self.outputs = outputs
+        self.held = held or HeldData()
         self._batch_rows = batch_rows
         self._splits = splits
         self._source_uid = source_uid
@@ -166,6 +169,7 @@ class Task:
         self._logs: dict[CheckpointId, list[LoggedBatch]] = {}
         self._stored_logs: dict[CheckpointId, tuple[Part, ...]] = {}
         self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
+        self._stored_held: dict[CheckpointId, Mapping[CheckpointId, Part]] = {}
         self._known_parts: dict[CheckpointId, PartChain] = {}
         self._freeze_us = 0
         self.wait_ms = 0.0
@@ -346,13 +350,19 @@ class Task:
             self._commit(self._committer.handle(TransactionPrepared(checkpoint_id, handle)))
 
     def snapshot_stored(
-        self, checkpoint_id: CheckpointId, part: Part | None, freeze_us: int, log: Part | None = None
+        self,
+        checkpoint_id: CheckpointId,
+        part: Part | None,
+        freeze_us: int,
+        log: Part | None = None,
+        held: Mapping[CheckpointId, Part] | None = None,
     ) -> None:
         """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
 
         Args:
             log: Holds what was on its way, if anything was.
             freeze_us: How long the driver saw the task stopped while it froze.
+            held: The records of pending transactions, by the checkpoint they were cut off at.
         """
         frozen = self._frozen.get(checkpoint_id)
         if frozen is None:
@@ -360,6 +370,8 @@ class Task:
         self._freeze_us = freeze_us
         if log is not None:
             self._stored_logs[checkpoint_id] = (log,)
+        if held:
+            self._stored_held[checkpoint_id] = held
         if part is not None:
             self._stored_parts[checkpoint_id] = self._parts.with_part(part, frozen.since)
         self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
@@ -374,6 +386,8 @@ class Task:
         if chain is not None:
             self._parts = chain
         self._known_parts = {n: one for n, one in self._known_parts.items() if n > checkpoint_id}
+        if self._splits is not None:
+            self._splits.acknowledge(checkpoint_id)
         if self._state is not None:
             self.jobs.append(CompleteState(checkpoint_id))
         if self._committer is not None:
@@ -512,6 +526,7 @@ class Task:
                 case DiscardSnapshot(checkpoint_id):
                     self._logs.pop(checkpoint_id, None)
                     self._frozen.pop(checkpoint_id, None)
+                    self._stored_held.pop(checkpoint_id, None)
                     self.jobs.append(CancelStore(checkpoint_id))
                 case AcknowledgeSnapshot(checkpoint_id):
                     self.messages.append(self._acknowledgement(self._frozen.pop(checkpoint_id)))
@@ -588,7 +603,7 @@ class Task:
         return FrozenTask(
             checkpoint_id=checkpoint_id,
             since=self._parts.increment_base,
-            positions=self._splits.positions() if self._splits is not None else None,
+            positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
         )
 
@@ -597,10 +612,13 @@ class Task:
         parts = self._stored_parts.pop(n, ())
         if self._state is not None:
             self._known_parts[n] = PartChain(n, parts)
+        pending = self._committer.pending(n) if self._committer is not None else ()
+        if held := self._stored_held.pop(n, None):
+            pending = tuple(replace(one, held=held.get(one.checkpoint_id)) for one in pending)
         snapshot = Snapshot(
             parts=parts,
             positions=frozen.positions,
-            pending=self._committer.pending(n) if self._committer is not None else (),
+            pending=pending,
             drained=frozen.ended and not frozen.log,
             log=self._stored_logs.pop(n, ()),
             in_flight=sum(one.rows for one in frozen.log),
