@@ -229,11 +229,11 @@ def test_a_reader_hears_of_what_a_completed_checkpoint_holds_and_never_of_more()
     queue.freeze(CheckpointId(2))
     assert source.heard == []
     queue.acknowledge(CheckpointId(1))
-    assert source.heard == [("a", 2)]
+    assert sorted(source.heard) == [("a", 2), ("b", 0)]
     queue.acknowledge(CheckpointId(2))
-    assert source.heard == [("a", 2), ("a", 4), ("b", 1)]
+    assert sorted(source.heard[2:]) == [("a", 4), ("b", 1)]
     queue.acknowledge(CheckpointId(2))
-    assert len(source.heard) == 3
+    assert len(source.heard) == 4
 
 
 def test_an_aborted_checkpoint_is_never_acknowledged_and_a_closed_reader_hears_nothing() -> None:

@@ -591,6 +591,21 @@ def test_what_was_written_before_the_barrier_becomes_visible_when_its_checkpoint
     task.close()
 
 
+def test_a_snapshot_says_where_the_records_of_its_pending_transactions_are_held(tmp_path: Path) -> None:
+    task, writer = sink_task(tmp_path)
+    offer(task, A, [1], Barrier(N1), [2], Barrier(N2))
+    work(task)
+    first, second = (one for one in asked(task) if isinstance(one, PrepareTransaction))
+    task.transaction_prepared(N1, one := writer.prepare(first.transaction))
+    task.snapshot_stored(N1, None, 0, held={N1: part(1)})
+    assert said(task) == [acknowledged(N1, pending=(PendingTransaction(N1, one, part(1)),))]
+    task.transaction_prepared(N2, two := writer.prepare(second.transaction))
+    task.snapshot_stored(N2, None, 0, held={N1: part(2), N2: part(3)})
+    pending = (PendingTransaction(N1, one, part(2)), PendingTransaction(N2, two, part(3)))
+    assert said(task) == [acknowledged(N2, pending=pending)]
+    task.close()
+
+
 def test_a_checkpoint_with_nothing_written_is_committed_without_a_transaction(tmp_path: Path) -> None:
     task, writer = sink_task(tmp_path)
     offer(task, A, Barrier(N1))
