@@ -268,6 +268,7 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
     "pause",
     "finish",
     "read-log",
+    "read-again",
     "discover",
     "log-call",
     "delete",

@@ -67,7 +67,7 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase
-from crosscut.protocol.job_log import UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -641,10 +641,36 @@ def test_a_driver_that_is_overtaken_while_claiming_reads_again_and_claims_above(
 
 def test_a_driver_does_not_claim_for_ever() -> None:
     talk = Talk(driver="driver 2")
-    for _ in range(CLAIM_ATTEMPTS_MAX + 1):
-        effects = talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    log: list[tuple[int, EpochClaimed]] = []
+    for index in range(1, CLAIM_ATTEMPTS_MAX + 2):
+        theirs = claim(index, driver=f"driver {index + 2}")
+        found = (EntryTaken(index), EntryRead(index, theirs))
+        effects = talk.hear(LogTailRead(tuple(log)), SplitsDiscovered(SPLITS), *found)
+        log.append((index, theirs))
     assert isinstance(effects[-1], EndJob)
     assert effects[-1].outcome == "fenced"
+
+
+def test_a_driver_that_was_overtaken_and_is_shown_an_older_log_waits_before_it_reads_again() -> None:
+    """D5: a claim where an entry is known to be would be overtaken again, as fast as the store answers."""
+    talk = Talk(driver="driver 2")
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    assert talk.hear(LogTailRead(())) == [LOG_READ, timer("read-again", 0, RETRY_APPEND_MS)]
+    assert talk.fire("read-again", 0) == READS_LOG
+    assert talk.hear(LogTailRead(((1, claim()),))) == [LOG_READ, *DISCOVERS]
+    assert talk.fire("read-again", 0) == []
+    assert talk.coordinator.dropped == {"stale timer": 1}
+
+
+def test_a_store_that_shows_an_older_log_for_ever_fails_the_start() -> None:
+    talk = Talk(driver="driver 2")
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    for _ in range(CLAIM_ATTEMPTS_MAX - 1):
+        assert talk.hear(LogTailRead(()))[-1] == timer("read-again", 0, RETRY_APPEND_MS)
+        talk.fire("read-again", 0)
+    (_, end) = talk.hear(LogTailRead(()))
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert end.outcome == "failed" and "has shown entry 1 of the job log" in end.cause.message
 
 
 @pytest.mark.parametrize("winner", [claim(2, 2_001, "driver 2"), completed(9, 2)])

@@ -92,6 +92,33 @@ def test_a_taken_index_may_be_our_own_earlier_attempt() -> None:
     assert after(writer(), EntryTaken(5), EntryRead(5, OURS)) == ([ANSWERED], Durable(OURS))
 
 
+def test_a_taken_index_where_nothing_is_found_is_looked_at_again_after_a_while() -> None:
+    """D5: what the store answers may be stale; asking it again at once would never end."""
+    machine = writer()
+    assert after(machine, EntryTaken(5), EntryRead(5, None)) == ([ANSWERED, RETRIES], None)
+    assert machine.handle(TimerFired(RETRY)) == (READS, None)
+    assert machine.handle(EntryRead(5, OURS)) == ([ANSWERED], Durable(OURS))
+
+
+def test_a_taken_index_where_nothing_is_found_again_is_appended_to_again() -> None:
+    """What looked taken may have been another request under way, which was not applied."""
+    machine = writer()
+    after(machine, EntryTaken(5), EntryRead(5, None), TimerFired(RETRY))
+    assert machine.handle(EntryRead(5, None)) == ([ANSWERED, *appends(5, OURS)], None)
+    assert machine.handle(EntryAppended(5)) == ([ANSWERED], Durable(OURS))
+
+
+def test_a_store_that_contradicts_itself_for_ever_leaves_the_entry_undecided() -> None:
+    machine = writer()
+    for _ in range(UNCERTAIN_ATTEMPTS_MAX - 1):
+        assert after(machine, EntryTaken(5), EntryRead(5, None)) == ([ANSWERED, RETRIES], None)
+        assert after(machine, TimerFired(RETRY), EntryRead(5, None)) == ([ANSWERED, *appends(5, OURS)], None)
+    effects, verdict = after(machine, EntryTaken(5), EntryRead(5, None))
+    assert effects == [ANSWERED]
+    assert isinstance(verdict, Undecided) and "exists, and then that there is none" in verdict.reason
+    assert machine.is_idle
+
+
 def test_an_uncertain_append_is_read_back_after_a_while() -> None:
     """B4: time out, but applied."""
     machine = writer()

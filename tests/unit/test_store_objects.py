@@ -16,6 +16,7 @@ from fsspec.registry import _registry
 from crosscut.errors import SettingsError, StoreError
 from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.store import open_store
+from crosscut.store.objects import PROOF_WRITERS
 from crosscut.testing.stores import claim
 
 
@@ -65,6 +66,43 @@ def test_a_service_that_ignores_the_condition_is_refused_before_anything_is_appe
     with pytest.raises(SettingsError, match="two drivers could both own the job"):
         open_store("s3://bucket/checkpoints").append(1, claim(1))
     assert service.store == {}
+
+
+def test_a_service_that_looks_first_and_writes_then_is_refused(
+    service: type[ServiceFileSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B5: one writer after the other finds nothing wrong with it; two at once do."""
+    create, all_have_looked = service.pipe_file, threading.Barrier(PROOF_WRITERS)
+
+    def look_then_write(self: ServiceFileSystem, path: str, value: bytes, **options: Any) -> None:
+        if self.exists(path):
+            raise FileExistsError(path)
+        all_have_looked.wait(timeout=60)
+        create(self, path, value)
+
+    monkeypatch.setattr(service, "pipe_file", look_then_write)
+    with pytest.raises(SettingsError, match=r"4 have created one file.*two drivers could both own the job"):
+        open_store("s3://bucket/checkpoints").append(1, claim(1))
+    assert service.store == {}
+
+
+def test_a_proof_that_can_not_be_had_refuses_the_append_and_is_tried_again_with_the_next(
+    service: type[ServiceFileSystem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, is_down = service.pipe_file, [True]
+
+    def sometimes(self: ServiceFileSystem, path: str, value: bytes, **options: Any) -> None:
+        if is_down[0]:
+            raise ConnectionError("connection reset")
+        create(self, path, value, **options)
+
+    monkeypatch.setattr(service, "pipe_file", sometimes)
+    store = open_store("s3://bucket/checkpoints")
+    with pytest.raises(StoreError, match="connection reset"):
+        store.append(1, claim(1))
+    is_down[0] = False
+    assert store.append(1, claim(1)) == Appended(1)
+    assert list(service.store) == [f"/bucket/checkpoints/log/{1:020d}.json"]
 
 
 @pytest.mark.parametrize("applies", [True, False])

@@ -129,7 +129,8 @@ LinkId = int
 
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
-    "retry-append", "stop", "finish", "pause", "read-log", "discover", "log-call", "delete",
+    "retry-append", "stop", "finish", "pause", "read-log", "read-again", "discover", "log-call",
+    "delete",
 ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
-from crosscut.protocol.ownership import CLAIM_ATTEMPTS_MAX, fenced
+from crosscut.protocol.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
 from crosscut.protocol.phases import CHECKPOINTED, DEPLOYED, Phase
 from crosscut.protocol.roster import LIVENESS_TICKS
 from crosscut.protocol.rules import JobRules
@@ -128,6 +128,8 @@ class Coordinator(JobFacts):
             case recovery.NotThisJob(reason):
                 message = f"can't use this checkpoint_dir: {reason}"
                 return [*effects, *self._end("failed", FailureCause("StoreError", message))]
+            case Stale():
+                return effects
             case recovery.Claim():
                 self._kept.found(decision.retained)
                 return effects
@@ -300,6 +302,8 @@ class Coordinator(JobFacts):
             case "read-log" | "discover":
                 overdue = self._log.overdue(timer)
                 return self._end("failed", overdue) if overdue else []
+            case "read-again":
+                return self._log.read_again()
             case "delete":
                 self._kept.overdue()
                 return []

@@ -82,6 +82,7 @@ class LogWriter:
         self._is_asking = False
         self._queue: deque[LogEntry] = deque()
         self._uncertain_attempts = 0
+        self._is_said_to_exist = False
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
@@ -140,10 +141,11 @@ class LogWriter:
                 return self._ended(Durable(entry))
             case EntryTaken(index):
                 # Taken by whom? Perhaps by an attempt of our own whose outcome was unknown.
+                self._is_said_to_exist = True
                 return self._ask(ReadEntry(index)), None
             case EntryRead(index, found):
                 if found is None:
-                    return self._ask(AppendEntry(index, entry)), None
+                    return self._absent(index)
                 return self._ended(Durable(entry) if found == entry else Overtaken(entry, index, found))
             case EntryUncertain(_, reason):
                 return self._uncertain(reason)
@@ -154,6 +156,13 @@ class LogWriter:
                 return self._ended(Refused(entry, reason))
             case _:
                 assert_never(event)
+
+    def _absent(self, index: int) -> tuple[list[LogEffect], Verdict | None]:
+        if not self._is_said_to_exist:
+            return self._ask(AppendEntry(index, self._queue[0])), None
+        # One of the two answers is stale. Asked at once, the store would say the same again.
+        self._is_said_to_exist = False
+        return self._uncertain(f"the store says that entry {index} exists, and then that there is none")
 
     def _uncertain(self, reason: str) -> tuple[list[LogEffect], Verdict | None]:
         self._uncertain_attempts += 1
@@ -174,6 +183,7 @@ class LogWriter:
     def _ended(self, verdict: Verdict) -> tuple[list[LogEffect], Verdict]:
         self._queue.popleft()
         self._uncertain_attempts = 0
+        self._is_said_to_exist = False
         if isinstance(verdict, Durable):
             self._next_index += 1
         if not isinstance(verdict, (Durable, Refused)):

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol import recovery
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job_log import Durable, LogEvent, LogWriter, Overtaken, Verdict
+from crosscut.protocol.job_log import (
+    RETRY_APPEND_MS,
+    Durable,
+    LogEvent,
+    LogWriter,
+    Overtaken,
+    Verdict,
+)
 from crosscut.protocol.messages import EpochClaimed, FailureCause, LogEntry, SplitAssignment
 
 CLAIM_ATTEMPTS_MAX = 20
 
-READING, DISCOVERING = Timer("read-log"), Timer("discover")
+READING, READING_AGAIN, DISCOVERING = Timer("read-log"), Timer("read-again"), Timer("discover")
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The store has answered with a log older than one that it has shown before; it is read again."""
 
 
 def fenced(epoch: Epoch, index: int, winner: LogEntry) -> FailureCause:
@@ -58,6 +70,8 @@ class Ownership:
         self._writer: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
+        self._index_seen = 0
+        self._is_waiting = False
         self._is_discovering = False
         self._has_claimed = False
         self.splits: tuple[SplitAssignment, ...] = ()
@@ -93,16 +107,35 @@ class Ownership:
         self.dropped["stale timer"] += 1
         return None
 
+    def read_again(self) -> list[JobEffect]:
+        """Read the log again, if that has been waited for."""
+        if not self._is_waiting:
+            self.dropped["stale timer"] += 1
+            return []
+        self._is_waiting = False
+        return self.start()
+
     def tail_read(
         self, entries: Sequence[tuple[int, LogEntry]]
-    ) -> tuple[list[JobEffect], recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob]:
+    ) -> tuple[list[JobEffect], recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | Stale]:
         """Take the end of the log; claim the next epoch, unless there is nothing to claim."""
-        if self._writer is not None:
+        if self._writer is not None or self._is_waiting:
             raise ProtocolError("the end of the log was read, unasked")
         decision = recovery.claim(entries, self._identity)
         read: list[JobEffect] = [CancelTimer(READING)]
         if not isinstance(decision, recovery.Claim):
             return read, decision
+        if decision.index <= self._index_seen:
+            # A claim there would be overtaken again, and so on, as fast as the store answers.
+            if self._claim_attempts >= CLAIM_ATTEMPTS_MAX:
+                return read, recovery.NotThisJob(
+                    f"the store has shown entry {self._index_seen} of the job log, and then, "
+                    f"{CLAIM_ATTEMPTS_MAX} times, none after {decision.index - 1}; Crosscut needs a store "
+                    f"whose answers are not stale: choose another one"
+                )
+            self._claim_attempts += 1
+            self._is_waiting = True
+            return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
         self._claim = decision
         self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)
         if decision.restored is None:
@@ -138,6 +171,7 @@ class Ownership:
         effects, verdict = self._writer.handle(event)
         if isinstance(verdict, Durable) and isinstance(verdict.entry, EpochClaimed):
             self._has_claimed = True
+            self._index_seen = 0
         if (
             isinstance(verdict, Overtaken)
             and not self._has_claimed
@@ -145,6 +179,7 @@ class Ownership:
         ):
             # Another driver has just claimed or written; the newest driver wins, and that is this one.
             self._claim_attempts += 1
+            self._index_seen = verdict.index
             self._writer = self._claim = None
             return [*effects, *self.start()], None
         return [*effects], verdict

@@ -18,6 +18,10 @@ _ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "me
 `ifGenerationMatch=0`). fsspec's own fallback, which the others inherit, is "exists, then write": two
 drivers could both win."""
 
+PROOF_WRITERS, _PROOF_ROUNDS = 4, 6
+"""A service that looks and then writes is caught by one round if two of the writers look before one has
+written: they need only start closer together than one request takes."""
+
 # fsspec's in-memory file system has that fallback too, but it lives in one process: a lock will do.
 _memory_lock = threading.Lock()
 
@@ -125,19 +129,53 @@ class ObjectFiles(Files):
         return Put.CREATED
 
     def _prove_put_if_absent(self, directory: str) -> None:
-        """Refuse a service that takes the condition and ignores it, as some S3 look-alikes do."""
-        path = f"{directory}/probe-{secrets.token_hex(8)}"
-        self._create(path, b"probe")
-        second = self._create(path, b"probe")
-        with suppress(OSError):
-            self.delete(path)
-        if second is not Put.EXISTS:
-            raise SettingsError(
-                f"checkpoint_dir={self.root!r}: the service wrote a file although it existed, when asked to "
-                f"create it only if absent, so two drivers could both own the job; update the service or "
-                f"the fsspec package for it, or choose another checkpoint_dir"
-            )
+        """Refuse a service that takes the condition and ignores it, as some S3 look-alikes do, and one that
+        looks first and writes then.
+
+        Raises:
+            SettingsError: It has been caught.
+            OSError: It could not be asked.
+        """
+        for _ in range(_PROOF_ROUNDS):
+            path = f"{directory}/probe-{secrets.token_hex(8)}"
+            try:
+                created = self._raced(path)
+                if created == 1 and self._create(path, b"probe") is Put.CREATED:
+                    created += 1
+            finally:
+                with suppress(OSError):
+                    self.delete(path)
+            if created != 1:
+                raise SettingsError(
+                    f"checkpoint_dir={self.root!r}: of {PROOF_WRITERS + 1} writers, {PROOF_WRITERS} of them "
+                    f"at once and one after them, {created} have created one file, each asking to create it "
+                    f"only if it is absent; expected 1, since two drivers could both own the job; update the "
+                    f"service or the fsspec package for it, or choose another checkpoint_dir"
+                )
         self._proven = True
+
+    def _raced(self, path: str) -> int:
+        """Return how many of some writers that start together have created `path`."""
+        gate = threading.Barrier(PROOF_WRITERS)
+        puts: list[Put] = []
+        errors: list[OSError] = []
+
+        def write() -> None:
+            gate.wait()
+            try:
+                puts.append(self._create(path, b"probe"))
+            except OSError as error:
+                errors.append(error)
+
+        # Daemons: a service that hangs must not keep the process from ending.
+        threads = [threading.Thread(target=write, daemon=True) for _ in range(PROOF_WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return puts.count(Put.CREATED)
 
 
 @contextmanager
