@@ -245,7 +245,7 @@ def _rules(tasks: Sequence[TaskId], parallelism: int) -> JobRules:
         sources=frozenset(tasks[:parallelism]),
         sinks=frozenset(tasks[-parallelism:]),
         checkpoints=CheckpointRules(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
-        restart=RestartPolicy(10, 300_000, 0, 100, 10_000),
+        restart=RestartPolicy(10, 300_000, 0, 100, 10_000, 3),
         retain=RETAIN,
         heartbeat_timeout_ms=10_000,
         start_timeout_ms=60_000,

@@ -70,11 +70,13 @@ class UserCodeError(CrosscutError):
         operator: uid of the operator.
         record: repr of the record, shortened, or None if no single record is to blame.
         traceback: the user's traceback as text.
+        is_first: the operator had taken no other record since the job was last restored.
     """
 
     operator: str
     record: str | None
     traceback: str
+    is_first: bool = False
 
 
 class WorkersError(CrosscutError):

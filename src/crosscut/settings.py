@@ -27,6 +27,10 @@ class Restart:
             all: the first failure is most often a lost process, and waiting would not bring it back.
         delay_step: Duration before the second one in a row; doubles for each one after it.
         delay_max: Duration; the delay grows no further.
+        same_record: The same record failing in the same operator so many times in a row fails the job, as it
+            would fail for ever. 0: it counts as any other failure. What may come from outside is no fault of
+            the record: an OSError (a refused connection, say), or a failure at the first record that an
+            operator gets after a restart (but for a TypeError, NameError, ...).
     """
 
     failures: int = 10
@@ -34,9 +38,11 @@ class Restart:
     delay: Duration = 0
     delay_step: Duration = "100ms"
     delay_max: Duration = "10s"
+    same_record: int = 3
 
     def __post_init__(self) -> None:
         _check_integer("restart.failures", self.failures, 0, 1_000_000)
+        _check_integer("restart.same_record", self.same_record, 0, 1_000_000)
         for name in ("window", "delay", "delay_step", "delay_max"):
             self.milliseconds(name)
 

@@ -104,7 +104,8 @@ def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Pat
     text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "<function" in text
     assert "can't be sent to another worker" in text
-    assert "failed 3 times in a row" in text
+    # An address is no name: the record looks like another one each time.
+    assert "given up after" in text
 
 
 @pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, object()], ids=lambda one: type(one).__name__)

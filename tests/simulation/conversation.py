@@ -95,7 +95,7 @@ def job_rules(
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
         checkpoints=CheckpointRules(periodic, 1_000, 60_000, checkpoint_failures_max),
-        restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000),
+        restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000, 3),
         retain=retain,
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,

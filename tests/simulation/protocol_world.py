@@ -670,7 +670,7 @@ class World:
             sources=frozenset(SOURCES),
             sinks=frozenset(SINKS),
             checkpoints=CheckpointRules(self.is_periodic, 1_000, 10_000, 10_000),
-            restart=RestartPolicy(10_000, 1_000_000, 0 if driver % 2 else 100, 100, 1_000),
+            restart=RestartPolicy(10_000, 1_000_000, 0 if driver % 2 else 100, 100, 1_000, 3),
             retain=self.retain,
             heartbeat_timeout_ms=4_000,
             start_timeout_ms=30_000,

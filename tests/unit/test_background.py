@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from crosscut.errors import StoreError
+from crosscut.batch import Batch
+from crosscut.errors import StoreError, UserCodeError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.messages import Part, TaskFailed, WorkerMessage
+from crosscut.operators.stateless import Map
+from crosscut.protocol.messages import FailureCause, Part, TaskFailed, WorkerMessage
 from crosscut.runtime.background import Threads
 from crosscut.runtime.deployment import StateAtHand
 from crosscut.runtime.failpoints import Failpoints
@@ -98,6 +100,33 @@ def test_a_failure_fits_into_one_message_and_keeps_the_end_of_its_traceback() ->
 def test_only_a_damaged_part_is_beyond_mending_by_a_restart() -> None:
     assert failure_cause(StoreError("torn", damaged=True)).is_final
     assert not failure_cause(StoreError("slow")).is_final
+
+
+def test_a_failure_says_whether_the_system_or_the_network_had_a_part_in_it() -> None:
+    """K5: libraries have exceptions of their own for a connection that is refused."""
+
+    def refused(record: int) -> int:
+        try:
+            raise ConnectionRefusedError(111, "refused")
+        except OSError as error:
+            if record:
+                raise LookupError("no answer") from error
+            raise LookupError("no answer")  # noqa: B904 - as many libraries do
+
+    def none_found(_: int) -> int:
+        raise LookupError("none")
+
+    def cause_in(function: Callable[[int], int], *records: int) -> FailureCause:
+        with pytest.raises(UserCodeError) as failure:
+            Map("call", function).process(Batch(list(records)))
+        return failure_cause(failure.value)
+
+    assert cause_in(refused, 0).is_from_outside
+    assert cause_in(refused, 1).is_from_outside
+    assert failure_cause(TimeoutError()).is_from_outside
+    assert not cause_in(none_found, 1).is_from_outside
+    assert cause_in(none_found, 1).is_first
+    assert not cause_in(lambda i: 1 // i, 1, 0).is_first
 
 
 @pytest.mark.parametrize(

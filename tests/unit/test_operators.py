@@ -301,6 +301,37 @@ def test_a_failure_names_the_operator_and_exactly_the_record_whatever_was_raised
     assert all(__file__ in line for line in failure.value.traceback.splitlines() if "File " in line)
 
 
+NOT_FOR_THE_FIRST = SPEC_NAMES.index("reduce")
+
+
+@pytest.mark.parametrize("make", [*SPECS[:NOT_FOR_THE_FIRST], *SPECS[NOT_FOR_THE_FIRST + 1 :]])
+def test_a_failure_says_whether_another_record_got_through_before(
+    make: Callable[[Callable[..., Any]], OperatorSpec],
+) -> None:
+    """K5: what is down fails the first record; a bad record is seldom the first."""
+
+    def is_first(*batches: list[int]) -> bool:
+        operator, _ = built(make(failing(7, ValueError)))
+        with pytest.raises(UserCodeError) as failure:
+            for records in batches:
+                operator.process(Batch(records, ["k"] * len(records)))
+        return failure.value.is_first
+
+    assert is_first([7, 1])
+    assert is_first([], [7])
+    assert not is_first([1, 7])
+    assert not is_first([1], [7])
+
+
+def test_so_does_a_failure_at_the_end() -> None:
+    for values, expected in [([7, 1], True), ([1, 7], False), ([*range(8, 2_000), 7], False)]:
+        operator, _ = built(AggregateSpec(int, lambda _, record: record, failing(7, ValueError), "final"))
+        operator.process(keyed(*((value, value) for value in values)))
+        with pytest.raises(UserCodeError) as failure:
+            ended(operator)
+        assert failure.value.is_first == expected
+
+
 def test_a_generator_that_fails_halfway_is_blamed_on_its_own_record() -> None:
     def numbers(record: int) -> Iterator[int]:
         yield record

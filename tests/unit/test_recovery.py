@@ -14,6 +14,7 @@ from crosscut.protocol.messages import (
     LogEntry,
 )
 from crosscut.protocol.recovery import (
+    MISTAKES,
     AlreadyFinished,
     Claim,
     FromMemory,
@@ -31,7 +32,9 @@ from crosscut.protocol.recovery import (
 
 JOB = JobIdentity("driver 2", Lineage("new"), "graph", 2, 8, "host 2")
 OLD = EpochClaimed(Epoch(3), Lineage("old"), "driver 1", "graph", 2, 8, CheckpointId(1), "host 1")
-POLICY = RestartPolicy(failures_max=5, window_ms=300_000, delay_ms=0, delay_step_ms=100, delay_max_ms=1_000)
+POLICY = RestartPolicy(
+    failures_max=5, window_ms=300_000, delay_ms=0, delay_step_ms=100, delay_max_ms=1_000, same_record_max=3
+)
 
 
 def completed(n: int, epoch: int = 3) -> CheckpointCompleted:
@@ -171,9 +174,41 @@ def test_another_failure_in_between_or_another_record_breaks_the_series() -> Non
     assert isinstance(restart([LOST, LOST, LOST], 1, POLICY), RestartAfter)
 
 
-def test_an_operator_that_fails_three_times_without_progress_ends_the_job() -> None:
-    """K1: every record fails, and another one each time."""
-    causes = [replace(BAD, record=record) for record in ("'x'", "'y'", "'z'")]
-    why = "the operator failed 3 times in a row, without progress"
-    assert restart(causes, 3, POLICY) == GiveUp(causes[-1], why)
-    assert isinstance(restart(causes, 2, POLICY), RestartAfter)
+def test_how_often_one_record_may_fail_is_a_setting() -> None:
+    """K1, K5."""
+    assert isinstance(restart([BAD], 1, replace(POLICY, same_record_max=1)), GiveUp)
+    many = replace(POLICY, failures_max=100, same_record_max=5)
+    assert isinstance(restart([BAD] * 4, 4, many), RestartAfter)
+    assert restart([BAD] * 5, 5, many) == GiveUp(BAD, "the same record failed 5 times in a row")
+    assert isinstance(restart([BAD] * 100, 100, replace(many, same_record_max=0)), RestartAfter)
+
+
+def test_different_records_that_fail_in_one_operator_count_as_any_other_failure() -> None:
+    """K5: a service that the operator calls is down; it has the whole restart strategy to come back."""
+    causes = [replace(BAD, record=f"'{letter}'") for letter in "xyzxyz"]
+    assert restart(causes[:5], 5, POLICY) == RestartAfter(800)
+    assert restart(causes, 6, POLICY) == GiveUp(causes[0], "6 failures within 300 s")
+
+
+OUTSIDE = [
+    replace(BAD, is_first=True),
+    replace(BAD, is_from_outside=True),
+    replace(BAD, kind="ConnectionRefusedError", is_first=True, is_from_outside=True),
+]
+
+
+@pytest.mark.parametrize("cause", OUTSIDE)
+def test_a_record_is_not_to_blame_for_what_no_record_gets_past(cause: FailureCause) -> None:
+    """K5: after each restart the same record comes first, and meets the service that is down."""
+    assert restart([cause] * 5, 5, POLICY) == RestartAfter(800)
+    assert restart([cause] * 6, 6, POLICY) == GiveUp(cause, "6 failures within 300 s")
+    # Behind a real strike it ends the series.
+    assert isinstance(restart([BAD, BAD, cause, BAD], 4, POLICY), RestartAfter)
+
+
+@pytest.mark.parametrize("kind", sorted(MISTAKES))
+def test_a_mistake_in_the_code_needs_no_other_record_to_be_told(kind: str) -> None:
+    cause = replace(BAD, kind=kind, is_first=True)
+    assert isinstance(restart([cause] * 2, 2, POLICY), RestartAfter)
+    assert isinstance(restart([cause] * 3, 3, POLICY), GiveUp)
+    assert isinstance(restart([replace(cause, is_from_outside=True)] * 3, 3, POLICY), RestartAfter)

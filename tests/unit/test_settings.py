@@ -45,6 +45,7 @@ BAD_RESTARTS: list[tuple[dict[str, Any], str]] = [
     ({"window": "soon"}, "restart.window='soon': expected a duration"),
     ({"delay": -1}, "restart.delay=-1: expected a duration"),
     ({"delay_step": None}, "restart.delay_step=None: expected a duration"),
+    ({"same_record": -1}, "restart.same_record=-1: expected a whole number from 0"),
     ({"delay_max": "x"}, "restart.delay_max='x': expected a duration"),
 ]
 

@@ -51,13 +51,16 @@ class KeyedOperator(Operator):
         if not self._is_final_only:
             return
         items = self._state.items()
+        is_first = True
         while rows := list(islice(items, _ROWS_PER_FINAL_BATCH)):
             results = []
             for key, value in rows:
                 try:
                     results.append((key, self._final_result(value)))
                 except BaseException as error:
-                    raise user_code_error(self.uid, error, (key, value)) from error
+                    is_first = is_first and not results
+                    raise user_code_error(self.uid, error, (key, value), is_first=is_first) from error
+            is_first = False
             yield Batch(results)
 
 
@@ -118,6 +121,7 @@ class Aggregate(KeyedOperator):
                     append((key, owned_copy(result(value))))
         except BaseException as error:
             raise self.blamed(error, records, remaining) from error
+        self.taken_count += len(records)
         return Batch(updates)
 
 

@@ -28,6 +28,8 @@ class Operator(ABC):
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        self.taken_count = 0
+        """Records taken in this epoch, in whole batches."""
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch:
@@ -49,10 +51,11 @@ class Operator(ABC):
             remaining: The iterator over them; the last one it gave is to blame.
         """
         index = len(records) - remaining.__length_hint__() - 1  # type: ignore[attr-defined]
-        return user_code_error(self.uid, error, records[index])
+        is_first = not index and not self.taken_count
+        return user_code_error(self.uid, error, records[index], is_first=is_first)
 
 
-def user_code_error(uid: str, error: BaseException, record: Any) -> UserCodeError:
+def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bool = False) -> UserCodeError:
     """Return `error`, raised by user code in operator `uid` for `record`, as text that can travel."""
     frames = error.__traceback__
     # It begins where the user's code does: how we came to call it would only be in the way.
@@ -64,6 +67,7 @@ def user_code_error(uid: str, error: BaseException, record: Any) -> UserCodeErro
         operator=uid,
         record=shortened(record),
         traceback=text,
+        is_first=is_first,
     )
 
 

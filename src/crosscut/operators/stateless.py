@@ -22,9 +22,11 @@ class Map(Operator):
         remaining = iter(batch.records)
         try:
             function = self._function
-            return Batch([function(record) for record in remaining])
+            results = [function(record) for record in remaining]
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
+        return Batch(results)
 
 
 class Filter(Operator):
@@ -36,9 +38,11 @@ class Filter(Operator):
         remaining = iter(batch.records)
         try:
             function = self._function
-            return Batch([record for record in remaining if function(record)])
+            results = [record for record in remaining if function(record)]
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
+        return Batch(results)
 
 
 class FlatMap(Operator):
@@ -55,6 +59,7 @@ class FlatMap(Operator):
                 extend(function(record))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
         return Batch(results)
 
 
@@ -73,4 +78,5 @@ class KeyBy(Operator):
             keys = [function(record) for record in remaining]
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
         return Batch(keys if self._keys_only else batch.records, keys)

@@ -148,6 +148,8 @@ class FailureCause:
         record: repr of the record to blame, shortened, or "".
         traceback: As text, or "".
         is_final: It will be the same after every restart, so there is no use in trying.
+        is_first: The operator had taken no other record in this epoch.
+        is_from_outside: The system or the network refused something (an OSError is among its causes).
     """
 
     kind: str
@@ -156,6 +158,8 @@ class FailureCause:
     record: str = ""
     traceback: str = ""
     is_final: bool = False
+    is_first: bool = False
+    is_from_outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -159,6 +159,7 @@ class RestartPolicy:
     delay_ms: int
     delay_step_ms: int
     delay_max_ms: int
+    same_record_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +180,10 @@ class GiveUp:
         return replace(self.cause, message=f"{self.cause.message} (given up after {self.why})")
 
 
-SAME_FAILURE_MAX = 3
-"""What fails in user code this often, with the same record or before anything was completed, will do so
-for ever."""
+MISTAKES = frozenset(
+    {"TypeError", "AttributeError", "NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError"}
+)
+"""Exceptions that say that the code is wrong, whatever goes on around it."""
 
 
 def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
@@ -200,18 +202,31 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
     if in_a_row > policy.failures_max:
         # However far apart: a call that hangs takes its time.
         return GiveUp(first, f"{in_a_row} failures in a row, without progress")
-    if _series(failures, lambda one: (one.kind, one.operator, one.record)) >= SAME_FAILURE_MAX:
-        return GiveUp(newest, f"the same record failed {SAME_FAILURE_MAX} times in a row")
-    if _series(failures[-in_a_row:], lambda one: (one.kind, one.operator)) >= SAME_FAILURE_MAX:
-        return GiveUp(newest, f"the operator failed {SAME_FAILURE_MAX} times in a row, without progress")
+    if 0 < policy.same_record_max <= _strikes(failures):
+        return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
     if in_a_row <= 1:
         return RestartAfter(policy.delay_ms)
     grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
     return RestartAfter(min(grown_ms, policy.delay_max_ms))
 
 
-def _series(failures: Sequence[FailureCause], blame: Callable[[FailureCause], object]) -> int:
-    """Return how many failures of user code, the newest last, have the same to blame."""
+def _strikes(failures: Sequence[FailureCause]) -> int:
+    """Return how many failures in a row, the newest last, are the fault of one and the same record."""
     newest = failures[-1]
-    is_same = (bool(one.record) and blame(one) == blame(newest) for one in reversed(failures))
-    return sum(1 for _ in takewhile(bool, is_same))
+
+    def is_strike(one: FailureCause) -> bool:
+        is_same = (one.kind, one.operator, one.record) == (newest.kind, newest.operator, newest.record)
+        return is_same and _is_fault_of_record(one)
+
+    return sum(1 for _ in takewhile(is_strike, reversed(failures)))
+
+
+def _is_fault_of_record(cause: FailureCause) -> bool:
+    """Tell whether the record is to blame, rather than something that its function needs.
+
+    A job goes back to where its checkpoint was, so the record that meets a service that is down is the
+    same after each restart, too. But then no other record gets through either.
+    """
+    if not cause.record or cause.is_from_outside:
+        return False
+    return not cause.is_first or cause.kind in MISTAKES

@@ -58,6 +58,8 @@ def failure_cause(error: BaseException) -> FailureCause:
             operator=error.operator,
             record=error.record or "",
             traceback=error.traceback,
+            is_first=error.is_first,
+            is_from_outside=_is_from_outside(error),
         )
     kind = type(error).__name__
     try:
@@ -74,7 +76,20 @@ def failure_cause(error: BaseException) -> FailureCause:
         record=record[:CAUSE_CHARS_MAX],
         traceback=text[-CAUSE_CHARS_MAX:],
         is_final=bool(getattr(error, "damaged", False)),
+        is_from_outside=_is_from_outside(error),
     )
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Tell whether `error` is an OSError, or was raised because of one, or while one was handled."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, OSError):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False
 
 
 class TaskRunner:

@@ -422,7 +422,8 @@ class Task:
         except CrosscutError:
             raise
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
-            raise user_code_error(self._source_uid, error, splits.positions()) from error
+            is_first = not self.records_in
+            raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
         if isinstance(found, Wait):
             self.wait_ms = found.delay_ms
             if splits.is_drained:

@@ -81,6 +81,7 @@ def job_rules(
             delay_ms=restart.milliseconds("delay"),
             delay_step_ms=restart.milliseconds("delay_step"),
             delay_max_ms=restart.milliseconds("delay_max"),
+            same_record_max=restart.same_record,
         ),
         retain=settings.retain,
         heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),

@@ -82,7 +82,7 @@ def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
         sources=frozenset(tasks[one] for one in graph.sources),
         sinks=frozenset(tasks[one] for one in graph.sinks),
         checkpoints=CheckpointRules(True, 1_000, 60_000, FAILURES_MAX, in_flight_max=bounds.in_flight),
-        restart=RestartPolicy(FAILURES_MAX, 300_000, 0, 0, 0),
+        restart=RestartPolicy(FAILURES_MAX, 300_000, 0, 0, 0, 3),
         retain=bounds.retain,
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,

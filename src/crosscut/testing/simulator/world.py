@@ -320,7 +320,7 @@ class World:
                 pause_ms=options.pause_ms,
                 in_flight_max=options.in_flight_max,
             ),
-            restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200),
+            restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200, 3),
             retain=options.retain,
             heartbeat_timeout_ms=options.heartbeat_timeout_ms,
             start_timeout_ms=5_000,

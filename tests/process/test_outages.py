@@ -1,0 +1,99 @@
+"""A service that user code calls: down when the job starts, and down again in the middle."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs import NumberedJob, Record, until
+
+import crosscut as cc
+
+DOWN_FOR_RESTARTS = 5
+"""More than the strikes that one record has, and than any task's turn to be the first to fail."""
+
+
+class Service:
+    """Gives each number that it is sent back, one a connection, while it is up."""
+
+    def __init__(self) -> None:
+        with socket.socket() as chosen:
+            chosen.bind(("127.0.0.1", 0))
+            self.address: tuple[str, int] = chosen.getsockname()
+        self.answered = 0
+        self.outage_at = -1
+        self.is_out = threading.Event()
+
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        """Answer, until the block is over."""
+        service = self
+
+        class Answers(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                if service.answered == service.outage_at:
+                    # It takes the question and dies.
+                    service.is_out.set()
+                    return
+                self.wfile.write(self.rfile.readline())
+                service.answered += 1
+
+        class Server(socketserver.TCPServer):
+            allow_reuse_address = True
+
+        with Server(self.address, Answers) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Asks the service about each record, as a naive user's function would."""
+
+    address: tuple[str, int]
+
+    def __call__(self, one: Record) -> Record:
+        with socket.create_connection(self.address, timeout=5) as connection:
+            connection.sendall(b"%d\n" % one[1])
+            with connection.makefile("rb") as answer:
+                return one[0], int(answer.readline())
+
+
+def test_a_service_that_is_down_costs_restarts_and_the_job_goes_on_exactly(
+    tmp_path: Path, started: Any
+) -> None:
+    """K5: refused connections, and questions without an answer, count against the restart strategy alone."""
+    service = Service()
+    numbered = NumberedJob(
+        tmp_path,
+        count=2_000,
+        rate=None,
+        # The same record comes first after each restart.
+        parallelism=1,
+        hook=Asks(service.address),
+        settings={"restart": cc.Restart(failures=1_000, delay_step="50ms", delay_max="200ms")},
+    )
+    job = started(numbered)
+    until(lambda: job.progress()["restarts"] >= DOWN_FOR_RESTARTS, "restarts")
+    assert "ConnectionRefusedError" in job.progress()["last_failure"]
+    service.outage_at = 1_000
+    with service.up():
+        until(service.is_out.is_set, "the second outage")
+    restarts = job.progress()["restarts"]
+    until(lambda: job.progress()["restarts"] >= restarts + DOWN_FOR_RESTARTS, "restarts, again")
+    service.outage_at = -1
+    with service.up():
+        started.finish(job, numbered.check_nothing_is_visible_too_early)
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
