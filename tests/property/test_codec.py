@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -39,7 +40,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
     if get_origin(hint) is dict:
         return st.dictionaries(st.text(), values(get_args(hint)[1]), max_size=3)
-    return {int: INTEGERS, str: st.text(), bool: st.booleans()}[hint]
+    if isinstance(hint, UnionType):
+        return st.one_of(*map(values, get_args(hint)))
+    return {int: INTEGERS, str: st.text(), bool: st.booleans(), type(None): st.none()}[hint]
 
 
 def objects(kind: Any) -> st.SearchStrategy[Any]:
