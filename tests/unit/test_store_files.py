@@ -14,6 +14,7 @@ from crosscut.errors import SettingsError, StoreError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.log import Appended, Unknown
 from crosscut.store import CheckpointStore, open_store
+from crosscut.store.checkpoint_store import HINT_EVERY
 from crosscut.store.files import Files, LocalFiles, Put, UncertainError
 from crosscut.testing.stores import claim
 
@@ -221,6 +222,39 @@ def test_a_store_that_is_only_looked_at_is_not_made(tmp_path: Path) -> None:
 def test_a_file_url_is_a_local_path(tmp_path: Path) -> None:
     open_store(f"file://{tmp_path}/store").append(1, claim(1))
     assert open_store(str(tmp_path / "store")).read(1) == claim(1)
+
+
+@pytest.mark.parametrize("made", ["fifo", "link to a file outside", "link to a fifo", "directory"])
+def test_a_hint_that_is_no_file_of_the_store_is_none_and_keeps_nobody_waiting(
+    tmp_path: Path, made: str
+) -> None:
+    """M5."""
+    store = open_store(str(tmp_path / "store"))
+    hint = tmp_path / "store" / "log" / "hint"
+    (tmp_path / "outside").write_text("7")
+    match made:
+        case "fifo":
+            os.mkfifo(hint)
+        case "link to a file outside":
+            hint.symlink_to(tmp_path / "outside")
+        case "link to a fifo":
+            os.mkfifo(tmp_path / "store" / "log" / "pipe")
+            hint.symlink_to("pipe")
+        case _:
+            hint.mkdir()
+    assert store.hint() == 0
+    # The entry that comes with a hint is durable, whatever becomes of the hint.
+    for index in range(1, HINT_EVERY + 1):
+        assert store.append(index, claim(index)) == Appended(index)
+    assert store.tail()[-1] == (HINT_EVERY, claim(HINT_EVERY))
+    assert (tmp_path / "outside").read_text() == "7"
+
+
+def test_an_entry_that_is_a_fifo_is_an_error_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    os.mkfifo(tmp_path / "log" / f"{1:020d}.json")
+    with pytest.raises(StoreError, match="not a regular file"):
+        store.tail()
 
 
 @pytest.mark.parametrize("url", ["nonsense://x", "simplecache::memory://x"])

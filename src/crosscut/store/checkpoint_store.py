@@ -113,14 +113,15 @@ class CheckpointStore:
         """Return the hinted index, 0 if there is no usable hint. Never raises: it is only a hint."""
         try:
             text = self._files.read("log/hint")
-        except OSError:
+        except (OSError, StoreError):
             return 0
         return int(text) if re.fullmatch(rb"[0-9]{1,20}", text) else 0
 
     def write_hint(self, index: int) -> None:
         """Remember `index` as that of a recent entry, if possible."""
-        # A missing or stale hint costs the next reader some time, nothing else.
-        with suppress(OSError):
+        # A missing or stale hint costs the next reader some time, nothing else. Above all it must not make
+        # the entry before it, which is durable, look refused.
+        with suppress(OSError, StoreError):
             self._files.overwrite("log/hint", b"%d" % index)
 
     def entries(self) -> Iterator[tuple[int, LogEntry]]:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -184,7 +185,7 @@ class LocalFiles(Files):
             raise
 
     def read(self, path: str) -> bytes:
-        with open(self._resolved(path), "rb") as file:
+        with open(self._resolved(path), "rb", opener=_regular) as file:
             return file.read()
 
     def delete(self, path: str) -> None:
@@ -282,6 +283,15 @@ def _temporary_name(final: str) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file only: to open a FIFO is to wait for whoever writes to it, for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
 
 
 def _unlink_if_possible(path: str) -> None:
