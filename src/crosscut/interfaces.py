@@ -64,6 +64,8 @@ class SplitReader(ABC):
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         """Return the next records in order, at least one and at most `limit`, or Wait, or EndOfSplit.
 
+        An empty list is taken for a short Wait; a reader that returns nothing else is reported by name.
+
         Must not block for longer than a few milliseconds: barriers wait meanwhile.
 
         Raises:
@@ -97,7 +99,8 @@ class Source(ABC):
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Discover the splits. Called on the Spark driver when a job starts with no checkpoint.
 
-        The result becomes part of the job's state: a resumed job goes on with the splits it had.
+        At least one, each with an id of its own: else the job does not start. The result becomes part of
+        the job's state: a resumed job goes on with the splits it had.
 
         Raises:
             ConnectorError: There is nothing to read; the message says what was looked for.
@@ -105,7 +108,10 @@ class Source(ABC):
 
     @abstractmethod
     def reader(self, split: Split, position: JSON) -> SplitReader:
-        """Open `split` at `position` (either `split.start` or a position that a reader reported)."""
+        """Open `split` at `position` (either `split.start` or a position that a reader reported).
+
+        If it raises, the task fails with the split's id and the position in the message.
+        """
 
 
 class HeldData:

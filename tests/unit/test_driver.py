@@ -7,19 +7,21 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import SPLITS, job_rules
+from tests.simulation.conversation import S0, S1, SPLITS, job_rules, registration
 
 from crosscut.errors import CrosscutError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.events import CancelRequested, SplitsDiscovered
+from crosscut.protocol.events import CancelRequested, MessageReceived, SplitsDiscovered
 from crosscut.protocol.log import AppendOutcome
-from crosscut.protocol.messages import LogEntry, ShutDown
+from crosscut.protocol.messages import LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
+from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.connections import Credentials
 from crosscut.runtime.driver import CoordinatorDriver
 from crosscut.runtime.failpoints import Failpoints
@@ -75,7 +77,20 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(in_time())
 
 
-def driver_of(store: Any, supply: Supply) -> CoordinatorDriver:
+@dataclass
+class SetClock:
+    """A clock that goes when a test says so."""
+
+    now_ns: int = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def driver_of(store: Any, supply: Supply, clock: Clock | None = None) -> CoordinatorDriver:
     rules = job_rules()
     return CoordinatorDriver(
         name="a job",
@@ -85,6 +100,7 @@ def driver_of(store: Any, supply: Supply) -> CoordinatorDriver:
         supply=supply,
         discover=lambda: SPLITS,
         failpoints=Failpoints(None, None),
+        clock=clock or SystemClock(),
     )
 
 
@@ -174,6 +190,31 @@ def test_a_coordinator_that_finds_something_impossible_ends_the_job_by_name(tmp_
         await asyncio.sleep(0)
         assert driver._coordinator.phase.name == "GATHERING", "it is not asked any more"
         assert [type(one["exception"]).__name__ for one in unhandled] == ["ProtocolError"]
+        await driver.close()
+
+    run(work())
+
+
+def test_a_source_that_gives_nothing_and_does_not_say_why_is_logged_and_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        supply, clock = Supply(), SetClock()
+        driver = driver_of(open_store(str(tmp_path)), supply, clock)
+        driver.start()
+        await supply.submitted.wait()
+        driver.post(MessageReceived(1, registration(0, 1)))
+        for seconds in (1, 5, 12, 13):
+            clock.now_ns = seconds * 1_000_000_000
+            statistics = (TaskStatistics(S0, empty_split="orders-7"), TaskStatistics(S1))
+            driver.post(MessageReceived(1, WorkerHeartbeat(driver.status().epoch, statistics)))
+            await asyncio.sleep(0)
+        (silent,) = driver.status().silent_sources
+        assert (silent.task, silent.split, silent.seconds) == (S0, "orders-7", 12.0)
+        (warning,) = [one.getMessage() for one in caplog.records if one.name.startswith("crosscut")]
+        assert warning.startswith("job 'a job': source numbers[0] has given nothing for 11 s")
+        driver.post(CancelRequested())
+        await driver.ended
         await driver.close()
 
     run(work())

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, UserCodeError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.runtime.splits import SplitQueue, split_as_json, splits_from_json
+from crosscut.runtime.runner import failure_cause
+from crosscut.runtime.splits import (
+    EMPTY_READS_MIN,
+    SplitQueue,
+    checked_splits,
+    split_as_json,
+    splits_from_json,
+)
 
 
 @dataclass
@@ -187,6 +195,84 @@ def test_a_reader_that_returns_an_empty_list_is_asked_again_later() -> None:
     queue = queue_of(HesitantSource({"a": []}))
     assert queue.read(1) == Wait(1.0)
     assert not queue.is_drained
+
+
+def test_a_reader_that_gives_nothing_but_empty_lists_is_named_until_it_gives_something() -> None:
+    class Slow(ScriptedReader):
+        reads = 0
+
+        def read(self, limit: int) -> Any:
+            self.reads += 1
+            return [] if self.reads % (EMPTY_READS_MIN + 2) else [1]
+
+    class SlowSource(Scripted):
+        def reader(self, split: Split, position: JSON) -> SplitReader:
+            return Slow(self, split.split_id, 0) if split.split_id == "b" else super().reader(split, position)
+
+    queue = queue_of(SlowSource({"a": [], "b": []}, endless=True))
+    for _ in range(EMPTY_READS_MIN):
+        assert queue.empty_split == ""
+        queue.read(1)
+    assert queue.empty_split == "b"
+    queue.read(1)
+    assert queue.read(1) == [1]
+    assert queue.empty_split == ""
+
+
+class Unopenable(Scripted):
+    error: BaseException
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        if split.split_id == "b":
+            raise self.error
+        return super().reader(split, position)
+
+
+def unopenable(error: BaseException) -> Unopenable:
+    source = Unopenable({"a": [], "b": [1]})
+    source.error = error
+    return source
+
+
+def test_a_reader_that_the_users_code_can_not_open_names_its_split_and_no_record() -> None:
+    queue = SplitQueue(unopenable(KeyError("offset")), [(Split("b", 0), 17)], "numbers")
+    with pytest.raises(UserCodeError) as caught:
+        queue.read(1)
+    cause = failure_cause(caught.value)
+    assert cause.message == "source 'numbers': split 'b' can't be opened at position 17: KeyError: 'offset'"
+    assert (cause.kind, cause.operator, cause.record) == ("KeyError", "numbers", "")
+    assert "in reader\n    raise self.error" in cause.traceback
+
+
+def test_a_reader_that_can_not_be_opened_names_its_split_beside_the_connectors_own_words() -> None:
+    source = unopenable(ConnectorError("file x is gone", path="x"))
+    queue = SplitQueue(source, [(split, split.start) for split in source.splits(1)], "lines")
+    message = "source 'lines': split 'b' can't be opened: file x is gone"
+    with pytest.raises(ConnectorError, match=message) as caught:
+        queue.read(1)
+    assert caught.value.ids == {"path": "x"}
+    # What could not be opened is not read, so it is not lost either.
+    assert positions(queue) == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "splits() returned None: expected a list of crosscut.Split"),
+        (["a"], "returned 'a' as a split: expected crosscut.Split"),
+        ([], "source 'lines' has found nothing to read"),
+        ([Split("a", 0), Split("b", 0), Split("a", 5)], "more than one split with the id 'a': an id is"),
+        ([Split(str(n % 5), n) for n in range(10)], "with the id '0', '1', '2' and 2 more: an id is"),
+    ],
+)
+def test_what_no_job_can_go_by_is_said_before_it_starts(found: object, message: str) -> None:
+    with pytest.raises(ConnectorError, match=re.escape(message)):
+        checked_splits(found, "lines")
+
+
+def test_splits_with_ids_of_their_own_are_taken_as_they_are() -> None:
+    found = (Split("a", 0), Split("b", 0))
+    assert checked_splits(found, "lines") == list(found)
 
 
 def test_a_split_becomes_json_and_comes_back_with_its_start_as_position() -> None:

@@ -258,6 +258,7 @@ class TaskStatistics:
     Attributes:
         queued_records: That wait in its inputs, in memory or on disk, now.
         spilled_bytes: What its inputs have written to disk.
+        empty_split: Of a source: a split whose reader gives nothing but empty lists, "" if none does.
     """
 
     task: TaskId
@@ -266,6 +267,7 @@ class TaskStatistics:
     state_keys: int = 0
     queued_records: int = 0
     spilled_bytes: int = 0
+    empty_split: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,9 @@ async def build_tasks(
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
             batch_rows=rules.batch_rows,
-            splits=SplitQueue(source.source, splits_from_json(unread)) if source else None,
+            splits=SplitQueue(source.source, splits_from_json(unread), vertex.chain[0].uid)
+            if source
+            else None,
             source_uid=vertex.chain[0].uid,
             state=state,
             committer=committer,

@@ -8,6 +8,7 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, TypeVar, assert_never
@@ -86,6 +87,8 @@ from crosscut.store.checkpoint_store import CheckpointStore
 T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
+
+_log = logging.getLogger(__name__)
 
 _SYSTEM_CLOCK = SystemClock()
 
@@ -275,6 +278,9 @@ class CoordinatorDriver:
             return
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
+            seen.now_ns = now_ns
+            for text in seen.silences.note(now_ns, message.tasks):
+                _log.warning("job %r: %s", self._name, text)
             if seen.is_rate_due(now_ns):
                 seen.note_rate(now_ns, seen.records_read(self._coordinator.epoch, self._rules.sources))
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:

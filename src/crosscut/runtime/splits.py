@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.operators.operator import shortened, user_code_error
+
+SPLITS_SHOWN_MAX = 3
+
+EMPTY_READS_MIN = 100
+"""Empty lists in a row after which a reader is said to give nothing; some give one now and then."""
 
 
 @dataclass(slots=True)
 class _OpenSplit:
     split: Split
     reader: SplitReader
+    empty_reads: int = 0
 
 
 class SplitQueue:
@@ -27,10 +34,12 @@ class SplitQueue:
 
     Args:
         unread: Splits with the position to read from, in order.
+        uid: What errors call the source.
     """
 
-    def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]]) -> None:
+    def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str = "source") -> None:
         self._source = source
+        self._uid = uid
         self._unread = deque(unread)
         self._open: deque[_OpenSplit] = deque()
         # What to acknowledge once a checkpoint is complete.
@@ -41,14 +50,22 @@ class SplitQueue:
         """Whether every split has ended."""
         return not self._unread and not self._open
 
+    @property
+    def empty_split(self) -> str:
+        """A split whose reader gives nothing but empty lists, "" if there is none."""
+        return next((one.split.split_id for one in self._open if one.empty_reads >= EMPTY_READS_MIN), "")
+
     def read(self, limit: int) -> list[Any] | Wait:
-        """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0)."""
+        """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0).
+
+        Raises:
+            UserCodeError, ConnectorError: A split can't be opened; the message names it.
+        """
         shortest = Wait(float("inf"))
         idle_count = 0
         for _ in range(len(self._open) + len(self._unread)):
             while self._unread and len(self._open) < self._source.open_splits_max + idle_count:
-                split, position = self._unread.popleft()
-                self._open.append(_OpenSplit(split, self._source.reader(split, position)))
+                self._open_next()
             if not self._open:
                 break
             current = self._open[0]
@@ -58,14 +75,17 @@ class SplitQueue:
                     self._open.popleft()
                     current.reader.close()
                 case Wait(delay_ms):
+                    current.empty_reads = 0
                     idle_count += 1
                     self._open.rotate(-1)
                     shortest = min(shortest, Wait(delay_ms), key=lambda wait: wait.delay_ms)
                 case list():
                     self._open.rotate(-1)
                     if found:
+                        current.empty_reads = 0
                         return found
                     # Against the contract, and harmless unless it is asked again and again.
+                    current.empty_reads += 1
                     shortest = min(shortest, Wait(1.0), key=lambda wait: wait.delay_ms)
                 case _:
                     raise ConnectorError(
@@ -73,6 +93,24 @@ class SplitQueue:
                         f"{type(found).__name__}: expected a list of records, Wait or EndOfSplit"
                     )
         return Wait(0) if self.is_drained else shortest
+
+    def _open_next(self) -> None:
+        split, position = self._unread[0]
+        try:
+            reader = self._source.reader(split, position)
+        except BaseException as error:
+            at = "" if position == split.start else f" at position {shortened(position)}"
+            failed = f"source {self._uid!r}: split {shortened(split.split_id)} can't be opened{at}"
+            if isinstance(error, CrosscutError):
+                raise ConnectorError(f"{failed}: {error}", **error.ids) from error
+            raise UserCodeError(
+                f"{failed}: {type(error).__name__}: {error}",
+                operator=self._uid,
+                record=None,
+                traceback=user_code_error(self._uid, error, None).traceback,
+            ) from error
+        self._unread.popleft()
+        self._open.append(_OpenSplit(split, reader))
 
     def positions(self) -> JSON:
         """Return the unfinished splits with their positions: what the snapshot holds."""
@@ -106,6 +144,39 @@ class SplitQueue:
 
 def _listens(reader: SplitReader) -> bool:
     return type(reader).acknowledge is not SplitReader.acknowledge
+
+
+def checked_splits(found: object, uid: str) -> list[Split]:
+    """Return what `Source.splits` of source `uid` has returned, if a job can go by it.
+
+    Raises:
+        ConnectorError: It can't; the message says why, and what to do.
+    """
+    if not isinstance(found, Iterable):
+        raise ConnectorError(
+            f"source {uid!r}: splits() returned {shortened(found)}: expected a list of crosscut.Split"
+        )
+    splits: list[Any] = list(found)
+    for one in splits:
+        if not isinstance(one, Split):
+            raise ConnectorError(
+                f"source {uid!r}: splits() returned {shortened(one)} as a split: expected crosscut.Split"
+            )
+    if not splits:
+        raise ConnectorError(
+            f"source {uid!r} has found nothing to read: splits() returned no split at all. If there is "
+            f"nothing yet, return a split whose reader answers crosscut.Wait; else raise ConnectorError "
+            f"there, with what was looked for"
+        )
+    counts = Counter(one.split_id for one in splits)
+    if repeated := [split_id for split_id, count in counts.items() if count > 1]:
+        shown = ", ".join(map(shortened, repeated[:SPLITS_SHOWN_MAX]))
+        more = f" and {len(repeated) - SPLITS_SHOWN_MAX} more" if len(repeated) > SPLITS_SHOWN_MAX else ""
+        raise ConnectorError(
+            f"source {uid!r}: splits() returned more than one split with the id {shown}{more}: an id is what "
+            f"tells the splits of a source apart; make each of them unique, and the same at every discovery"
+        )
+    return splits
 
 
 def split_as_json(split: Split) -> JSON:

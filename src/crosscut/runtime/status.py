@@ -11,6 +11,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.job import Coordinator, Phase
 from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
 from crosscut.runtime.invariants import InvariantStatus
+from crosscut.runtime.silence import Silences, SilentSource
 
 RATE_WINDOW_S = 2.0
 RATE_EVERY_S = 0.05
@@ -76,6 +77,7 @@ class JobStatus:
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
+        silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
     """
 
     name: str
@@ -100,6 +102,7 @@ class JobStatus:
     invariants: tuple[InvariantStatus, ...] = ()
     spilled_bytes: int = 0
     longest_freeze_us: int = 0
+    silent_sources: tuple[SilentSource, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -120,6 +123,9 @@ class Observations:
     failed_cause: str = ""
     first_flow_ns: int = 0
     invariants: tuple[InvariantStatus, ...] = ()
+    silences: Silences = field(default_factory=Silences)
+    now_ns: int = 0
+    """When something was last seen."""
 
     def note_completed(self, entry: CheckpointCompleted) -> None:
         """Note a checkpoint that is complete."""
@@ -209,6 +215,7 @@ def build_status(
         dropped=dict(coordinator.dropped),
         termination=coordinator.termination.name.lower(),
         invariants=seen.invariants,
+        silent_sources=seen.silences.status(seen.now_ns),
     )
 
 

@@ -227,6 +227,7 @@ class Task:
             state_keys=len(self._state) if self._state is not None else 0,
             queued_records=sum(queue.rows for queue in self._queues.values()),
             spilled_bytes=sum(queue.spilled_bytes for queue in self._queues.values()),
+            empty_split=self._splits.empty_split if self._splits is not None else "",
         )
 
     # What the driver tells.

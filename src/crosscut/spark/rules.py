@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from crosscut.graph.specs import JobGraph
@@ -15,12 +15,16 @@ from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.rules import JobRules
-from crosscut.runtime.splits import split_as_json
+from crosscut.runtime.splits import checked_splits, split_as_json
 from crosscut.settings import Settings
 
 
 def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
-    """Discover the splits of every source and deal them out, the heaviest first to the least loaded."""
+    """Discover the splits of every source and deal them out, the heaviest first to the least loaded.
+
+    Raises:
+        ConnectorError: A source has nothing to read, or what it has found is not usable.
+    """
     assignments = []
     for vertex in graph.vertices:
         spec = vertex.source
@@ -28,7 +32,7 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
             continue
         shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
         loads = [0] * graph.parallelism
-        found: Sequence[Split] = spec.source.splits(graph.parallelism)
+        found = checked_splits(spec.source.splits(graph.parallelism), vertex.chain[0].uid)
         for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
             index = loads.index(min(loads))
             shares[index].append(split)
