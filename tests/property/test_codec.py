@@ -136,7 +136,7 @@ def test_a_position_or_handle_that_json_cannot_hold_is_refused_when_written(hand
 
 def test_json_may_nest_up_to_the_limit_and_no_deeper() -> None:
     assert to_json(pending(nested(JSON_DEPTH_MAX - 1)))
-    tree: JSON = {"type": "PendingTransaction", "checkpoint_id": 1, "handle": nested(100_000)}
+    tree: JSON = {"type": "PendingTransaction", "checkpoint_id": 1, "handle": nested(100_000), "held": None}
     with pytest.raises(WireError, match="levels"):
         from_json(tree, (PendingTransaction,), WireError)
 
