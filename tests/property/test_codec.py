@@ -145,7 +145,7 @@ def test_json_may_nest_up_to_the_limit_and_no_deeper() -> None:
 def test_an_integer_field_takes_integers_of_64_bits_only(checkpoint_id: Any) -> None:
     with pytest.raises(WireError, match=r"PendingTransaction\.checkpoint_id"):
         from_json(
-            {"type": "PendingTransaction", "checkpoint_id": checkpoint_id, "handle": None},
+            {"type": "PendingTransaction", "checkpoint_id": checkpoint_id, "handle": None, "held": None},
             (PendingTransaction,),
             WireError,
         )
