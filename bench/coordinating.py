@@ -17,6 +17,7 @@ from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.events import (
     EntryAppended,
     JobEvent,
+    LinkOpened,
     LogTailRead,
     MessageReceived,
     SplitsDiscovered,
@@ -169,6 +170,7 @@ class LargeJob:
         self._coordinator.handle(EntryAppended(_appended(claimed)[1]))
         # Not said: the failover, from a checkpoint, costs more than this and is what is looked at.
         for index in self._links:
+            self._coordinator.handle(LinkOpened(index, WorkerIndex(index), AttemptId(index)))
             self._coordinator.handle(MessageReceived(index, _registration(index)))
         for index in self._links:
             self._coordinator.handle(MessageReceived(index, WorkerReady(self._coordinator.epoch)))

@@ -30,6 +30,7 @@ from crosscut.protocol.events import (
     EntryUncertain,
     JobEvent,
     LinkClosed,
+    LinkOpened,
     LogTailRead,
     MessageReceived,
     PartsDeleted,
@@ -172,7 +173,13 @@ class Talk:
         return self.hear(TimerFired(Timer(kind, Epoch(epoch), number)))
 
     def message(self, worker: int, message: WorkerMessage) -> list[JobEffect]:
+        if isinstance(message, RegisterWorker):
+            return self.comes(LINKS[worker], message)
         return self.hear(MessageReceived(LINKS[worker], message))
+
+    def comes(self, link: int, said: RegisterWorker | WorkerFailed) -> list[JobEffect]:
+        """A process proves who it is on `link`, and says the same."""
+        return self.hear(LinkOpened(link, said.worker, said.attempt), MessageReceived(link, said))
 
     def register(self) -> list[JobEffect]:
         self.message(0, registration(0, 1))
@@ -286,6 +293,7 @@ def events() -> list[JobEvent]:
     return [
         ClockRead(5, "now"),
         *map(TimerFired, timers),
+        *(LinkOpened(link, WorkerIndex(1), AttemptId(4)) for link in (*LINKS, 99)),
         *(MessageReceived(link, message) for link in (*LINKS, 99) for message in sent),
         *(LinkClosed(link, "reset") for link in (*LINKS, 99)),
         WorkersEnded("aborted"),

@@ -232,6 +232,7 @@ class Worker:
         self.is_started = False
         self.source: SourceTask | None = None
         self.sink: SinkTask | None = None
+        driver.handle(on.LinkOpened(number, WorkerIndex(index), AttemptId(number)))
         self.send(RegisterWorker(WorkerIndex(index), AttemptId(number), "localhost", number, number))
 
     def send(self, message: WorkerMessage) -> None:

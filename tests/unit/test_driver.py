@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import S0, S1, SPLITS, job_rules, registration
+from tests.simulation.conversation import K0, S0, SPLITS, job_rules, registration
 
 from crosscut.errors import CrosscutError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.events import CancelRequested, MessageReceived, SplitsDiscovered
+from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
 from crosscut.protocol.log import AppendOutcome
 from crosscut.protocol.messages import LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
 from crosscut.runtime.clock import Clock, SystemClock
@@ -203,10 +203,11 @@ def test_a_source_that_gives_nothing_and_does_not_say_why_is_logged_and_shown(
         driver = driver_of(open_store(str(tmp_path)), supply, clock)
         driver.start()
         await supply.submitted.wait()
+        driver.post(LinkOpened(1, WorkerIndex(0), AttemptId(1)))
         driver.post(MessageReceived(1, registration(0, 1)))
         for seconds in (1, 5, 12, 13):
             clock.now_ns = seconds * 1_000_000_000
-            statistics = (TaskStatistics(S0, empty_split="orders-7"), TaskStatistics(S1))
+            statistics = (TaskStatistics(S0, empty_split="orders-7"), TaskStatistics(K0))
             driver.post(MessageReceived(1, WorkerHeartbeat(driver.status().epoch, statistics)))
             await asyncio.sleep(0)
         (silent,) = driver.status().silent_sources

@@ -1,15 +1,40 @@
-"""Who is worker i? Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and
-speculation makes two live attempts of one Spark task. One attempt is admitted for each place; its
-identity is the control link that it proved the secret on, never a number that Spark reuses."""
+"""Who is worker i, and what may it speak of?
+
+Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and speculation makes two
+live attempts of one Spark task. One attempt is admitted for each place; its identity is the control link
+that it proved the secret on, never a number that Spark reuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import assert_never
 
-from crosscut.ids import WorkerIndex
+from crosscut.ids import AttemptId, TaskId, WorkerIndex
 from crosscut.protocol.events import LinkId
-from crosscut.protocol.messages import RegisterWorker
+from crosscut.protocol.messages import (
+    RecordsFlowing,
+    RegisterWorker,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
+    TaskFailed,
+    TaskQuiet,
+    TransactionsCommitted,
+    WorkerFailed,
+    WorkerHeartbeat,
+    WorkerMessage,
+    WorkerReady,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which attempt of which worker a link has proven to be."""
+
+    worker: WorkerIndex
+    attempt: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +81,31 @@ def admission(
     if index in reserve:
         return TurnAway(f"worker {index} is held by one live attempt, and a second one waits already")
     return KeepInReserve()
+
+
+def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[TaskId]) -> bool:
+    """Return whether everything that `message` tells of is a task of worker `index`.
+
+    A worker knows nothing of the tasks of others: whoever acknowledges, commits or fails for them is broken
+    or lies, and being believed would complete a checkpoint that nobody can restore.
+
+    Args:
+        tasks: All tasks of the job.
+    """
+    match message:
+        case WorkerHeartbeat():
+            told = [one.task for one in message.tasks]
+        case (
+            TaskFailed()
+            | SnapshotAcknowledged()
+            | SnapshotDeclined()
+            | TaskQuiet()
+            | SourceDrained()
+            | TransactionsCommitted()
+        ):
+            told = [message.task]
+        case RegisterWorker() | WorkerFailed() | WorkerReady() | RecordsFlowing():
+            return True
+        case _:
+            assert_never(message)
+    return all(task.index == index and task in tasks for task in told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import ChannelId, CheckpointId, Epoch
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.messages import FailureCause, LogEntry, SplitAssignment, WorkerMessage
 
@@ -157,6 +157,15 @@ class TimerFired:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """The process at the other end of `link` has proven that it is `attempt` of `worker`."""
+
+    link: LinkId
+    worker: WorkerIndex
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
 class MessageReceived:
     """`message` came from an authenticated worker over `link`."""
 
@@ -287,7 +296,7 @@ class CutJudged:
 
 
 JobEvent = (
-    ClockRead | TimerFired | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
+    ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
     | StopRequested | CancelRequested | CutJudged | CheckpointRequested

@@ -18,6 +18,7 @@ from crosscut.ids import CheckpointId, Epoch, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol import recovery, retention
+from crosscut.protocol.admission import Identity, speaks_for_itself
 from crosscut.protocol.checkpoints import Completion
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.facts import JobFacts
@@ -42,6 +43,7 @@ from crosscut.protocol.messages import (
     TransactionsCommitted,
     WorkerFailed,
     WorkerHeartbeat,
+    WorkerMessage,
     WorkerReady,
 )
 from crosscut.protocol.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
@@ -81,6 +83,9 @@ class Coordinator(JobFacts):
         match event:
             case on.ClockRead():
                 self._now = event
+                return []
+            case on.LinkOpened(link, worker, attempt):
+                self._roster.opened(link, Identity(worker, attempt))
                 return []
             case on.MessageReceived(link, message):
                 return self._received(link, message)
@@ -183,18 +188,21 @@ class Coordinator(JobFacts):
 
     # Workers come and go.
 
-    def _received(self, link: on.LinkId, message: object) -> list[JobEffect]:
+    def _received(self, link: on.LinkId, message: WorkerMessage) -> list[JobEffect]:
         self._roster.heard(link)
         if isinstance(message, RegisterWorker):
             return self._registered(link, message)
         if isinstance(message, WorkerFailed):
-            return self._start_failed(message)
+            return self._start_failed(link, message)
         index = self._roster.index_of(link)
         if index is None:
             self.dropped["message of a worker without a place"] += 1
             return []
-        if getattr(message, "epoch", None) != self.epoch:
+        if message.epoch != self.epoch:
             self.dropped["stale epoch"] += 1
+            return []
+        if not speaks_for_itself(index, message, self._rules.tasks):
+            self.dropped["word about another worker's task"] += 1
             return []
         match message:
             case WorkerReady():
@@ -219,18 +227,25 @@ class Coordinator(JobFacts):
             case RecordsFlowing() | WorkerHeartbeat():
                 return []
             case _:
-                self.dropped["unknown message"] += 1
-                return []
+                assert_never(message)
 
     def _registered(self, link: on.LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         if self._roster.knows(link):
             self.dropped["repeated registration"] += 1
             return []
+        if not self._roster.is_proven(link, newcomer):
+            self.dropped["registration as somebody else"] += 1
+            who = f"attempt {newcomer.attempt} of worker {newcomer.worker}"
+            return self._roster.turn_away(link, f"this link has not proven to be {who}")
         return [*self._roster.register(link, newcomer), *self._deploy_if_gathered()]
 
-    def _start_failed(self, message: WorkerFailed) -> list[JobEffect]:
+    def _start_failed(self, link: on.LinkId, message: WorkerFailed) -> list[JobEffect]:
+        if not self._roster.is_proven(link, message):
+            self.dropped["failed start of somebody else"] += 1
+            return []
         # Spark starts another attempt by itself, perhaps where it works; but not for ever.
-        if self.phase in (Phase.FINISHING, Phase.STOPPING):
+        is_over = self.phase in (Phase.FINISHING, Phase.STOPPING)
+        if is_over or not self._roster.lacks(link, message):
             self.dropped["failed start that does not matter"] += 1
             return []
         cause = replace(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, WorkerIndex
-from crosscut.protocol.admission import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.protocol.admission import Admit, Identity, KeepInReserve, Place, TurnAway, admission
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.messages import (
@@ -25,6 +25,7 @@ from crosscut.protocol.messages import (
     SplitAssignment,
     StandBy,
     TaskSnapshot,
+    WorkerFailed,
 )
 
 LIVENESS_TICKS = 4
@@ -58,6 +59,7 @@ class Roster:
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, Place] = {}
         self.reserve: dict[WorkerIndex, Place] = {}
+        self._proven: dict[LinkId, Identity] = {}
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
         self._silent_ticks: dict[LinkId, int] = {}
@@ -98,6 +100,24 @@ class Roster:
         """Whether `link` has registered and is not gone."""
         return link in self._wanted
 
+    def opened(self, link: LinkId, proven: Identity) -> None:
+        """Note who is at the other end of `link`."""
+        self._proven[link] = proven
+
+    def is_proven(self, link: LinkId, message: RegisterWorker | WorkerFailed) -> bool:
+        """Whether `message` speaks of whom `link` has proven to be."""
+        return self._proven.get(link) == Identity(message.worker, message.attempt)
+
+    def lacks(self, link: LinkId, message: WorkerFailed) -> bool:
+        """Whether the place of the attempt that can't start is free; `link` is done with then.
+
+        A place that somebody holds does not need that attempt, and must not be spoken for by it.
+        """
+        if self.knows(link) or message.worker in self.held or not 0 <= message.worker < self._parallelism:
+            return False
+        del self._proven[link]
+        return True
+
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
         decision = admission(newcomer, self._parallelism, self.held, self.reserve)
@@ -111,9 +131,13 @@ class Roster:
                 self._wanted[link] = newcomer.worker
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
-                return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
+                return self.turn_away(link, reason)
             case _:
                 assert_never(decision)
+
+    def turn_away(self, link: LinkId, reason: str) -> list[JobEffect]:
+        """Return what tells whoever is at the other end of `link` to exit."""
+        return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
 
     def deploy(
         self,
@@ -206,6 +230,7 @@ class Roster:
     def lose(self, link: LinkId) -> Vacated | None:
         """Note that `link` is gone; return the place that it held, if it held one."""
         self._silent_ticks.pop(link, None)
+        self._proven.pop(link, None)
         index = self._wanted.pop(link, None)
         if index is None:
             return None

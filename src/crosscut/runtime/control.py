@@ -14,7 +14,7 @@ from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credenti
 from crosscut.runtime.runner import failure_cause
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
-from crosscut.wire.handshake import Proven, Role, Verdict, worker_detail
+from crosscut.wire.handshake import Proven, Role, Verdict, proven_worker, worker_detail
 
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_S = 0.1
@@ -93,32 +93,37 @@ async def report_failed_start(
 class LinkHost(Protocol):
     """What owns the coordinator's ends."""
 
+    def link_opened(self, link: CoordinatorLink, worker: WorkerIndex, attempt: AttemptId) -> int:
+        """A worker has proven who it is; return the number of its link."""
+
     def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
         """A worker said something."""
 
     def link_lost(self, link: CoordinatorLink, reason: str) -> None:
-        """A link is over."""
+        """A link that was open is over."""
 
 
 class CoordinatorLink(AcceptingSide):
-    """The coordinator's end."""
+    """The coordinator's end; nobody hears of it before the peer is proven."""
 
-    def __init__(self, host: LinkHost, listener: Listener, credentials: Credentials, number: int) -> None:
+    def __init__(self, host: LinkHost, listener: Listener, credentials: Credentials) -> None:
         decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)
         super().__init__(listener, credentials, Role.WORKER_TO_COORDINATOR, decoder)
-        self.number = number
+        self.number = 0
         self._host = host
+        self._peer = WorkerIndex(0), AttemptId(0)
 
     def say(self, message: CoordinatorMessage) -> None:
         """Send a message, behind those said before."""
         self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
 
     def decide(self, proven: Proven) -> Verdict | None:
+        self._peer = proven_worker(proven.detail)
         # Whether there is a place for this worker, the coordinator decides when it registers.
         return Verdict.ACCEPTED
 
     def opened(self) -> None:
-        """Wait for the worker to register."""
+        self.number = self._host.link_opened(self, *self._peer)
 
     def received(self, frame: Frame) -> None:
         try:
@@ -128,4 +133,5 @@ class CoordinatorLink(AcceptingSide):
         self._host.link_message(self, message)
 
     def lost(self, reason: str) -> None:
-        self._host.link_lost(self, reason)
+        if self.number:
+            self._host.link_lost(self, reason)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, assert_never
 
 from crosscut.errors import CheckpointError, CrosscutError, StoreError
 from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.protocol.admission import speaks_for_itself
 from crosscut.protocol.effects import (
     AnswerRequest,
     AppendEntry,
@@ -43,6 +44,7 @@ from crosscut.protocol.events import (
     EntryUncertain,
     JobEvent,
     LinkClosed,
+    LinkOpened,
     LogTailRead,
     MessageReceived,
     PartsDeleted,
@@ -157,7 +159,9 @@ class CoordinatorDriver:
 
     async def listen(self, host: str) -> int:
         """Listen for workers on `host`; return the port."""
-        return await self._listener.listen(host, self._new_link)
+        return await self._listener.listen(
+            host, lambda: CoordinatorLink(self, self._listener, self._credentials)
+        )
 
     def start(self) -> None:
         """Begin: read the log, claim the epoch, ask for workers."""
@@ -274,7 +278,7 @@ class CoordinatorDriver:
         if isinstance(message, SnapshotAcknowledged):
             self._failpoints("driver.acknowledged")
         worker = self._coordinator.worker_of(event.link)
-        if worker is None:
+        if worker is None or not speaks_for_itself(worker, message, self._rules.tasks):
             return
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
@@ -425,11 +429,12 @@ class CoordinatorDriver:
 
     # Links.
 
-    def _new_link(self) -> CoordinatorLink:
+    def link_opened(self, link: CoordinatorLink, worker: WorkerIndex, attempt: AttemptId) -> int:
+        """A worker has proven who it is; return the number of its link."""
         self._link_count += 1
-        link = CoordinatorLink(self, self._listener, self._credentials, self._link_count)
-        self._links[link.number] = link
-        return link
+        self._links[self._link_count] = link
+        self._handle(LinkOpened(self._link_count, worker, attempt))
+        return self._link_count
 
     def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
         """A worker said something."""

@@ -41,6 +41,8 @@ HANDSHAKE_BYTES_MAX = 4096
 MAGIC = b"XCUT"
 VERSION = 1
 _HELLO = struct.Struct(f">4sBB{JOB_BYTES}sQ{DETAIL_BYTES}s{NONCE_BYTES}s")
+_WORKER_LABEL = b"worker".ljust(DETAIL_BYTES - 12, b"\0")
+_WORKER = struct.Struct(f">{len(_WORKER_LABEL)}sIQ")
 _MAC_BYTES = 32
 _SERVER_PROOF_BYTES = NONCE_BYTES + _MAC_BYTES
 _VERDICT_BYTES = 1 + _MAC_BYTES
@@ -135,7 +137,19 @@ def channel_detail(channel: ChannelId) -> bytes:
 
 def worker_detail(worker: WorkerIndex, attempt: AttemptId) -> bytes:
     """Return the `detail` of the control link of one attempt of a worker."""
-    return sha256(encoded_key(("worker", worker, attempt))).digest()
+    return _WORKER.pack(_WORKER_LABEL, worker, attempt)
+
+
+def proven_worker(detail: bytes) -> tuple[WorkerIndex, AttemptId]:
+    """Return which attempt of which worker a proven peer is, from its `worker_detail`.
+
+    Raises:
+        WireError: It is not the detail of a worker.
+    """
+    label, worker, attempt = _WORKER.unpack(detail)
+    if label != _WORKER_LABEL:
+        raise WireError("the peer has proven the secret, but not which worker it is")
+    return WorkerIndex(worker), AttemptId(attempt)
 
 
 class _Handshake:

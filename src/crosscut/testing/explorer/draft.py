@@ -217,7 +217,8 @@ class Draft:
             case do.DiscoverSplits():
                 self._events.append(on.SplitsDiscovered(()))
             case do.SubmitWorkers():
-                self._events += [world.drivers.registration(i) for i in range(world.count)]
+                for i in range(world.count):
+                    self._events += world.drivers.registration(i)
             case do.ListParts():
                 self._events.append(on.PartsListed(world.store.paths(self.store)))
             case do.DeleteParts(paths):

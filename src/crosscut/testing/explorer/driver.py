@@ -141,12 +141,12 @@ class DriverTable:
             self._links[number] = found
         return found
 
-    def registration(self, index: int) -> on.MessageReceived:
-        """Return what a process of worker `index` says first."""
+    def registration(self, index: int) -> tuple[on.LinkOpened, on.MessageReceived]:
+        """Return what a driver hears first of a process of worker `index`."""
         link = index + 1
-        return on.MessageReceived(
-            link, RegisterWorker(WorkerIndex(index), AttemptId(link), "localhost", link, link)
-        )
+        worker, attempt = WorkerIndex(index), AttemptId(link)
+        registration = RegisterWorker(worker, attempt, "localhost", link, link)
+        return on.LinkOpened(link, worker, attempt), on.MessageReceived(link, registration)
 
     def is_free(self, driver: int) -> bool:
         """Whether another checkpoint may be triggered."""
@@ -168,8 +168,10 @@ class DriverTable:
         found = self._crashed.get((driver, worker))
         if found is None:
             link = self.links(driver)[worker]
+            opened, registered = self.registration(worker)
             lost = self.step(driver, on.LinkClosed(link, "reset"))
-            found = self._crashed[driver, worker] = (lost, self.step(lost[0], self.registration(worker)))
+            replaced = self.step(self.step(lost[0], opened)[0], registered)
+            found = self._crashed[driver, worker] = (lost, replaced)
         return found
 
     def started(self, number: int) -> Outcome:

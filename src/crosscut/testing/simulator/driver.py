@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
 from crosscut.errors import StoreError
+from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.effects import (
     AnswerRequest,
     AppendEntry,
@@ -34,6 +35,7 @@ from crosscut.protocol.events import (
     EntryUncertain,
     JobEvent,
     LinkClosed,
+    LinkOpened,
     LogTailRead,
     MessageReceived,
     PartsDeleted,
@@ -126,6 +128,7 @@ class VirtualDriver(Process):
         connection = ControlConnection(self.world, self, worker, self._link_count)
         if self.is_running:
             self.links[connection.number] = connection
+            self.handle(LinkOpened(connection.number, WorkerIndex(worker.index), AttemptId(worker.attempt)))
         else:
             connection.close("connection refused", loses=True)
         return connection

@@ -1,0 +1,166 @@
+"""Control links on a real loop and real sockets: who is at the other end, and what he is believed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_rules
+
+from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.protocol.events import LinkClosed, LinkOpened
+from crosscut.protocol.messages import (
+    CoordinatorMessage,
+    DeployTasks,
+    RegisterWorker,
+    ShutDown,
+    TaskStatistics,
+    WorkerHeartbeat,
+    WorkerMessage,
+)
+from crosscut.runtime.connections import Credentials
+from crosscut.runtime.control import WorkerLink
+from crosscut.runtime.driver import CoordinatorDriver
+from crosscut.runtime.failpoints import Failpoints
+from crosscut.store.checkpoint_store import open_store
+
+DEADLINE_S = 30.0
+CREDENTIALS = Credentials(b"s" * 32, b"j" * 16)
+
+
+class Supply:
+    def submit(self) -> None:
+        """The tests connect by themselves."""
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """Nothing to replace."""
+
+
+class Worker:
+    """A worker's end of a control link, with what was said to it."""
+
+    def __init__(self, worker: int, attempt: int) -> None:
+        self.told: asyncio.Queue[CoordinatorMessage | str] = asyncio.Queue()
+        self.opened = asyncio.Event()
+        self.link = WorkerLink(
+            CREDENTIALS,
+            WorkerIndex(worker),
+            AttemptId(attempt),
+            self.opened.set,
+            self.told.put_nowait,
+            self.told.put_nowait,
+        )
+
+    async def connect(self, port: int) -> Worker:
+        await asyncio.get_running_loop().create_connection(lambda: self.link, "127.0.0.1", port)
+        await self.opened.wait()
+        return self
+
+    def say(self, *messages: WorkerMessage) -> None:
+        for message in messages:
+            self.link.say(message)
+
+    async def hears(self, kind: type) -> Any:
+        """Return the next word of this kind; `str`: why the link is over."""
+        while not isinstance(found := await self.told.get(), kind):
+            pass
+        return found
+
+
+@asynccontextmanager
+async def running_driver(directory: Path) -> AsyncIterator[tuple[CoordinatorDriver, int]]:
+    driver = CoordinatorDriver(
+        name="a job",
+        rules=job_rules(),
+        store=open_store(str(directory)),
+        credentials=CREDENTIALS,
+        supply=Supply(),
+        discover=lambda: SPLITS,
+        failpoints=Failpoints(None, None),
+    )
+    port = await driver.listen("127.0.0.1")
+    driver.start()
+    try:
+        await driver.claimed
+        yield driver, port
+    finally:
+        await driver.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await work
+
+    asyncio.run(in_time())
+
+
+def registration(worker: int, attempt: int) -> RegisterWorker:
+    return RegisterWorker(WorkerIndex(worker), AttemptId(attempt), "127.0.0.1", attempt, 9_000)
+
+
+def test_who_registers_as_somebody_else_is_told_to_exit(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_driver(tmp_path) as (driver, port):
+            liar = await Worker(0, 7).connect(port)
+            liar.say(registration(1, 8))
+            told = await liar.hears(ShutDown)
+            assert told == ShutDown("this link has not proven to be attempt 8 of worker 1", failed=True)
+            await liar.hears(str)
+            assert driver.status().dropped == {"registration as somebody else": 1}
+            honest = await Worker(1, 8).connect(port)
+            honest.say(registration(1, 8))
+            while not driver.status().workers:
+                await asyncio.sleep(0)
+            assert [one.index for one in driver.status().workers] == [1]
+
+    run(work())
+
+
+def test_the_counters_of_another_workers_tasks_are_not_believed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_driver(tmp_path) as (driver, port):
+            workers = [await Worker(index, index).connect(port) for index in range(len(LINKS))]
+            for index, worker in enumerate(workers):
+                worker.say(registration(index, index))
+            for worker in workers:
+                await worker.hears(DeployTasks)
+            lie = WorkerHeartbeat(Epoch(1), (TaskStatistics(K0, state_keys=1_000),))
+            workers[1].say(lie, WorkerHeartbeat(Epoch(1), (TaskStatistics(K1, state_keys=5),)), lie)
+            while sum(driver.status().dropped.values()) < 2:
+                await asyncio.sleep(0)
+            assert driver.status().state_keys == 5
+
+    run(work())
+
+
+def test_nobody_hears_of_a_peer_before_it_has_proven_who_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    """A peer that says nothing, or nothing true, costs the coordinator no event and no link."""
+    heard: list[object] = []
+    plain = CoordinatorDriver._handle
+
+    def watched(self: CoordinatorDriver, event: Any) -> None:
+        heard.append(event)
+        plain(self, event)
+
+    monkeypatch.setattr(CoordinatorDriver, "_handle", watched)
+
+    async def work() -> None:
+        async with running_driver(tmp_path) as (driver, port):
+            for said in (b"", b"\xff" * 200):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(said)
+                if said:
+                    assert await reader.read() == b""
+                writer.close()
+            genuine = await Worker(1, 8).connect(port)
+            # The driver has taken this one after those before it.
+            links = [one for one in heard if isinstance(one, LinkOpened | LinkClosed)]
+            assert links == [LinkOpened(1, WorkerIndex(1), AttemptId(8))]
+            assert list(driver._links) == [1]
+            genuine.link.close_gently("over")
+
+    run(work())
