@@ -59,7 +59,7 @@ CHANNEL_LOST_GRACE_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What a worker needs to know before it can speak; travels inside the Spark task's closure.
+    """What a worker needs to know before it can speak; travels inside the Spark task, as data.
 
     `packed_graph` is the only thing with code in it. Durations in milliseconds.
     """

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import InheritableThread, SparkContext, TaskContext
+from pyspark import RDD, InheritableThread, SparkContext, TaskContext
+from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer
+from pyspark.util import local_connect_and_auth
 
 from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.runtime.worker import WorkerPlan, run_worker
 
-CLOSURE_BYTES_MAX = 256 * 1024
-"""Of a graph that travels in the closure. PySpark's own limit, `spark.broadcast.UDFCompressionThreshold`,
-is 1 MB for all of it."""
+GRAPH_BYTES_MAX = 256 * 1024
+"""Of a graph that travels with the plan, once for each worker: Spark complains of tasks above 1,000 KiB."""
+
+STOPPED = "the SparkContext has been stopped"
+
+_CHUNK_BYTES = 8 * 1024
 
 
 class SparkWorkers:
@@ -57,7 +63,7 @@ class SparkWorkers:
         if self._plan is None:
             raise InternalError("workers submitted before their plan was made")
         if self._context._jsc is None:
-            raise WorkersError("Spark can't run the workers: the SparkContext has been stopped")
+            raise WorkersError(f"Spark can't run the workers: {STOPPED}")
         self._thread = InheritableThread(target=self._run, args=(self._plan,), daemon=True)
         self._thread.name = f"crosscut-spark-{self._group}"
         self._thread.start()
@@ -90,41 +96,60 @@ class SparkWorkers:
     def _run(self, plan: WorkerPlan) -> None:
         reason = "every worker returned"
         try:
-            with self._apart(plan) as (rest, packed_graph):
-                self._collect(rest, packed_graph)
+            with self._graph_apart(plan) as (rest, graph_of):
+                self._collect(rest, graph_of)
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
             reason = _shortened(str(error))
         self._post(WorkersEnded(reason))
 
     @contextmanager
-    def _apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[], bytes]]]:
-        """Take a large graph out of the closure.
+    def _graph_apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[WorkerPlan], bytes]]]:
+        """Take a large graph out of the plan: a broadcast brings it once to each machine.
 
-        PySpark writes a large closure to a file that lives as long as the SparkContext, and the closure
-        holds the job's secret (S1). The graph alone may be written there; it is deleted with the job.
+        Spark writes broadcasts to files (S1): the graph alone may be there, and is deleted with the job.
         """
-        packed_graph = plan.packed_graph
-        if len(packed_graph) <= CLOSURE_BYTES_MAX:
-            yield plan, lambda: packed_graph
+        if len(plan.packed_graph) <= GRAPH_BYTES_MAX:
+            yield plan, lambda received: received.packed_graph
             return
-        broadcast = self._context.broadcast(packed_graph)
+        broadcast = self._context.broadcast(plan.packed_graph)
         try:
-            yield replace(plan, packed_graph=b""), lambda: broadcast.value
+            yield replace(plan, packed_graph=b""), lambda _: broadcast.value
         finally:
             # If Spark is gone already, so are its files.
             with suppress(Py4JError, OSError):
                 broadcast.destroy()
 
-    def _collect(self, plan: WorkerPlan, packed_graph: Callable[[], bytes]) -> None:
-        def work(index: int, _: Iterable[int]) -> Iterable[int]:
+    def _collect(self, plan: WorkerPlan, graph_of: Callable[[WorkerPlan], bytes]) -> None:
+        def work(index: int, plans: Iterable[WorkerPlan]) -> Iterable[int]:
+            (received,) = plans
             task = TaskContext.get()
             attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
-            run_worker(replace(plan, packed_graph=packed_graph()), WorkerIndex(index), attempt)
+            run_worker(replace(received, packed_graph=graph_of(received)), WorkerIndex(index), attempt)
             return ()
 
         self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
-        indices = self._context.parallelize(range(self._parallelism), self._parallelism)
-        indices.mapPartitionsWithIndex(work).collect()
+        _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work).collect()
+
+
+def _one_for_each(context: SparkContext, plan: WorkerPlan, count: int) -> RDD[WorkerPlan]:
+    """Return an RDD of `count` partitions with `plan` in each.
+
+    The plan holds the job's secret and the key of its TLS (S1), so it must not be in the closure: py4j logs
+    the closure at DEBUG, as every command, and PySpark writes it to a file beyond a size that is a setting.
+    `SparkContext.parallelize` goes through a file, too, unless Spark's I/O encryption is on; this is the
+    way that it takes then, a local socket that serves one connection. Spark brings the content of a
+    partition to its executor inside the Spark task, never through a file or a broadcast.
+    """
+    if context._jvm is None or context._jsc is None:
+        raise WorkersError(f"Spark can't run the workers: {STOPPED}")
+    server = context._jvm.PythonParallelizeServer(context._jsc.sc(), count)
+    serializer: Any = BatchedSerializer(CPickleSerializer(), 1)  # type: ignore[no-untyped-call]
+    file, connection = local_connect_and_auth(server.connInfo(), server.secret())
+    with closing(connection):
+        stream: Any = ChunkedStream(file, _CHUNK_BYTES)  # type: ignore[no-untyped-call]
+        serializer.dump_stream([plan] * count, stream)
+        stream.close()
+    return RDD(server.getResult(), context, serializer)
 
 
 def _shortened(text: str) -> str:
