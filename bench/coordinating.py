@@ -242,7 +242,7 @@ def _appended(effects: Sequence[JobEffect]) -> tuple[LogEntry, int]:
 
 def _rules(tasks: Sequence[TaskId], parallelism: int) -> JobRules:
     return JobRules(
-        identity=JobIdentity("driver", Lineage("lineage"), "fingerprint", parallelism, 32_768, ""),
+        identity=JobIdentity("driver", Lineage("lineage"), "fingerprint", parallelism, 32_768),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[:parallelism]),
         sinks=frozenset(tasks[-parallelism:]),

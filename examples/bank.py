@@ -89,9 +89,7 @@ def bank(transfers: int, accounts: int, sink: cc.Sink, rate: float | None = None
 flow = bank(100_000, 100, cc.files.jsonl("bank-out"), rate=20_000)
 
 if __name__ == "__main__":
-    job = flow.start(
-        cc.Settings(parallelism=2, checkpoint_dir="bank-checkpoints", checkpoint_interval="200ms")
-    )
+    job = flow.start(cc.Settings(parallelism=2, checkpoint_interval="200ms"))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")
     for one in job.progress()["invariants"]:

@@ -55,6 +55,6 @@ def lengths(count: int, sink: cc.Sink, rate: float | None = None) -> cc.Flow:
 flow = lengths(20_000, cc.files.jsonl("collatz-out"))
 
 if __name__ == "__main__":
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="collatz-checkpoints"))
+    job = flow.start(cc.Settings(parallelism=2))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")

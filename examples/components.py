@@ -70,7 +70,7 @@ def components(pattern: str, sink: cc.Sink) -> cc.Flow:
 if __name__ == "__main__":
     out = cc.collect()
     flow = components(sys.argv[1], out)
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="components-checkpoints"))
+    job = flow.start(cc.Settings(parallelism=2))
     job.wait()
     smallest: dict[int, int] = {}
     for vertex, label in out.records():

@@ -69,6 +69,6 @@ flow = cc.Flow("order-totals")
 )
 
 if __name__ == "__main__":
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="order-totals-checkpoints"))
+    job = flow.start(cc.Settings(parallelism=2))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")

@@ -74,7 +74,7 @@ def token_ring(tokens: int, hops: int, sink: cc.Sink, rate: float | None = None)
 flow = token_ring(200, 60, cc.files.jsonl("token-ring-out"))
 
 if __name__ == "__main__":
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="token-ring-checkpoints"))
+    job = flow.start(cc.Settings(parallelism=2))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")
     for one in job.progress()["invariants"]:

@@ -37,7 +37,7 @@ flow = word_count(f"{Path(__file__).parent}/*.py", "word-count-out")
 
 def main(pattern: str) -> None:
     flow = word_count(pattern, "word-count-out")
-    job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="word-count-checkpoints"))
+    job = flow.start(cc.Settings(parallelism=2))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")
     # Counts only grow, so the last update of a word is its count.

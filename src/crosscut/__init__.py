@@ -9,7 +9,7 @@ flow = cc.Flow("word-count")
      .count()
      .sink(cc.files.jsonl("out")))
 
-job = flow.start(cc.Settings(parallelism=2, checkpoint_dir="checkpoints"))
+job = flow.start(cc.Settings(parallelism=2))
 job.wait()
 """
 

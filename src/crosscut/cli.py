@@ -113,6 +113,8 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     with view:
         view.note(f"{flow.name}: starting", style="")
         job = flow.start(settings)
+        if takeover := job.snapshot().takeover:
+            view.note(takeover, style="")
 
         def interrupted(count: int) -> None:
             if count == 1:
@@ -122,20 +124,37 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
                 job.cancel()
 
         follow(job, view, interrupted=interrupted)
-        view.note(_ending(job, job.snapshot(), settings.checkpoint_dir))
+        view.note(_ending(job, job.snapshot(), job.checkpoint_dir))
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)
 
 
 @program.command()
 @click.argument("target", metavar="APP.PY:FLOW")
+@click.option(
+    "--checkpoint-dir",
+    "directory",
+    metavar="DIR",
+    help="Also say whether the flow can go on from what is in DIR, and if not, what is different.",
+)
 @settings_options("parallelism", "max_parallelism")
-def explain(target: str, **values: Any) -> None:
-    """Show the graph that a flow is compiled to: vertices, channels, key groups."""
+def explain(target: str, directory: str | None, **values: Any) -> None:
+    """Show the graph that a flow is compiled to: vertices, channels, key groups.
+
+    Exit codes: 0; 2: the flow is not complete, or can't go on from what is in DIR.
+    """
     from crosscut.terminal.target import load_flow
 
     settings = settings_from(values)
-    load_flow(target).explain(settings.parallelism, settings.max_parallelism)
+    flow = load_flow(target)
+    flow.explain(settings.parallelism, settings.max_parallelism)
+    if directory is not None:
+        from crosscut.store import open_store
+        from crosscut.terminal.checkpoints import next_start
+
+        graph = flow.compile(settings.parallelism, settings.max_parallelism)
+        store = open_store(directory, create=False)
+        click.echo(f"\ncheckpoint directory {directory}: {next_start(store, graph)}")
 
 
 @program.command()

@@ -113,6 +113,14 @@ class Source(ABC):
         If it raises, the task fails with the split's id and the position in the message.
         """
 
+    def describe(self) -> str:
+        """Return in one line what is read: a path, an address, a topic; "" if there is nothing to say.
+
+        It stands in the checkpoint directory (so: no password), and a job is resumed only if it is what
+        it was. Called on the Spark driver; the same input gives the same text in every process.
+        """
+        return ""
+
 
 class HeldData:
     """What a writer wants kept in the snapshot itself, by checkpoint: the records of its transactions.
@@ -258,3 +266,7 @@ class Sink(ABC):
 
     def check(self) -> None:
         """Raise ConnectorError if the sink can't work. Called on the Spark driver before anything starts."""
+
+    def describe(self) -> str:
+        """Return in one line where the results go: see `Source.describe`."""
+        return ""

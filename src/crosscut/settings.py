@@ -58,7 +58,10 @@ class Settings:
     Attributes:
         parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot.
         checkpoint_dir: Directory or fsspec URL of the checkpoint store. One job owns one directory;
-            starting a flow on a directory that holds its job resumes that job.
+            starting a flow on a directory that holds its job resumes that job. Default: checkpoints/ and
+            the flow's name.
+        accept_changes: Resume although a source or sink says that it reads or writes something else than
+            before: the job goes on with the splits it has, and commits what it has staged.
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_pause: At least so long between the end of a checkpoint and the start of the next one; one
             that falls due in the pause starts at its end.
@@ -98,7 +101,8 @@ class Settings:
     """
 
     parallelism: int = 2
-    checkpoint_dir: str = "checkpoints"
+    checkpoint_dir: str | None = None
+    accept_changes: bool = False
     checkpoint_interval: Duration = "1s"
     checkpoint_pause: Duration = 0
     checkpoints_in_flight: int = 1
@@ -163,7 +167,9 @@ class Settings:
                 f"checkpoints_in_flight={self.checkpoints_in_flight} is above retain={self.retain}: one "
                 f"under way builds on a completed one, which must not be dropped meanwhile; raise retain"
             )
-        if not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir:
+        if self.checkpoint_dir is not None and (
+            not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir
+        ):
             raise SettingsError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
             )
@@ -173,6 +179,10 @@ class Settings:
             )
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
+
+    def store_of(self, flow: str) -> str:
+        """Return the directory or URL of the checkpoint store of the flow called `flow`."""
+        return self.checkpoint_dir if self.checkpoint_dir is not None else f"checkpoints/{flow}"
 
     def milliseconds(self, name: str) -> float:
         """Return the duration setting `name` in milliseconds."""

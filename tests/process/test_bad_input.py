@@ -203,11 +203,49 @@ def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path
     spark_jobs = started.spark._jsc.sc().statusStore().jobsList(None).size()
     flow = cc.Flow("other")
     flow.source(cc.generate(lambda i: i)).map(str).sink(cc.files.jsonl(tmp_path / "other-out"))
-    with pytest.raises(StoreError, match="it holds the state of a different graph") as caught:
+    with pytest.raises(StoreError, match="it belongs to flow 'numbered', and this is flow 'other'") as caught:
         started.flow(flow, numbered.all_settings())
     assert "choose another checkpoint_dir" in str(caught.value)
     assert snapshot_of_tree(tmp_path) == before
     assert started.spark._jsc.sc().statusStore().jobsList(None).size() == spark_jobs
+
+
+def test_another_flow_input_or_output_on_a_directory_is_refused_or_asked_for(
+    tmp_path: Path, started: Any
+) -> None:
+    """N2: in words, and nothing is written."""
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "b.txt").write_text("two\n")
+    settings = settings_in(tmp_path)
+    assert started.flow(words(tmp_path, "a.txt"), settings).wait(30)
+    before = snapshot_of_tree(tmp_path)
+
+    other_name = cc.Flow("letters")
+    source = other_name.source(cc.files.lines(str(tmp_path / "a.txt")))
+    source.map(len).sink(cc.files.jsonl(tmp_path / "out"))
+    with pytest.raises(StoreError, match="it belongs to flow 'words', and this is flow 'letters'"):
+        started.flow(other_name, settings)
+
+    other_graph = cc.Flow("words")
+    source = other_graph.source(cc.files.lines(str(tmp_path / "a.txt")))
+    source.map(str.strip).map(len).sink(cc.files.jsonl(tmp_path / "out"))
+    with pytest.raises(StoreError, match="added: map '3-map'\n  renamed: sink '3-sink' is called '4-sink'"):
+        started.flow(other_graph, settings)
+
+    other_input = rf"source '1-source' is '{tmp_path}/b\.txt' in this flow, and was '{tmp_path}/a\.txt'"
+    with pytest.raises(StoreError, match=rf"{other_input}.*--accept-changes"):
+        started.flow(words(tmp_path, "b.txt"), settings)
+
+    other_output = cc.Flow("words")
+    source = other_output.source(cc.files.lines(str(tmp_path / "a.txt")))
+    source.map(len).sink(cc.files.jsonl(tmp_path / "elsewhere"))
+    with pytest.raises(StoreError, match=rf"sink '3-sink' is '{tmp_path}/elsewhere' in this flow, and was"):
+        started.flow(other_output, settings)
+    assert snapshot_of_tree(tmp_path) == before
+
+    accepted = started.flow(words(tmp_path, "b.txt"), settings_in(tmp_path, accept_changes=True))
+    assert accepted.wait(30) and accepted.status == "finished"
+    assert snapshot_of_tree(tmp_path) == before, "it has read a.txt, and there is nothing to do"
 
 
 def test_a_directory_in_the_memory_of_each_process_is_refused(tmp_path: Path, started: Any) -> None:

@@ -129,7 +129,8 @@ def test_a_driver_that_slept_finds_itself_fenced_and_changes_nothing(
     assert asleep.wait() == 0, asleep.errors
     last = asleep.reports[-1]
     assert last["status"] == "fenced"
-    assert "another driver owns this job now" in last["error"]
+    assert f"another driver (pid {os.getpid()} on " in last["error"]
+    assert f"takes over from epoch 1 (pid {asleep.pid} on " in job.progress()["takeover"]
     assert job.status == "running"
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)

@@ -91,7 +91,7 @@ def job_rules(
     awaits_verdict: bool = False,
 ) -> JobRules:
     return JobRules(
-        identity=JobIdentity(driver, LINEAGE, "graph", 2, 8, "host"),
+        identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
         tasks=frozenset(TASKS),
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
@@ -106,7 +106,7 @@ def job_rules(
 
 
 def claim(epoch: int = 1, first: int = 1, driver: str = "driver 1") -> EpochClaimed:
-    return EpochClaimed(Epoch(epoch), LINEAGE, driver, "graph", 2, 8, CheckpointId(first), "host")
+    return EpochClaimed(Epoch(epoch), LINEAGE, driver, "graph", 2, 8, CheckpointId(first))
 
 
 def snapshot(task: TaskId, n: int, epoch: int = 1, *, drained: bool = False) -> Snapshot:

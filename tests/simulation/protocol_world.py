@@ -666,7 +666,7 @@ class World:
 
     def rules(self, driver: int) -> JobRules:
         return JobRules(
-            identity=JobIdentity(f"driver {driver}", LINEAGE, "graph", PARALLELISM, 8, f"host {driver}"),
+            identity=JobIdentity(f"driver {driver}", LINEAGE, "graph", PARALLELISM, 8),
             tasks=TASKS,
             sources=frozenset(SOURCES),
             sinks=frozenset(SINKS),

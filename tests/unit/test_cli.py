@@ -16,7 +16,9 @@ from click.testing import CliRunner, Result
 from crosscut import Restart, Settings
 from crosscut.cli import program
 from crosscut.errors import FlowError, SettingsError
+from crosscut.graph.identity import identity_of
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.protocol.identity import Claimant, FlowIdentity
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,
@@ -211,14 +213,52 @@ def test_the_examples_can_be_explained(app: Path, name: str) -> None:
     assert invoked("explain", ROOT / "examples" / f"{name}.py:flow").exit_code == 0
 
 
+def claimed_for(app: Path, directory: Path, *, completes: bool) -> Path:
+    """Return `directory` as the flow of `app` leaves it behind."""
+    graph = load_flow(str(app)).compile(2, 128)
+    entry = EpochClaimed(
+        *(Epoch(1), Lineage("abc"), "driver", graph.fingerprint, 2, 128, CheckpointId(1)),
+        *(identity_of(graph), Claimant("host1", 11)),
+    )
+    done = CheckpointCompleted(Epoch(1), CheckpointId(5), ())
+    return store_with(directory, entry, *((done,) if completes else ()))
+
+
+@pytest.mark.parametrize(
+    ("completes", "text"), [(False, "the job starts from the beginning"), (True, "goes on from checkpoint 5")]
+)
+def test_explain_says_whether_the_flow_can_go_on_from_a_directory(
+    app: Path, tmp_path: Path, completes: bool, text: str
+) -> None:
+    directory = claimed_for(app, tmp_path / "store", completes=completes)
+    result = invoked("explain", app, "--checkpoint-dir", directory)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].endswith(text)
+
+
+def test_explain_shows_what_is_different_from_what_is_in_a_directory(app: Path, tmp_path: Path) -> None:
+    """H3."""
+    directory = claimed_for(app, tmp_path / "store", completes=True)
+    changed = app.with_name("changed_app.py")
+    changed.write_text(APP.replace(".key_by(", ".map(str).named('text').key_by("))
+    result = invoked("explain", changed, "--checkpoint-dir", directory)
+    assert result.exit_code == 2
+    assert "without a name: 1-source, 4-count, 5-sink" in result.stdout
+    assert "added: map 'text'\n  renamed: key_by '2-key_by' is called '3-key_by'" in result.stderr
+    assert "changed: '3-key_by' reads from 'text' (forward), and read from '1-source'" in result.stderr
+    assert "claimed by pid 11 on host1" in result.stderr
+
+
 # Checkpoints.
 
 SOURCE, COUNTS = TaskId(VertexId("lines"), 0), TaskId(VertexId("counts"), 0)
 
 
 def claim(epoch: int) -> EpochClaimed:
+    claimant = Claimant("host1", 10 + epoch, "2026-01-02T03:00:00")
     return EpochClaimed(
-        Epoch(epoch), Lineage("abc"), f"driver-{epoch}", "f" * 64, 1, 128, CheckpointId(1), f"pid {epoch}"
+        *(Epoch(epoch), Lineage("abc"), f"driver-{epoch}", "f" * 64, 1, 128, CheckpointId(1)),
+        *(FlowIdentity("words"), claimant),
     )
 
 
@@ -258,8 +298,8 @@ def test_checkpoints_are_listed_with_epochs_sizes_and_times(tmp_path: Path) -> N
     assert "lineage abc, parallelism 1, 128 key groups" in lines[0]
     assert lines[0].endswith("finished")
     assert [line.split() for line in lines if "pid" in line] == [
-        ["1", "pid", "1", "1"],
-        ["2", "pid", "2", "1"],
+        ["1", "words,", "pid", "11", "on", "host1,", "since", "2026-01-02", "03:00:00", "UTC", "1"],
+        ["2", "words,", "pid", "12", "on", "host1,", "since", "2026-01-02", "03:00:00", "UTC", "1"],
     ]
     row = ["2026-01-02", "03:04:05", "42", "ms", "2", "3.5", "kB"]
     assert [line.split()[:9] for line in lines if "03:04:05" in line] == [["1", "2", *row], ["2", "2", *row]]

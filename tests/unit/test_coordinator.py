@@ -35,6 +35,7 @@ from tests.simulation.conversation import (
 from crosscut.errors import ProtocolError
 from crosscut.ids import AttemptId, CheckpointId, Epoch, WorkerIndex
 from crosscut.protocol.effects import (
+    AppendEntry,
     CancelTimer,
     CloseLink,
     DeleteParts,
@@ -65,6 +66,7 @@ from crosscut.protocol.events import (
     Timer,
     WorkersEnded,
 )
+from crosscut.protocol.identity import Claimant
 from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase
 from crosscut.protocol.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
@@ -684,8 +686,29 @@ def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winne
     effects = talk.hear(EntryRead(2, winner))
     assert effects[:-1] == [*answered(2), *both(ShutDown("a newer driver owns the job"))]
     end = effects[-1]
-    assert isinstance(end, EndJob)
+    assert isinstance(end, EndJob) and end.cause is not None
     assert end.outcome == "fenced"
+    assert f"owns this job now, in epoch {winner.epoch}" in end.cause.message
+
+
+def test_a_fenced_driver_says_who_has_taken_over_and_the_new_one_from_whom() -> None:
+    """B5."""
+    theirs = replace(claim(2, 2_001, "driver 2"), claimant=Claimant("host 2", 22, "2026-01-02T03:04:05"))
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    talk.hear(EntryTaken(2))
+    end = talk.hear(EntryRead(2, theirs))[-1]
+    assert isinstance(end, EndJob) and end.cause is not None
+    who = "another driver (pid 22 on host 2, since 2026-01-02 03:04:05 UTC) owns this job now, in epoch 2"
+    assert end.cause.message.startswith(who)
+    talk = Talk(driver="driver 3")
+    talk.hear(ClockRead(0, "2026-01-02T04:00:00"))
+    (*_, append, _) = talk.hear(LogTailRead(((1, theirs), (2, completed(1)))))
+    assert talk.coordinator.takeover.startswith("takes over from epoch 2 (pid 22 on host 2, since 2026-01-02")
+    assert isinstance(append, AppendEntry) and isinstance(append.entry, EpochClaimed)
+    assert append.entry.claimant.wall_clock == "2026-01-02T04:00:00"
 
 
 def test_a_log_that_stays_uncertain_or_refuses_the_claim_fails_the_job() -> None:

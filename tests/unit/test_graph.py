@@ -314,7 +314,10 @@ def test_explain_shows_vertices_channels_key_groups_and_back_edges() -> None:
         "key groups: 128\n"
         "  counts: task 0: 0-63, task 1: 64-127\n"
         "\n"
-        "back edges: none"
+        "back edges: none\n"
+        "\n"
+        "without a name: 1-source, 6-sink\n"
+        "  They have state, and are called by a place that changes with the flow: use .named(...)"
     )
 
 
@@ -330,4 +333,4 @@ def test_explain_of_a_flow_without_keys_says_so_and_long_lists_are_cut() -> None
 def test_explain_lists_back_edges() -> None:
     graph = word_count().compile(2, 128)
     looped = replace(graph, edges=(*graph.edges, Edge(1, "counts", "counts", "rebalance", back_edge=True)))
-    assert explained(looped).endswith("back edges: #1 counts -> counts")
+    assert "\nback edges: #1 counts -> counts\n" in explained(looped)

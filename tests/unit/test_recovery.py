@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.protocol.identity import Claimant, FlowIdentity, OperatorIdentity
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
@@ -28,12 +29,17 @@ from crosscut.protocol.recovery import (
     claim,
     restart,
     restore_from,
+    takeover,
 )
 
-JOB = JobIdentity("driver 2", Lineage("new"), "graph", 2, 8, "host 2")
-OLD = EpochClaimed(Epoch(3), Lineage("old"), "driver 1", "graph", 2, 8, CheckpointId(1), "host 1")
 POLICY = RestartPolicy(
     failures_max=5, window_ms=300_000, delay_ms=0, delay_step_ms=100, delay_max_ms=1_000, same_record_max=3
+)
+NUMBERS = OperatorIdentity("numbers", "source", connector="Lines", details="/data/*.txt")
+FLOW = FlowIdentity("sums", (NUMBERS,))
+JOB = JobIdentity("driver 2", Lineage("new"), "graph", 2, 8, FLOW, "host 2", 22)
+OLD = EpochClaimed(
+    Epoch(3), Lineage("old"), "driver 1", "graph", 2, 8, CheckpointId(1), FLOW, Claimant("host 1", 11, "noon")
 )
 
 
@@ -52,22 +58,37 @@ def ours(epoch: int, lineage: str, first: int) -> EpochClaimed:
         lineage=Lineage(lineage),
         driver=JOB.driver,
         first_checkpoint_id=CheckpointId(first),
-        description=JOB.description,
+        claimant=Claimant(JOB.host, JOB.pid, "one o'clock"),
     )
 
 
 def test_an_empty_log_is_claimed_with_epoch_1_and_a_new_lineage() -> None:
-    assert claim((), JOB) == Claim(1, ours(1, "new", 1), None, ())
+    assert claim((), JOB, "one o'clock") == Claim(1, ours(1, "new", 1), None, ())
 
 
 def test_a_job_that_completed_nothing_starts_again_in_the_next_epoch_of_its_lineage() -> None:
-    assert claim(tail(OLD), JOB) == Claim(8, ours(4, "old", 2_001), None, ())
+    assert claim(tail(OLD), JOB, "one o'clock") == Claim(8, ours(4, "old", 2_001), None, (), OLD)
 
 
 def test_a_job_goes_on_from_its_newest_completed_checkpoint() -> None:
     """B1, B2: an id that was never completed is void; one that was is restored."""
-    found = claim(tail(completed(4), OLD, completed(5)), JOB)
-    assert found == Claim(10, ours(4, "old", 2_001), completed(5), (completed(4), completed(5)))
+    found = claim(tail(completed(4), OLD, completed(5)), JOB, "one o'clock")
+    assert found == Claim(10, ours(4, "old", 2_001), completed(5), (completed(4), completed(5)), OLD)
+
+
+def test_a_takeover_names_the_driver_before_and_why_the_ids_jump() -> None:
+    """B5."""
+    found = claim(tail(OLD, completed(20)), JOB)
+    assert isinstance(found, Claim)
+    assert takeover(found) == (
+        "takes over from epoch 3 (pid 11 on host 1, since noon UTC) at checkpoint 20; the next ones start at "
+        "2001, since no id is ever used twice and that driver may have used some that it did not complete"
+    )
+    found = claim(tail(OLD), JOB)
+    assert isinstance(found, Claim)
+    assert takeover(found).endswith("since noon UTC), which has completed no checkpoint")
+    found = claim((), JOB)
+    assert isinstance(found, Claim) and takeover(found) == ""
 
 
 @pytest.mark.parametrize("used", [1, 2, 998, 999, 1_000, 1_001, 1_999, 2_000, 2_001, 123_456])
@@ -107,6 +128,47 @@ def test_the_state_of_something_else_is_refused(
     found = claim(entries, JOB)
     assert isinstance(found, NotThisJob)
     assert reason in found.reason
+
+
+OTHER_INPUT = replace(OLD, flow=replace(FLOW, operators=(replace(NUMBERS, details="/elsewhere/*.txt"),)))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        tail(OTHER_INPUT, completed(5)),
+        tail(OTHER_INPUT, completed(5), JobFinished(Epoch(3), CheckpointId(5))),
+    ],
+)
+def test_a_source_that_reads_something_else_is_asked_for(entries: tuple[tuple[int, LogEntry], ...]) -> None:
+    """N2: the positions of the old input would go on in silence; a job that has finished would do nothing."""
+    found = claim(entries, JOB)
+    assert isinstance(found, NotThisJob)
+    both = "source 'numbers' is '/data/*.txt' in this flow, and was '/elsewhere/*.txt'"
+    assert found.reason.startswith(both) and "--accept-changes" in found.reason
+
+
+def test_a_source_that_reads_something_else_may_be_accepted_and_is_then_in_the_claim() -> None:
+    """N2."""
+    found = claim(tail(OTHER_INPUT, completed(5)), replace(JOB, accepts_changes=True))
+    assert isinstance(found, Claim)
+    assert found.restored == completed(5) and found.entry.flow == FLOW
+
+
+def test_a_source_may_read_something_else_as_long_as_nothing_was_completed() -> None:
+    assert isinstance(claim(tail(OTHER_INPUT), JOB), Claim)
+
+
+def test_another_flow_is_refused_even_if_changes_are_accepted() -> None:
+    """N2: it would fence the first, or find that all is done."""
+    other = replace(OLD, flow=replace(FLOW, name="products"))
+    for job in (JOB, replace(JOB, accepts_changes=True)):
+        found = claim(tail(other), job)
+        assert isinstance(found, NotThisJob)
+        assert found.reason == (
+            "it belongs to flow 'products', and this is flow 'sums'; it is claimed by pid 11 on host 1, "
+            "since noon UTC; choose another checkpoint_dir, or run the flow that it belongs to"
+        )
 
 
 def test_parallelism_may_change_as_long_as_nothing_was_completed() -> None:

@@ -58,6 +58,7 @@ class Collect(Sink):
     """See `collect`. Belongs to the process that made it."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self._is_temporary = directory is None
         if directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="crosscut-collect-"))
             weakref.finalize(self, _remove_own, str(self._directory), os.getpid())
@@ -83,6 +84,10 @@ class Collect(Sink):
         """Raise ConnectorError if the directory can't be written or is open to others."""
         self._check_private()
         check_directory(str(self._directory))
+
+    def describe(self) -> str:
+        """Return the directory, absolute; "" for a temporary one, which is another one each time."""
+        return "" if self._is_temporary else str(self._directory)
 
     def records(self) -> list[Any]:
         """Return the committed records: by task, then by checkpoint, then as written.

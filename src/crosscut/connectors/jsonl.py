@@ -57,6 +57,10 @@ class JsonLines(Sink):
         """Raise ConnectorError if `directory` can't be made, written or linked in."""
         check_directory(self.directory)
 
+    def describe(self) -> str:
+        """Return the directory, absolute."""
+        return self.directory
+
 
 def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
     """Return `records`, at least one, as JSON lines; `directory` is what errors call the sink by.

@@ -118,6 +118,10 @@ class Lines(Source):
             split_id=split.split_id,
         )
 
+    def describe(self) -> str:
+        """Return the pattern, absolute."""
+        return os.path.join(self.directory, self.pattern)
+
     def _files(self) -> Iterator[tuple[str, str, int]]:
         """Yield (name as matched, absolute path, size) of each file, sorted by name."""
         # A file may really be called "a[1].txt".

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import (
@@ -11,11 +13,15 @@ from crosscut.graph.specs import (
     KeyBySpec,
     OperatorNode,
     ReduceSpec,
+    SinkSpec,
+    SourceSpec,
     SumSpec,
 )
 from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
+_KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
+_WITH_STATE = (*_KEYED, SourceSpec, SinkSpec)
 
 
 def explained(graph: JobGraph) -> str:
@@ -23,11 +29,7 @@ def explained(graph: JobGraph) -> str:
 
     The same graph gives the same text in every process; the format is for people and may change.
     """
-    keyed = [
-        v.vertex_id
-        for v in graph.vertices
-        if isinstance(v.chain[0].spec, CountSpec | SumSpec | ReduceSpec | AggregateSpec)
-    ]
+    keyed = [v.vertex_id for v in graph.vertices if isinstance(v.chain[0].spec, _KEYED)]
     backward = [f"#{edge.index} {edge.source} -> {edge.target}" for edge in graph.edges if edge.back_edge]
     lines = [
         f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
@@ -47,7 +49,23 @@ def explained(graph: JobGraph) -> str:
         "",
         f"back edges: {', '.join(backward) or 'none'}",
     ]
+    if unnamed := _unnamed(graph):
+        lines += [
+            "",
+            f"without a name: {', '.join(unnamed)}",
+            "  They have state, and are called by a place that changes with the flow: use .named(...)",
+        ]
     return "\n".join(lines)
+
+
+def _unnamed(graph: JobGraph) -> list[str]:
+    """Return the operators that have state, positions or transactions, and no name of their own."""
+    nodes = [node for vertex in graph.vertices for node in vertex.chain]
+    return [
+        node.uid
+        for node in nodes
+        if isinstance(node.spec, _WITH_STATE) and re.fullmatch(rf"\d+-{kind_of(node.spec)}", node.uid)
+    ]
 
 
 def _operator(node: OperatorNode) -> str:
@@ -55,7 +73,7 @@ def _operator(node: OperatorNode) -> str:
     details = [] if node.uid.endswith(f"-{kind}") else [kind]
     if isinstance(node.spec, KeyBySpec) and node.spec.keys_only:
         details.append("keys only")
-    if isinstance(node.spec, CountSpec | SumSpec | ReduceSpec | AggregateSpec):
+    if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
     return f"{node.uid} ({', '.join(details)})" if details else node.uid
 

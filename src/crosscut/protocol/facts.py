@@ -89,6 +89,11 @@ class JobFacts:
         )
 
     @property
+    def takeover(self) -> str:
+        """Whom this driver has taken the job over from, for people; "" if from nobody."""
+        return self._log.takeover
+
+    @property
     def checkpoint_under_way(self) -> CheckpointId | None:
         """The oldest checkpoint that has been triggered and is not decided."""
         return self._checkpoints.under_way

@@ -126,7 +126,7 @@ class Coordinator(JobFacts):
     # Claiming an epoch.
 
     def _tail_read(self, event: on.LogTailRead) -> list[JobEffect]:
-        effects, decision = self._log.tail_read(event.entries)
+        effects, decision = self._log.tail_read(event.entries, self._now.wall_clock)
         match decision:
             case recovery.AlreadyFinished():
                 return [*effects, *self._end("finished")]
@@ -143,7 +143,8 @@ class Coordinator(JobFacts):
 
     def _claim_next(self) -> list[JobEffect]:
         self._go(Phase.CLAIMING)
-        return self._log.claim_next(Epoch(self.epoch + 1), self._checkpoints.next_id)
+        next_id, wall_clock = self._checkpoints.next_id, self._now.wall_clock
+        return self._log.claim_next(Epoch(self.epoch + 1), next_id, wall_clock)
 
     def _epoch_claimed(self, entry: EpochClaimed) -> list[JobEffect]:
         # Decision moment: from here on every older epoch is fenced.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.interfaces import JSON
+from crosscut.protocol.identity import Claimant, FlowIdentity
 
 # What a checkpoint is made of
 
@@ -95,9 +96,10 @@ class EpochClaimed:
     Attributes:
         driver: Unique token of the claiming driver process.
         fingerprint: Of the graph, so that a different graph is refused before any side effect.
+        flow: What the job is, so that another flow is refused, and can be told what is different.
+        claimant: Which process has claimed it, and when, for people.
         first_checkpoint_id: The epoch uses ids from here on, at most `CHECKPOINT_IDS_LEAD_MAX` above
             this or the newest completed one; so a new driver can step over all that were ever used.
-        description: Host and pid, for people.
     """
 
     epoch: Epoch
@@ -107,7 +109,8 @@ class EpochClaimed:
     parallelism: int
     max_parallelism: int
     first_checkpoint_id: CheckpointId
-    description: str = ""
+    flow: FlowIdentity = FlowIdentity("")
+    claimant: Claimant = Claimant()
 
 
 @dataclass(frozen=True, slots=True)

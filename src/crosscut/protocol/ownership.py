@@ -15,6 +15,7 @@ from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol import recovery
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer
+from crosscut.protocol.identity import Claimant, shown
 from crosscut.protocol.job_log import (
     RETRY_APPEND_MS,
     Durable,
@@ -37,10 +38,11 @@ class Stale:
 
 def fenced(epoch: Epoch, index: int, winner: LogEntry) -> FailureCause:
     """Return why the driver of `epoch` has to stop: entry `index` is somebody else's."""
+    who = f" ({shown(winner.claimant)})" if isinstance(winner, EpochClaimed) else ""
     return FailureCause(
         "Fenced",
-        f"another driver owns this job now (log entry {index}: {winner!r:.200}); this driver, of "
-        f"epoch {epoch}, has stopped and changed nothing since",
+        f"another driver{who} owns this job now, in epoch {winner.epoch}; this driver, of epoch {epoch}, "
+        f"found its entry {index} of the job log taken, has stopped and changed nothing since",
     )
 
 
@@ -74,6 +76,8 @@ class Ownership:
         self._is_waiting = False
         self._is_discovering = False
         self._has_claimed = False
+        self.takeover = ""
+        """Whom this driver takes the job over from, for people."""
         self.splits: tuple[SplitAssignment, ...] = ()
         """What there is to read, if the job starts from nothing."""
         self.dropped = dropped
@@ -116,12 +120,16 @@ class Ownership:
         return self.start()
 
     def tail_read(
-        self, entries: Sequence[tuple[int, LogEntry]]
+        self, entries: Sequence[tuple[int, LogEntry]], wall_clock: str
     ) -> tuple[list[JobEffect], recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | Stale]:
-        """Take the end of the log; claim the next epoch, unless there is nothing to claim."""
+        """Take the end of the log; claim the next epoch, unless there is nothing to claim.
+
+        Args:
+            wall_clock: For people who read the claim.
+        """
         if self._writer is not None or self._is_waiting:
             raise ProtocolError("the end of the log was read, unasked")
-        decision = recovery.claim(entries, self._identity)
+        decision = recovery.claim(entries, self._identity, wall_clock)
         read: list[JobEffect] = [CancelTimer(READING)]
         if not isinstance(decision, recovery.Claim):
             return read, decision
@@ -137,6 +145,7 @@ class Ownership:
             self._is_waiting = True
             return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
         self._claim = decision
+        self.takeover = recovery.takeover(decision)
         self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)
         if decision.restored is None:
             self._is_discovering = True
@@ -151,11 +160,14 @@ class Ownership:
         self.splits = assignments
         return [CancelTimer(DISCOVERING), *self.append(self._claim.entry)]
 
-    def claim_next(self, epoch: Epoch, first_checkpoint_id: CheckpointId) -> list[JobEffect]:
+    def claim_next(self, epoch: Epoch, first_checkpoint_id: CheckpointId, wall_clock: str) -> list[JobEffect]:
         """Claim `epoch`, for a failover."""
         if self._claim is None:
             return []
-        entry = replace(self._claim.entry, epoch=epoch, first_checkpoint_id=first_checkpoint_id)
+        claimant = Claimant(self._identity.host, self._identity.pid, wall_clock)
+        entry = replace(
+            self._claim.entry, epoch=epoch, first_checkpoint_id=first_checkpoint_id, claimant=claimant
+        )
         self._claim = replace(self._claim, entry=entry)
         return self.append(entry)
 

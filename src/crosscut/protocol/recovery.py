@@ -7,6 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.protocol.identity import (
+    AnotherJob,
+    ChangedDetails,
+    Claimant,
+    FlowIdentity,
+    Same,
+    compared,
+    shown,
+)
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
@@ -21,24 +30,37 @@ from crosscut.protocol.messages import (
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """What a driver that starts knows of its job before it has read anything."""
+    """What a driver that starts knows of its job before it has read anything.
+
+    Attributes:
+        accepts_changes: The user has been told that sources or sinks say something else of themselves
+            than before, and wants to go on.
+    """
 
     driver: str
     new_lineage: Lineage
     fingerprint: str
     parallelism: int
     max_parallelism: int
-    description: str
+    flow: FlowIdentity = FlowIdentity("")
+    host: str = ""
+    pid: int = 0
+    accepts_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Append `entry` at `index`; if that is durable, go on from `restored`."""
+    """Append `entry` at `index`; if that is durable, go on from `restored`.
+
+    Attributes:
+        before: The newest claim so far: whom this one takes the job over from.
+    """
 
     index: int
     entry: EpochClaimed
     restored: CheckpointCompleted | None
     retained: tuple[CheckpointCompleted, ...]
+    before: EpochClaimed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +77,14 @@ class NotThisJob:
     reason: str
 
 
-def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | AlreadyFinished | NotThisJob:
+def claim(
+    tail: Sequence[tuple[int, LogEntry]], job: JobIdentity, wall_clock: str = ""
+) -> Claim | AlreadyFinished | NotThisJob:
     """Decide what a starting driver does with the log it found.
 
     Args:
         tail: End of the log in order, with the newest epoch claim and the retained checkpoints.
+        wall_clock: For people who read the claim.
     """
     index = tail[-1][0] + 1 if tail else 1
     claims = [entry for _, entry in tail if isinstance(entry, EpochClaimed)]
@@ -71,20 +96,15 @@ def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | Alr
                 "the job log has entries but no epoch claim: it is damaged; restore the directory from "
                 "a backup, or choose another checkpoint_dir"
             )
-        return Claim(index, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1)), None, ())
+        return Claim(index, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1), wall_clock), None, ())
     newest = claims[-1]
-    if newest.fingerprint != job.fingerprint:
-        return NotThisJob(
-            f"it holds the state of a different graph: expected fingerprint {job.fingerprint[:12]}, "
-            f"found {newest.fingerprint[:12]} (claimed by {newest.description}, with "
-            f"max_parallelism={newest.max_parallelism}); choose another "
-            f"checkpoint_dir, or run the flow that it belongs to"
-        )
-    if newest.max_parallelism != job.max_parallelism:
+    if newest.flow.name == job.flow.name and newest.max_parallelism != job.max_parallelism:
         return NotThisJob(
             f"its state is in {newest.max_parallelism} key groups, but max_parallelism="
             f"{job.max_parallelism}; max_parallelism can't change once there is state"
         )
+    if reason := _another_job(newest, job, has_state=bool(completed)):
+        return NotThisJob(reason)
     if newest.parallelism != job.parallelism and completed:
         return NotThisJob(
             f"its checkpoints are of parallelism {newest.parallelism}, but parallelism="
@@ -96,11 +116,47 @@ def claim(tail: Sequence[tuple[int, LogEntry]], job: JobIdentity) -> Claim | Alr
     # An earlier driver may have used ids that never completed. It was bound to stay within the
     # lead, so ids are never reused, although nothing was written for each.
     first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
-    entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first)
-    return Claim(index, entry, completed[-1] if completed else None, completed)
+    entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock)
+    return Claim(index, entry, completed[-1] if completed else None, completed, newest)
 
 
-def _entry(job: JobIdentity, lineage: Lineage, epoch: Epoch, first: CheckpointId) -> EpochClaimed:
+def takeover(claim: Claim) -> str:
+    """Return whom the driver that makes `claim` takes the job over from, for people; "" if from nobody."""
+    if claim.before is None:
+        return ""
+    whom = f"epoch {claim.before.epoch} ({shown(claim.before.claimant)})"
+    if claim.restored is None:
+        return f"takes over from {whom}, which has completed no checkpoint"
+    return (
+        f"takes over from {whom} at checkpoint {claim.restored.checkpoint_id}; the next ones start at "
+        f"{claim.entry.first_checkpoint_id}, since no id is ever used twice and that driver may have used "
+        f"some that it did not complete"
+    )
+
+
+def _another_job(newest: EpochClaimed, job: JobIdentity, *, has_state: bool) -> str:
+    """Return why `job` can't go on from what `newest` has claimed, "" if it can."""
+    match compared(newest.flow, job.flow, is_same_structure=newest.fingerprint == job.fingerprint):
+        case AnotherJob(reason):
+            gap = "\n" if "\n" in reason else "; "
+            return (
+                f"{reason}{gap}it is claimed by {shown(newest.claimant)}; choose another checkpoint_dir, or "
+                f"run the flow that it belongs to"
+            )
+        case ChangedDetails(changes) if has_state and not job.accepts_changes:
+            return (
+                f"{'; '.join(changes)}. A job that is resumed goes on with the splits and positions that it "
+                f"has, and commits what it has staged: nothing is read anew, nothing is moved. If that is "
+                f"what you want, start it with accept_changes=True (--accept-changes); else choose another "
+                f"checkpoint_dir"
+            )
+        case ChangedDetails() | Same():
+            return ""
+
+
+def _entry(
+    job: JobIdentity, lineage: Lineage, epoch: Epoch, first: CheckpointId, wall_clock: str
+) -> EpochClaimed:
     return EpochClaimed(
         epoch=epoch,
         lineage=lineage,
@@ -109,7 +165,8 @@ def _entry(job: JobIdentity, lineage: Lineage, epoch: Epoch, first: CheckpointId
         parallelism=job.parallelism,
         max_parallelism=job.max_parallelism,
         first_checkpoint_id=first,
-        description=job.description,
+        flow=job.flow,
+        claimant=Claimant(job.host, job.pid, wall_clock),
     )
 
 

@@ -78,6 +78,7 @@ class JobStatus:
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
+        takeover: Whom this driver has taken the job over from, and where it goes on; "" at a first start.
     """
 
     name: str
@@ -103,6 +104,7 @@ class JobStatus:
     spilled_bytes: int = 0
     longest_freeze_us: int = 0
     silent_sources: tuple[SilentSource, ...] = ()
+    takeover: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -216,6 +218,7 @@ def build_status(
         termination=coordinator.termination.name.lower(),
         invariants=seen.invariants,
         silent_sources=seen.silences.status(seen.now_ns),
+        takeover=coordinator.takeover,
     )
 
 

@@ -73,14 +73,15 @@ class Job:
         self._host = checked_host(settings, context)
         self._is_encrypted = checked_encryption(settings, context, self._host)
         self._slots = checked_slots(settings, context)
-        check_checkpoint_dir(settings.checkpoint_dir)
+        self._checkpoint_dir = settings.store_of(flow.name)
+        check_checkpoint_dir(self._checkpoint_dir)
         check_python(context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
         self._packed = pack_graph(self._graph)
         self._invariants = flow.invariants
-        self._store = open_store(settings.checkpoint_dir)
+        self._store = open_store(self._checkpoint_dir)
         self._driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_status: JobStatus | None = None
@@ -99,6 +100,11 @@ class Job:
     def name(self) -> str:
         """Name of the flow."""
         return self._name
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Where the job keeps its checkpoints: a directory or a URL."""
+        return self._checkpoint_dir
 
     @property
     def status(self) -> str:
@@ -308,7 +314,7 @@ class Job:
                 coordinator_port=port,
                 bind_host=LOOPBACK if is_local(self._context) else None,
                 packed_graph=self._packed,
-                store_url=_absolute(settings.checkpoint_dir),
+                store_url=_absolute(self._checkpoint_dir),
                 rules=TaskRules(
                     batch_rows=settings.batch_rows,
                     commit_attempts=settings.commit_attempts,

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import Split
@@ -66,7 +67,10 @@ def job_rules(
             fingerprint=graph.fingerprint,
             parallelism=graph.parallelism,
             max_parallelism=graph.max_parallelism,
-            description=f"{graph.name}, pid {os.getpid()} on {socket.gethostname()}",
+            flow=identity_of(graph),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            accepts_changes=settings.accept_changes,
         ),
         tasks=tasks(lambda vertex: True),
         sources=tasks(lambda vertex: vertex.source is not None),

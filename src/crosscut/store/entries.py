@@ -19,7 +19,7 @@ from crosscut.codec import from_json, to_json
 from crosscut.errors import StoreError
 from crosscut.protocol.messages import LogEntry
 
-FORMAT = 1
+FORMAT = 2
 _FILE = re.compile(
     rb'\{"format":(\d{1,9}),"index":(\d{1,20}),"sha256":"([0-9a-f]{64})","entry":(\{.*\})\}\n', re.DOTALL
 )

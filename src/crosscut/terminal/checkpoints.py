@@ -8,8 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from crosscut.errors import StoreError
+from crosscut.graph.identity import identity_of
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import Lineage
 from crosscut.interfaces import JSON
+from crosscut.protocol.identity import shown
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
+from crosscut.protocol.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
 from crosscut.runtime.splits import splits_from_json
 from crosscut.runtime.status import checkpoint_status
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -51,6 +56,32 @@ def details(store: CheckpointStore, checkpoint_id: int | None) -> RenderableType
     return Group(_checkpoints(found), "", _snapshots(found[0]))
 
 
+def next_start(store: CheckpointStore, graph: JobGraph) -> str:
+    """Return what a start of `graph` would go on from.
+
+    Raises:
+        StoreError: It can't go on from what is there: the message says what is different.
+    """
+    ours = JobIdentity(
+        driver="",
+        new_lineage=Lineage(""),
+        fingerprint=graph.fingerprint,
+        parallelism=graph.parallelism,
+        max_parallelism=graph.max_parallelism,
+        flow=identity_of(graph),
+    )
+    match claim(store.tail(1), ours):
+        case NotThisJob(reason):
+            raise StoreError(f"can't use this checkpoint directory: {reason}")
+        case AlreadyFinished(entry):
+            return f"the job has finished, with checkpoint {entry.checkpoint_id}: there is nothing to do"
+        case Claim(restored=CheckpointCompleted() as restored):
+            return f"the job goes on from checkpoint {restored.checkpoint_id}"
+        case Claim(before=before):
+            why = "there is nothing in it" if before is None else "no checkpoint is complete yet"
+            return f"{why}: the job starts from the beginning"
+
+
 def _no_job() -> StoreError:
     return StoreError("no job in this directory; expected the checkpoint_dir of a job that was started")
 
@@ -67,7 +98,8 @@ def _summary(entries: list[LogEntry], newest: EpochClaimed) -> Text:
 def _epochs(claims: list[EpochClaimed]) -> Table:
     table = plain_table("epoch", "claimed by", "first checkpoint", numbers=(0, 2))
     for one in claims:
-        table.add_row(str(one.epoch), Text(one.description), str(one.first_checkpoint_id))
+        who = Text(f"{one.flow.name}, {shown(one.claimant)}")
+        table.add_row(str(one.epoch), who, str(one.first_checkpoint_id))
     return table
 
 

@@ -77,7 +77,7 @@ def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
     """Return what the coordinator of the `number`-th driver knows."""
     tasks = graph.tasks
     return JobRules(
-        identity=JobIdentity(f"driver {number}", LINEAGE, "graph", len(tasks), 8, "host"),
+        identity=JobIdentity(f"driver {number}", LINEAGE, "graph", len(tasks), 8),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[one] for one in graph.sources),
         sinks=frozenset(tasks[one] for one in graph.sinks),

@@ -23,6 +23,7 @@ IGNORED = frozenset(
         "_failures_seen",
         "_failures_in_a_row",
         "_claim_attempts",
+        "takeover",
         "failed_count",
         "_last_failure",
     }

@@ -307,7 +307,6 @@ class World:
                 graph.fingerprint,
                 graph.parallelism,
                 graph.max_parallelism,
-                f"host {driver}",
             ),
             tasks=tasks("all"),
             sources=tasks("source"),
