@@ -2,7 +2,7 @@
 
 The file is one JSON document that people and jq can read, with a fixed beginning:
 
-    {"format":1,"index":17,"sha256":"<64 hex digits>","entry":{"type":"EpochClaimed",...}}
+    {"format":2,"index":17,"sha256":"<64 hex digits>","entry":{"type":"EpochClaimed",...}}
 
 The digest covers format, index and entry, so that a torn file, a flipped bit and a file in the place
 of another are all told from the real one before anything is parsed.
