@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 from crosscut.errors import ConnectorError, UserCodeError
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.runtime import splits as splits_module
 from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.splits import (
     EMPTY_READS_MIN,
     SplitQueue,
+    check_shares,
     checked_splits,
     split_as_json,
     splits_from_json,
 )
+from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
 
 @dataclass
@@ -334,3 +338,22 @@ def test_an_aborted_checkpoint_is_never_acknowledged_and_a_closed_reader_hears_n
     assert source.heard == []
     queue.acknowledge(CheckpointId(1))
     assert source.heard == []
+
+
+def test_more_splits_than_fit_into_one_message_are_refused_with_number_and_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(splits_module, "SHARE_BYTES_MAX", 500)
+    share: list[JSON] = [split_as_json(Split(f"file-{index}", 0)) for index in range(30)]
+    of_both = [SplitAssignment(TaskId(VertexId(vertex), 1), share[:15]) for vertex in ("left", "right")]
+    for assignments in ([SplitAssignment(TaskId(VertexId("lines"), 1), share)], of_both):
+        with pytest.raises(ConnectorError) as caught:
+            check_shares(assignments)
+        text = str(caught.value)
+        assert text.startswith("worker 1 would get 30 splits") and "at most 500 bytes fit" in text
+        fitting = int(text.partition("which is about ")[2].split()[0])
+        check_shares([SplitAssignment(TaskId(VertexId("lines"), 0), share[:fitting])])
+
+
+def test_what_a_share_may_take_leaves_room_in_the_message() -> None:
+    assert CONTROL_LIMITS[FrameType.CONTROL] > splits_module.SHARE_BYTES_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -12,8 +13,13 @@ from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.operators.operator import shortened, user_code_error
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
 SPLITS_SHOWN_MAX = 3
+
+SHARE_BYTES_MAX = CONTROL_LIMITS[FrameType.CONTROL] * 3 // 4
+"""Splits of one worker. The rest is for positions that grow while they are read, and for keyed state."""
 
 EMPTY_READS_MIN = 100
 """Empty lists in a row after which a reader is said to give nothing; some give one now and then."""
@@ -177,6 +183,29 @@ def checked_splits(found: object, uid: str) -> list[Split]:
             f"tells the splits of a source apart; make each of them unique, and the same at every discovery"
         )
     return splits
+
+
+def check_shares(assignments: Iterable[SplitAssignment]) -> None:
+    """Refuse splits that would not fit into the message that deploys the tasks of their worker.
+
+    Raises:
+        ConnectorError: The message names the number and the limit.
+    """
+    counts: Counter[int] = Counter()
+    sizes_bytes: Counter[int] = Counter()
+    for one in assignments:
+        if isinstance(one.splits, list):
+            counts[one.task.index] += len(one.splits)
+            sizes_bytes[one.task.index] += len(json.dumps(one.splits, separators=(",", ":")))
+    for index, size_bytes in sizes_bytes.most_common(1):
+        if size_bytes > SHARE_BYTES_MAX:
+            fitting = counts[index] * SHARE_BYTES_MAX // size_bytes
+            raise ConnectorError(
+                f"worker {index} would get {counts[index]} splits, {size_bytes} bytes with what the sources "
+                f"say of them; at most {SHARE_BYTES_MAX} bytes fit into the message that deploys its tasks, "
+                f"which is about {fitting} such splits: return fewer and larger ones, say less of each "
+                f"(Split.detail), or raise parallelism"
+            )
 
 
 def split_as_json(split: Split) -> JSON:

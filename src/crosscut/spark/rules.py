@@ -16,7 +16,7 @@ from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.rules import JobRules
-from crosscut.runtime.splits import checked_splits, split_as_json
+from crosscut.runtime.splits import check_shares, checked_splits, split_as_json
 from crosscut.settings import Settings
 
 
@@ -24,7 +24,7 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     """Discover the splits of every source and deal them out, the heaviest first to the least loaded.
 
     Raises:
-        ConnectorError: A source has nothing to read, or what it has found is not usable.
+        ConnectorError: A source has nothing to read, what it has found is not usable, or is too much.
     """
     assignments = []
     for vertex in graph.vertices:
@@ -41,6 +41,7 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
         for index, share in enumerate(shares):
             task = TaskId(VertexId(vertex.vertex_id), index)
             assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
+    check_shares(assignments)
     return tuple(assignments)
 
 

@@ -90,9 +90,15 @@ def encode_frame(kind: FrameType, sequence: int, payload: bytes = b"") -> tuple[
     """
     limit = DEFAULT_LIMITS[kind]
     if len(payload) > limit:
+        is_control = kind is FrameType.CONTROL
+        advice = (
+            "fewer splits, or positions that say less"
+            if is_control
+            else "smaller records, or a lower batch_rows"
+        )
         raise WireError(
             f"{kind.name} frame of {len(payload)} bytes can't be sent: its limit is {limit} bytes; send "
-            f"less in one piece (smaller records, or a lower batch_rows)",
+            f"less in one piece ({advice})",
             size_bytes=len(payload),
             limit_bytes=limit,
         )
