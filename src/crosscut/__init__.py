@@ -15,9 +15,10 @@ job.wait()
 
 from __future__ import annotations
 
-from crosscut import errors, files
+from crosscut import errors, files, kafka
 from crosscut.connectors.collect import collect
 from crosscut.connectors.generate import generate
+from crosscut.connectors.secrets import environment
 from crosscut.cuts import Cut, no_deadlock
 from crosscut.errors import CrosscutError
 from crosscut.flow.flow import Flow
@@ -59,8 +60,10 @@ __all__ = [
     "Stream",
     "Wait",
     "collect",
+    "environment",
     "errors",
     "files",
     "generate",
+    "kafka",
     "no_deadlock",
 ]

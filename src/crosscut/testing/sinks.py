@@ -22,7 +22,7 @@ from typing import Any
 
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
 from crosscut.testing.sources import shipped
 
 _LINEAGE = Lineage("lineage-of-this-job")
@@ -62,9 +62,19 @@ def open_writer(
     handles: Sequence[JSON] = (),
 ) -> SinkWriter:
     """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
-    writer = shipped(sink).writer(SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid))
+    held = _held(sink, (lineage, task, sink_uid))
+    writer = shipped(sink).writer(SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held))
     writer.recover(permit(restore, epoch, lineage) if restore else None, handles)
     return writer
+
+
+def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:
+    """Return what snapshots hold of a logical task: it is there again for every writer of `sink`."""
+    # With the sink itself, or another one might come to have its id.
+    return _HELD.setdefault(id(sink), (sink, {}))[1].setdefault(task, HeldData())
+
+
+_HELD: dict[int, tuple[Sink, dict[tuple[str, TaskId, str], HeldData]]] = {}
 
 
 def permit(checkpoint_id: int, epoch: int = 1, lineage: str = _LINEAGE) -> CommitPermit:

@@ -1,0 +1,24 @@
+"""Libraries that only some connectors need: imported when used, and named when missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from crosscut.errors import ConnectorError
+
+
+def required(module: str, extra: str) -> Any:
+    """Return the imported `module`.
+
+    Raises:
+        ConnectorError: It is not installed; the message names the extra that has it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConnectorError(
+            f"{module.partition('.')[0]} is needed for this connector and can't be imported ({error}): "
+            "install "
+            f"it with pip install 'crosscut[{extra}]', on the workers too"
+        ) from error

@@ -1,0 +1,100 @@
+"""Making clients of librdkafka, and what their errors mean."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.secrets import revealed
+from crosscut.errors import ConnectorError
+
+TIMEOUT_S = 15.0
+"""For an answer of the brokers to one question, before it counts as a failure."""
+
+_log = logging.getLogger("crosscut.kafka")
+
+
+def library() -> Any:
+    """Return confluent_kafka.
+
+    Raises:
+        ConnectorError: It is not installed.
+    """
+    return required("confluent_kafka", "kafka")
+
+
+def configuration(servers: str, options: Mapping[str, object], **ours: object) -> dict[str, object]:
+    """Return what a client is made with; what the connector depends on can't be overridden.
+
+    Args:
+        ours: Options of the connector, with "_" for ".".
+    """
+    chosen = {name.replace("_", "."): value for name, value in ours.items()}
+    return {
+        **revealed(options),
+        **chosen,
+        "bootstrap.servers": servers,
+        # What the library would write to standard error; handed over where the client is polled.
+        "logger": _log,
+        # Called in the thread that uses the client; a lost broker is tried again by the library.
+        "error_cb": lambda error: _log.warning("Kafka at %s: %s", servers, error.str()),
+    }
+
+
+def checked_options(
+    options: Mapping[str, object] | None, ours: frozenset[str], what: str
+) -> dict[str, object]:
+    """Return `options` if they leave alone what the connector sets itself.
+
+    Raises:
+        ConnectorError: They don't, or are no options.
+    """
+    found = dict(options or {})
+    if not all(isinstance(name, str) for name in found):
+        raise ConnectorError(
+            f"options of {what}: expected names of librdkafka's settings, found {list(found)}"
+        )
+    if taken := sorted(ours & found.keys()):
+        raise ConnectorError(
+            f"options of {what} set {', '.join(taken)}, on which its guarantee rests: leave them out"
+        )
+    return found
+
+
+def checked_servers(servers: object) -> str:
+    """Return `servers` as librdkafka takes them: "host:port,host:port".
+
+    Raises:
+        ConnectorError: They are something else.
+    """
+    if isinstance(servers, str):
+        servers = [one.strip() for one in servers.split(",")]
+    if not isinstance(servers, list | tuple) or not all(isinstance(one, str) and one for one in servers):
+        raise ConnectorError(
+            f"servers={servers!r}: expected 'host:port', several of them with commas, or a list"
+        )
+    return ",".join(servers)
+
+
+def partitions_of(client: Any, servers: str, topic: str) -> list[int]:
+    """Return the partitions of `topic`.
+
+    Raises:
+        ConnectorError: There is no such topic, or no broker that answers.
+    """
+    try:
+        found = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+    except library().KafkaException as error:
+        raise ConnectorError(
+            f"no Kafka broker at {servers} has answered within {TIMEOUT_S:g} s ({error.args[0].str()}): is "
+            "it "
+            f"running, and does it advertise an address that can be reached from here?"
+        ) from error
+    if found.error is not None:
+        raise ConnectorError(
+            f"topic {topic!r} at {servers}: {found.error.str()}; create it, or check name and rights",
+            topic=topic,
+        )
+    return sorted(found.partitions)

@@ -1,0 +1,159 @@
+"""What a logical sink task has committed to Kafka: a record of its own in each of its transactions.
+
+Markers stand in a compacted topic, keyed by logical task, so they never expire. (A committed offset of a
+consumer group would be shorter to write; Kafka forgets those of silent groups.) They are read only
+after `init_transactions`: then no older writer can add to them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of
+from crosscut.connectors.kafka.records import Outgoing
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.interfaces import CommitPermit, SinkContext
+
+READ_TIMEOUT_S = 90.0
+"""For reading the markers: longer than a transaction of another task may hold them back."""
+
+PARTITIONS = 16
+_SETTINGS = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Everything of its task at or below `checkpoint_id` is committed; `epoch` wrote this."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+def committed_up_to(
+    marker: Marker | None, context: SinkContext, permit: CommitPermit | None, *, has_pending: bool, where: str
+) -> CheckpointId:
+    """Decide up to which checkpoint everything is committed, 0 for nothing at all.
+
+    Raises:
+        ConnectorError: It can't be known, or a newer epoch of this task is at work.
+    """
+    if marker is None:
+        if has_pending and permit is not None:
+            raise ConnectorError(
+                f"{where}: the marker that says what is committed is gone, and output up to checkpoint "
+                f"{permit.checkpoint_id} may be there already: restore the topic of the markers, or look "
+                "into "
+                f"the output and start a new job"
+            )
+        return CheckpointId(0)
+    if marker.epoch > context.epoch:
+        raise ConnectorError(
+            f"{where}: epoch {marker.epoch} has taken over from epoch {context.epoch}; this process is a "
+            "zombie"
+        )
+    return marker.checkpoint_id
+
+
+class Markers:
+    """The markers of one logical task.
+
+    Args:
+        task: Its name, unique in the cluster.
+    """
+
+    def __init__(self, servers: str, options: Mapping[str, object], topic: str, task: str) -> None:
+        self._servers = servers
+        self._options = options
+        self._topic = topic
+        self._key = task.encode()
+
+    def ensure_topic(self) -> None:
+        """Make the topic, if it is not there.
+
+        Raises:
+            ConnectorError: It is not there, and can't be made.
+        """
+        ck, admin = library(), required("confluent_kafka.admin", "kafka")
+        client = admin.AdminClient(configuration(self._servers, self._options))
+        if client.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic].error is None:
+            return
+        wanted = admin.NewTopic(self._topic, num_partitions=PARTITIONS, config=_SETTINGS)
+        try:
+            client.create_topics([wanted])[self._topic].result(TIMEOUT_S)
+        except ck.KafkaException as error:
+            if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise ConnectorError(
+                    f"the topic {self._topic!r} at {self._servers}, in which the sink notes what it has "
+                    f"committed, can't be made: {error.args[0].str()}; make it with cleanup.policy=compact"
+                ) from error
+
+    def message(self, marker: Marker) -> Outgoing:
+        """Return the message that says so."""
+        content = {"epoch": marker.epoch, "checkpoint": marker.checkpoint_id}
+        return self._topic, self._key, json.dumps(content).encode()
+
+    def partition(self, client: Any) -> int:
+        """Return where the markers of this task are."""
+        partitions = partitions_of(client, self._servers, self._topic)
+        return partitions[zlib.crc32(self._key) % len(partitions)]
+
+    def read(self) -> Marker | None:
+        """Return the newest marker that is committed, None if there is none.
+
+        Raises:
+            ConnectorError: It can't be read to the end, or is not one of ours.
+        """
+        ck = library()
+        ours = {"enable_auto_commit": False, "enable_partition_eof": True, "group_id": "crosscut"}
+        reader = ck.Consumer(
+            configuration(self._servers, self._options, isolation_level="read_committed", **ours)
+        )
+        try:
+            place = ck.TopicPartition(self._topic, self.partition(reader))
+            place.offset, end = self._bounds(place)
+            reader.assign([place])
+            at, data = place.offset, b""
+            deadline_s = time.monotonic() + READ_TIMEOUT_S
+            while at < end:
+                if time.monotonic() > deadline_s:
+                    raise ConnectorError(
+                        f"the markers in topic {self._topic!r} at {self._servers} could not be read from "
+                        f"{at} "
+                        f"to {end} within {READ_TIMEOUT_S:g} s: does a transaction stay open there?"
+                    )
+                for message in reader.consume(1_000, timeout=0.05):
+                    at = max(at, message.offset() + (message.error() is None))
+                    if message.error() is None and message.key() == self._key:
+                        data = message.value()
+            return self._decoded(data) if data else None
+        finally:
+            reader.close()
+
+    def _bounds(self, place: Any) -> tuple[int, int]:
+        """Return the first and the last offset, transactions that are open among them."""
+        ours = {"enable_auto_commit": False, "group_id": "crosscut"}
+        client = library().Consumer(
+            configuration(self._servers, self._options, isolation_level="read_uncommitted", **ours)
+        )
+        try:
+            low, high = client.get_watermark_offsets(place, timeout=TIMEOUT_S)
+        finally:
+            client.close()
+        return low, high
+
+    def _decoded(self, data: bytes) -> Marker:
+        try:
+            content = json.loads(data)
+            return Marker(Epoch(content["epoch"]), CheckpointId(content["checkpoint"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConnectorError(
+                f"{data!r:.200} in topic {self._topic!r} at {self._servers} is no marker of a sink; does "
+                f"somebody else write there?"
+            ) from error

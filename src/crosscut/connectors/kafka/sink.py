@@ -1,0 +1,346 @@
+"""Topics as a sink: exactly once by held records and one short transaction a checkpoint, or at least once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.kafka.client import (
+    checked_options,
+    checked_servers,
+    configuration,
+    library,
+    partitions_of,
+)
+from crosscut.connectors.kafka.marker import Marker, Markers, committed_up_to
+from crosscut.connectors.kafka.records import Encoding, Outgoing, checked, encoder, packed, unpacked
+from crosscut.connectors.secrets import shown
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+
+COMMIT_TIMEOUT_S = 60.0
+"""For one transaction, from its first message to its commit."""
+
+LARGEST_BYTES = 1_000_000
+"""Of a message, as brokers and librdkafka have it by default, less what goes around it."""
+
+PARTITIONER = "murmur2_random"
+"""As Java's producers: a key goes to the partition where theirs is."""
+
+_OURS = frozenset(
+    {"bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks"}
+)
+
+_log = logging.getLogger("crosscut.kafka")
+
+
+def sink(
+    servers: str | Sequence[str],
+    topic: str,
+    *,
+    key: Callable[[Any], Any] | None = None,
+    value: Callable[[Any], Any] | None = None,
+    encode_key: Encoding | Callable[[Any], bytes | None] = "text",
+    encode_value: Encoding | Callable[[Any], bytes | None] = "json",
+    guarantee: Literal["exactly once", "at least once"] = "exactly once",
+    marker_topic: str = "crosscut-markers",
+    options: Mapping[str, object] | None = None,
+) -> Sink:
+    """Return a sink that writes records to a topic.
+
+    With "exactly once", a consumer with `isolation.level=read_committed` sees each record once, in order
+    for each key, after the checkpoint that it belongs to. Until then records are held in the snapshot,
+    in memory too; the commit is one short transaction, so none is ever open for long, and no
+    `transaction.timeout.ms` can lose anything. With "at least once" a record is sent at once, by an
+    idempotent producer, and may come again after a failure.
+
+    Args:
+        servers: "host:port", several with commas, or a list.
+        topic: Its name; it must exist.
+        key: Takes a record, returns its key; messages of one key stay in order. Default: no key.
+        value: Takes a record, returns the value. Default: the record.
+        encode_key: "text", "json", "bytes", or a function that returns bytes or None.
+        encode_value: Likewise.
+        guarantee: See above.
+        marker_topic: Where each transaction notes which checkpoint it was for, in a record of its own. Made,
+            compacted, if it is not there; several jobs may share it.
+        options: More settings of librdkafka, as for security or compression. `crosscut.environment("NAME")`
+            as a value keeps a secret out of the program.
+
+    Raises:
+        ConnectorError: An argument is not as described. Later: no broker answers, the topic is not
+            there, a record can't be encoded or is too large.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> out = cc.kafka.sink("localhost:9092", "counts", key=lambda pair: pair[0])
+    """
+    if not isinstance(topic, str) or not topic:
+        raise ConnectorError(f"topic={topic!r}: expected the name of a topic")
+    if guarantee not in ("exactly once", "at least once"):
+        raise ConnectorError(f"guarantee={guarantee!r}: expected 'exactly once' or 'at least once'")
+    for name, function in (("key", key), ("value", value)):
+        if function is not None and not callable(function):
+            raise ConnectorError(f"{name}={function!r}: expected a function that takes a record, or None")
+    encoder(encode_key, "encode_key")
+    encoder(encode_value, "encode_value")
+    found = checked_options(options, _OURS, "the Kafka sink")
+    is_exact = guarantee == "exactly once"
+    return KafkaSink(
+        checked_servers(servers), topic, key, value, encode_key, encode_value, is_exact, marker_topic, found
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class KafkaSink(Sink):
+    """See `sink`."""
+
+    servers: str
+    topic: str
+    key: Callable[[Any], Any] | None
+    value: Callable[[Any], Any] | None
+    encode_key: Encoding | Callable[[Any], bytes | None]
+    encode_value: Encoding | Callable[[Any], bytes | None]
+    is_exact: bool
+    marker_topic: str
+    options: dict[str, object]
+
+    def __repr__(self) -> str:
+        return f"crosscut.kafka.sink({self.servers!r}, {self.topic!r}, options={shown(self.options)})"
+
+    def describe(self) -> str:
+        """Say which topic this is, not where: brokers move."""
+        return f"topic {self.topic}, markers in {self.marker_topic}"
+
+    def check(self) -> None:
+        """Raise ConnectorError if no broker answers or the topic is not there."""
+        client = library().Producer(configuration(self.servers, self.options))
+        partitions_of(client, self.servers, self.topic)
+        required("msgspec", "kafka")
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        return TransactionalWriter(self, context) if self.is_exact else EagerWriter(self)
+
+    def messages(self, records: Sequence[Any]) -> list[Outgoing]:
+        """Return `records` as messages.
+
+        Raises:
+            ConnectorError: One can't be encoded or is too large; names it.
+        """
+        topic, to_key, to_value = self.topic, self.key, self.value
+        encode_key = encoder(self.encode_key, "encode_key")
+        encode_value = encoder(self.encode_value, "encode_value")
+        found = self.options.get("message.max.bytes", LARGEST_BYTES)
+        largest_bytes = found if isinstance(found, int) else LARGEST_BYTES
+        messages: list[Outgoing] = []
+        for record in records:
+            key = None if to_key is None else encode_key(to_key(record))
+            value = encode_value(record if to_value is None else to_value(record))
+            messages.append(checked((topic, key, value), record, largest_bytes))
+        return messages
+
+
+def send(producer: Any, messages: Sequence[Outgoing]) -> None:
+    """Hand messages to the producer, waiting while its queue is full."""
+    for topic, key, value in messages:
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    producer.poll(0)
+
+
+class TransactionalWriter(SinkWriter):
+    """Holds records in the snapshot; commits in one transaction, with the marker in it."""
+
+    def __init__(self, sink: KafkaSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        task = context.task
+        # Stable over epochs: the producer of a new epoch fences that of an older one by it.
+        self._name = f"crosscut-{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{sink.topic}"
+        self._where = f"topic {sink.topic!r} at {sink.servers}, sink {context.sink_uid!r}, task {task}"
+        self._open: list[Outgoing] = []
+        self._producer: Any = None
+        self._markers = Markers(sink.servers, sink.options, sink.marker_topic, self._name)
+        self._marker_partition = 0
+        self._committed = CheckpointId(0)
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        pending = self._transactions(handles)
+        restored = permit.checkpoint_id if permit is not None else CheckpointId(0)
+        found = self._connect(permit, has_pending=bool(pending))
+        if found > restored:
+            raise ConnectorError(
+                f"{self._where}: output of checkpoint {found} is committed, and the job goes on from "
+                "checkpoint "
+                f"{restored}: its log has lost entries, or this is a copy of its checkpoint directory; "
+                "nothing "
+                f"was written"
+            )
+        self._commit([one for one in pending if one[0] > found], restored)
+
+    def write(self, records: list[Any]) -> None:
+        self._open += self._sink.messages(records)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if not self._open:
+            return None
+        messages, self._open = self._open, []
+        return checkpoint_id, messages
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, messages = transaction
+        self._context.held.keep(checkpoint_id, packed(messages))
+        return {"checkpoint": checkpoint_id, "topic": self._sink.topic, "messages": len(messages)}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        pending = self._transactions(handles)
+        if self._producer is None:
+            self._committed = self._connect(permit, has_pending=bool(pending))
+        left = [one for one in pending if one[0] > self._committed]
+        if left:
+            self._commit(left, left[-1][0])
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def _transactions(self, handles: Sequence[JSON]) -> list[tuple[CheckpointId, int]]:
+        found = []
+        for handle in handles:
+            match handle:
+                case {"checkpoint": int(n), "topic": str(topic), "messages": int(count)} if (
+                    topic == self._sink.topic
+                ):
+                    found.append((CheckpointId(n), count))
+                case _:
+                    raise ConnectorError(
+                        f"{self._where}: {handle!r:.200} is no transaction of this sink; was its topic "
+                        "changed?"
+                    )
+        return found
+
+    def _connect(self, permit: CommitPermit | None, *, has_pending: bool) -> CheckpointId:
+        """Take the producer over from whoever had it, and read what is committed."""
+        sink = self._sink
+        try:
+            self._markers.ensure_topic()
+            self._producer = library().Producer(
+                configuration(
+                    sink.servers,
+                    sink.options,
+                    transactional_id=self._name,
+                    enable_idempotence=True,
+                    transaction_timeout_ms=int(COMMIT_TIMEOUT_S * 1_000),
+                    partitioner=sink.options.get("partitioner", PARTITIONER),
+                )
+            )
+            self._producer.init_transactions(COMMIT_TIMEOUT_S)
+            self._marker_partition = self._markers.partition(self._producer)
+            marker = self._markers.read()
+        except library().KafkaException as error:
+            self._disconnect()
+            raise self._failed("the transactions could not be taken over", error) from error
+        try:
+            return committed_up_to(marker, self._context, permit, has_pending=has_pending, where=self._where)
+        except ConnectorError:
+            self._disconnect()
+            raise
+
+    def _commit(self, transactions: Sequence[tuple[CheckpointId, int]], up_to: CheckpointId) -> None:
+        """Commit, in one transaction, what is held, and the marker that says so."""
+        producer, context = self._producer, self._context
+        if producer is None:
+            raise ConnectorError(f"{self._where}: not connected")
+        try:
+            producer.begin_transaction()
+            for checkpoint_id, count in transactions:
+                messages = unpacked(context.held.data(checkpoint_id))
+                if len(messages) != count:
+                    raise ConnectorError(
+                        f"{self._where}: {len(messages)} messages are held for checkpoint {checkpoint_id}, "
+                        f"expected {count}"
+                    )
+                send(producer, messages)
+            topic, key, value = self._markers.message(Marker(context.epoch, up_to))
+            producer.produce(topic, value, key, self._marker_partition)
+            producer.commit_transaction(COMMIT_TIMEOUT_S)
+        except library().KafkaException as error:
+            # Committed or not: only the marker tells, and only to a producer that has fenced this one.
+            self._disconnect()
+            raise self._failed(
+                f"the commit up to checkpoint {up_to} has failed or is unknown", error
+            ) from error
+        except BaseException:
+            self._disconnect()
+            raise
+        self._committed = up_to
+
+    def _disconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+
+    def _failed(self, what: str, error: Any) -> ConnectorError:
+        return ConnectorError(f"{self._where}: {what}: {error.args[0].str()}")
+
+
+class EagerWriter(SinkWriter):
+    """Sends at once; a checkpoint is prepared when everything before its barrier has been acknowledged."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._producer: Any = None
+        self._failure: str | None = None
+        self._is_dirty = False
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        sink = self._sink
+        partitioner = sink.options.get("partitioner", PARTITIONER)
+        ours = configuration(sink.servers, sink.options, enable_idempotence=True, partitioner=partitioner)
+        self._producer = library().Producer({**ours, "on_delivery": self._delivered})
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error.str()
+
+    def write(self, records: list[Any]) -> None:
+        self._raise_failure()
+        self._is_dirty = True
+        send(self._producer, self._sink.messages(records))
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        self._is_dirty, was_dirty = False, self._is_dirty
+        return checkpoint_id if was_dirty else None
+
+    def prepare(self, transaction: Any) -> JSON:
+        left = self._producer.flush(COMMIT_TIMEOUT_S)
+        self._raise_failure()
+        if left:
+            raise ConnectorError(
+                f"topic {self._sink.topic!r} at {self._sink.servers}: {left} messages were not "
+                "acknowledged within "
+                f"{COMMIT_TIMEOUT_S:g} s"
+            )
+        return {"checkpoint": transaction, "sent": True}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        """Nothing is left to be done: it has been visible since it was sent."""
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise ConnectorError(
+                f"topic {self._sink.topic!r} at {self._sink.servers}: messages were not delivered: "
+                f"{self._failure}"
+            )

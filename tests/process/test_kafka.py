@@ -1,0 +1,371 @@
+"""Kafka with a real broker: what is committed is read once, in order, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from jobs import Armed, until
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.ids import CheckpointId
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+from crosscut.testing.sources import check_source, read_source
+
+pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
+pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
+
+from crosscut.testing.kafka import KafkaBroker
+
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as one:
+        yield one
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.name)):x}-in"
+    broker.create_topic(name, 3)
+    return name
+
+
+@pytest.fixture
+def out(broker: KafkaBroker, topic: str) -> str:
+    broker.create_topic(f"{topic}-out", 2)
+    return f"{topic}-out"
+
+
+def numbers(broker: KafkaBroker, topic: str, first: int, count: int) -> None:
+    broker.produce(topic, [(b"k%d" % (i % 17), b"%d" % i) for i in range(first, first + count)])
+
+
+def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
+    return [tuple(orjson.loads(one.value())) for one in broker.consume(topic)]
+
+
+def counting(broker: KafkaBroker, topic: str, out: str, **source: Any) -> cc.Flow:
+    """Count by key; each update goes out, so that the committed topic tells of every loss and repeat."""
+    flow = cc.Flow("counting")
+    (
+        flow.source(cc.kafka.source(broker.servers, topic, decode="message", **source))
+        .named("in")
+        .key_by(lambda message: message.key.decode())
+        .count()
+        .named("counts")
+        .sink(cc.kafka.sink(broker.servers, out, key=lambda pair: pair[0]))
+        .named("out")
+    )
+    return flow
+
+
+def stop(job: Any) -> None:
+    """Stop with a last checkpoint, which takes a job that is not in the middle of a restart."""
+    until(lambda: job.status == "running", "the job to run", DEADLINE_S)
+    assert job.stop()
+
+
+def check_prefix(broker: KafkaBroker, out: str) -> int:
+    """Every key counts 1, 2, 3, ... in order: nothing lost, twice, early or overtaken; return how many."""
+    seen: dict[str, int] = defaultdict(int)
+    pairs = read_pairs(broker, out)
+    for key, count in pairs:
+        assert count == seen[key] + 1, f"key {key}: {count} after {seen[key]}"
+        seen[key] = count
+    return len(pairs)
+
+
+# The random lives make some hundred writers, each of which has a producer to take over: minutes.
+CHECKS = [check for check in SINK_CHECKS if check.__name__ != "check_random_lives"]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_sink_conforms(check: Callable[[SinkTarget], None], broker: KafkaBroker) -> None:
+    """F1, F2, F4, F6, F8, C1, I1, I2, I3, on a real broker."""
+    name = f"{check.__name__}-{random.SystemRandom().randrange(2**32)}"
+    broker.create_topic(name, 1)
+
+    def visible() -> list[Any]:
+        return [orjson.loads(one.value()) for one in broker.consume(name)]
+
+    check(SinkTarget(cc.kafka.sink(broker.servers, name), visible))
+
+
+def test_a_source_conforms_and_reads_what_is_committed_only(broker: KafkaBroker, topic: str) -> None:
+    numbers(broker, topic, 0, 300)
+    writer = open_writer(cc.kafka.sink(broker.servers, topic), 1)
+    handle = stage(writer, [1_000, 1_001], 1)
+    bounded = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
+    assert sorted(read_source(bounded)) == list(range(300))
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert sorted(read_source(bounded)) == [*range(300), 1_000, 1_001]
+    check_source(bounded)
+    message = read_source(cc.kafka.source(broker.servers, topic, stop="latest", decode="message"))[0]
+    assert (message.topic, message.offset, message.key) == (topic, 0, b"k%d" % (int(message.value) % 17))
+    assert message.timestamp_ms > 0
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("commit.before:kill:2:0", "commit.after:kill:3:1"),
+        ("snapshot.stored:kill:2:1", "commit.told:kill:2:0"),
+    ],
+)
+def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
+    broker: KafkaBroker, topic: str, out: str, started: Any, arm: Any, tmp_path: Path, rules: tuple[str, ...]
+) -> None:
+    """B2, B3, F1, F2, I1, I2, I3, I5."""
+    armed: Armed = arm(*rules)
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
+    )
+    job = started.flow(counting(broker, topic, out), settings)
+    sent = 0
+
+    def feed() -> bool:
+        nonlocal sent
+        numbers(broker, topic, sent, 500)
+        sent += 500
+        check_prefix(broker, out)
+        return bool(armed.all_fired())
+
+    until(feed, "every kill to have happened", DEADLINE_S)
+    until(lambda: check_prefix(broker, out) == sent, f"{sent} updates", DEADLINE_S)
+    assert job.progress()["restarts"] >= 1
+    stop(job)
+    assert check_prefix(broker, out) == sent
+    eager = Counter(one.key() for one in broker.consume(topic))
+    assert dict(read_pairs(broker, out)) == {key.decode(): count for key, count in eager.items()}
+
+
+def test_a_broker_that_dies_and_comes_back_costs_time_only(tmp_path: Path, started: Any, topic: str) -> None:
+    """F1: its death leaves commits without a known outcome."""
+    with KafkaBroker(tmp_path / "kafka") as own:
+        own.create_topic(topic, 2)
+        own.create_topic("out", 2)
+        settings = cc.Settings(
+            parallelism=2,
+            checkpoint_dir=str(tmp_path / "checkpoints"),
+            checkpoint_interval="100ms",
+            restart=cc.Restart(failures=100),
+        )
+        numbers(own, topic, 0, 2_000)
+        job = started.flow(counting(own, topic, "out"), settings)
+        until(lambda: check_prefix(own, "out") > 0, "the first output", DEADLINE_S)
+        own.kill()
+        own.start()
+        numbers(own, topic, 2_000, 2_000)
+        until(lambda: check_prefix(own, "out") == 4_000, "all of the output", DEADLINE_S)
+        stop(job)
+        assert check_prefix(own, "out") == 4_000
+
+
+def test_a_zombie_that_wakes_up_commits_nothing(broker: KafkaBroker, out: str) -> None:
+    """C1, I7: at the resource, by the producer's own fence and by the epoch in the marker."""
+    sink = cc.kafka.sink(broker.servers, out)
+    zombie = open_writer(sink, 1)
+    first = stage(zombie, [1], 1)
+    successor = open_writer(sink, 2, restore=1, handles=[first])
+    second = stage(zombie, [2], 2)
+    for expected in ("fenced", "zombie"):
+        with pytest.raises(ConnectorError, match=expected):
+            zombie.commit(permit(2), [second])
+    with pytest.raises(ConnectorError, match="newer instance"):
+        successor.commit(permit(2, 2), [stage(successor, [3], 2)])
+    successor.commit(permit(2, 2), [{"checkpoint": 2, "topic": out, "messages": 1}])
+    assert sorted(orjson.loads(one.value()) for one in broker.consume(out)) == [1, 3]
+
+
+def test_a_log_that_has_lost_entries_is_seen_before_anything_is_written(
+    broker: KafkaBroker, out: str
+) -> None:
+    """N1: the topic knows of a newer checkpoint than the job."""
+    sink = cc.kafka.sink(broker.servers, out)
+    writer = open_writer(sink, 1)
+    for n in (1, 2):
+        writer.commit(permit(n), [stage(writer, [n], n)])
+    with pytest.raises(ConnectorError, match="its log has lost entries"):
+        open_writer(sink, 2, restore=1, handles=[])
+    assert len(broker.consume(out)) == 2
+
+
+def test_a_marker_that_is_gone_is_never_guessed_at(broker: KafkaBroker, out: str) -> None:
+    """F3, I12: somebody has deleted them while output may be committed already."""
+    sink = cc.kafka.sink(broker.servers, out)
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [1], 1)
+    writer.close()
+    sink = cc.kafka.sink(broker.servers, out, marker_topic=f"{out}-other-markers")
+    with pytest.raises(ConnectorError, match="the marker that says what is committed is gone"):
+        open_writer(sink, 2, restore=1, handles=[handle])
+    assert broker.consume(out) == []
+
+
+def test_offsets_that_are_gone_are_named_with_the_range_that_is_lost(broker: KafkaBroker, topic: str) -> None:
+    """I12: retention was faster than the job."""
+    from confluent_kafka import TopicPartition
+
+    numbers(broker, topic, 0, 100)
+    source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
+    split = max(source.splits(1), key=lambda one: one.weight)
+    assert isinstance(split.detail, dict)
+    partition = split.detail["partition"]
+    admin = broker.admin()
+    for answer in admin.delete_records([TopicPartition(topic, partition, 5)]).values():
+        answer.result(30)
+    reader = source.reader(split, 2)
+    with pytest.raises(ConnectorError, match="messages 2 to 4 are gone before they were read"):
+        until(lambda: isinstance(reader.read(10), list), "a record", DEADLINE_S)
+    reader.close()
+    endless = cc.kafka.source(broker.servers, topic, decode="json")
+    reader = endless.reader(next(one for one in endless.splits(1) if one.split_id == split.split_id), 10_000)
+    with pytest.raises(ConnectorError, match="was made anew or has lost messages"):
+        until(lambda: isinstance(reader.read(10), list), "a record", DEADLINE_S)
+    reader.close()
+
+
+def test_what_can_not_be_decoded_fails_is_skipped_or_replaced(broker: KafkaBroker, topic: str) -> None:
+    """K1."""
+    broker.produce(topic, [(b"k", b"1"), (b"k", b"{oops"), (b"k", b"3")])
+
+    def read(malformed: Any) -> list[Any]:
+        source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json", malformed=malformed)
+        check_source(source)
+        return read_source(source)
+
+    assert read("skip") == [1, 3]
+    assert read(lambda message, error: (message.offset, type(error).__name__)) == [
+        1,
+        (1, "JSONDecodeError"),
+        3,
+    ]
+    source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
+    with pytest.raises(ConnectorError, match=f"message 1 of partition . of topic '{topic}' can't be decoded"):
+        read_source(source)
+
+
+def test_where_a_job_begins(broker: KafkaBroker, topic: str) -> None:
+    numbers(broker, topic, 0, 50)
+
+    def remaining(**arguments: Any) -> int:
+        return len(read_source(cc.kafka.source(broker.servers, topic, stop="latest", **arguments)))
+
+    assert (remaining(), remaining(start="latest")) == (50, 0)
+    grouped = cc.kafka.source(broker.servers, topic, start="committed", group=f"{topic}-g", stop="latest")
+    assert len(read_source(grouped)) == 50
+    for split in grouped.splits(1):
+        reader = grouped.reader(split, split.start)
+        reader.acknowledge(split.detail["stop"])  # type: ignore[index,call-overload]
+        reader.close()
+    until(lambda: read_source(grouped) == [], "the offsets to be committed", DEADLINE_S)
+
+
+def test_a_job_commits_the_offsets_of_its_group_for_monitoring(
+    broker: KafkaBroker, topic: str, out: str, started: Any, tmp_path: Path
+) -> None:
+    numbers(broker, topic, 0, 200)
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
+    )
+    job = started.flow(counting(broker, topic, out, group=f"{topic}-lag"), settings)
+    left = cc.kafka.source(broker.servers, topic, start="committed", group=f"{topic}-lag", stop="latest")
+    until(lambda: read_source(left) == [], "the group to have no lag", DEADLINE_S)
+    job.stop()
+
+
+def test_at_least_once_is_sent_before_its_checkpoint(broker: KafkaBroker, out: str) -> None:
+    writer = open_writer(cc.kafka.sink(broker.servers, out, guarantee="at least once"), 1)
+    writer.write([1, 2])
+    transaction = writer.rotate(CheckpointId(1))
+    writer.prepare(transaction)
+    assert len(broker.consume(out)) == 2
+    assert writer.rotate(CheckpointId(2)) is None
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda at: cc.kafka.source(at, "absent").splits(1), "topic 'absent'"),
+        (lambda at: cc.kafka.sink(at, "absent").check(), "topic 'absent'"),
+        (lambda at: cc.kafka.sink(at, "x", options={"acks": "0"}), "on which its guarantee rests"),
+        (lambda at: cc.kafka.source(at, []), "expected the name of a topic"),
+        (lambda at: cc.kafka.source(at, "x", start="now"), "start='now'"),
+        (lambda at: cc.kafka.source(at, "x", decode="xml"), "decode='xml'"),
+    ],
+)
+def test_bad_arguments_say_what_to_do(broker: KafkaBroker, make: Callable[[str], Any], message: str) -> None:
+    with pytest.raises(CrosscutError, match=message):
+        make(broker.servers)
+
+
+def test_a_record_that_is_too_large_or_no_bytes_is_named(broker: KafkaBroker, out: str) -> None:
+    writer = open_writer(cc.kafka.sink(broker.servers, out), 1)
+    with pytest.raises(ConnectorError, match="make it smaller"):
+        writer.write(["x" * 2_000_000])
+    plain = open_writer(cc.kafka.sink(broker.servers, out, encode_value="bytes"), 2)
+    with pytest.raises(ConnectorError, match="Kafka takes bytes"):
+        plain.write([1])
+    for one in (writer, plain):
+        one.close()
+
+
+def test_secrets_are_never_shown(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S12."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
+    options = {"sasl.password": cc.environment("KAFKA_PASSWORD"), "ssl.key.password": "hunter3"}
+    for one in (
+        cc.kafka.source(broker.servers, "t", options=options),
+        cc.kafka.sink(broker.servers, "t", options=options),
+    ):
+        assert "hunter" not in repr(one)
+        assert "$KAFKA_PASSWORD" in repr(one)
+
+
+def test_a_worker_killed_at_random_moments_loses_and_repeats_nothing(
+    broker: KafkaBroker, topic: str, out: str, started: Any, tmp_path: Path
+) -> None:
+    """I1, I2, I3, I5, with routing that is not deterministic: each attempt deals the records out anew."""
+    flow = cc.Flow("random-routes")
+    (
+        flow.source(cc.kafka.source(broker.servers, topic, decode="json"))
+        .key_by(lambda number: random.SystemRandom().randrange(50))
+        .aggregate(lambda: 0, lambda _, number: number)
+        .sink(cc.kafka.sink(broker.servers, out))
+    )
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
+    )
+    job = started.flow(flow, settings)
+    sent = killed = 0
+    choices = random.Random(7)
+
+    def feed() -> bool:
+        nonlocal sent, killed
+        numbers(broker, topic, sent, 400)
+        sent += 400
+        found = Counter(number for _, number in read_pairs(broker, out))
+        assert not [number for number, times in found.items() if times > 1]
+        pids = started.watch(job)
+        if len(pids) == 2 and found and job.status == "running":
+            os.kill(choices.choice(pids), signal.SIGKILL)
+            killed += 1
+        return killed >= 4
+
+    until(feed, "four kills", DEADLINE_S)
+    until(lambda: len(read_pairs(broker, out)) == sent, f"{sent} records", DEADLINE_S)
+    stop(job)
+    assert sorted(number for _, number in read_pairs(broker, out)) == list(range(sent))
