@@ -1,8 +1,9 @@
-"""The local Spark that Crosscut starts: lost workers are replaced, quietly; errors still show."""
+"""The local Spark that Crosscut starts: lost workers are replaced, quietly; errors show; there is room."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
+import crosscut as cc
+from crosscut.spark.checks import held_slots
+from crosscut.spark.holding import holders
 from crosscut.spark.session import is_local, slots, spark_context
 
 marks = sys.argv[1]
@@ -36,8 +40,18 @@ print(json.dumps({
 }))
 context.stop()
 again, made = spark_context(64, "again")
-print(json.dumps({"made": made, "slots": slots(again)}))
-again.stop()
+print(json.dumps({"made": made, "has_room": slots(again) >= 128, "default": again.defaultParallelism}))
+
+holding = held_slots("first", 64, again)
+same, made = spark_context(slots(again) + 1, "too large")
+try:
+    held_slots("too large", slots(again) - 63, same)
+except cc.CrosscutError as error:
+    print(json.dumps({"made": made, "error": str(error)}))
+holding.release()
+larger, made = spark_context(slots(again) + 1, "larger")
+print(json.dumps({"made": made, "stopped": again._jsc is None, "holders": len(holders(larger))}))
+larger.stop()
 """
 
 
@@ -47,7 +61,7 @@ def test_lost_workers_are_replaced_quietly_and_errors_are_shown_once(tmp_path: P
     )
 
     assert ran.returncode == 0, ran.stderr
-    first, second = (json.loads(line) for line in ran.stdout.splitlines())
+    first, again, refused, larger = (json.loads(line) for line in ran.stdout.splitlines())
     expected: dict[str, Any] = {
         "made": True,
         "made_again": False,
@@ -58,7 +72,11 @@ def test_lost_workers_are_replaced_quietly_and_errors_are_shown_once(tmp_path: P
     assert first.items() >= expected.items()
     assert first["slots"] >= 3
     assert first["ui"].startswith("http://127.0.0.1:")
-    assert second == {"made": True, "slots": 65}
+    assert again == {"made": True, "has_room": True, "default": os.cpu_count()}
+    assert not refused["made"], "it is in use"
+    assert "of which job 'first' holds 64" in refused["error"]
+    assert "a SparkSession of your own, with master 'local[" in refused["error"]
+    assert larger == {"made": True, "stopped": True, "holders": 0}
     assert ran.stderr.count("LookupError: a module is missing") == 1
     assert "Python worker exited" not in ran.stderr
     assert "\tat " not in ran.stderr, "no Java stack traces"

@@ -488,6 +488,23 @@ def test_spark_ending_the_workers_is_a_failure_and_they_are_submitted_again() ->
     assert talk.register() == deploy(2, 1, 2)
 
 
+def test_the_end_of_spark_itself_ends_the_job_with_its_reason() -> None:
+    """N4: nobody could run workers any more."""
+    why = "Spark's JVM is gone (given up after a failure that no restart can mend)"
+    failed = EndJob("failed", FailureCause("WorkersError", why, is_final=True))
+    for lose in (lambda talk: None, lambda talk: talk.hear(LinkClosed(LINKS[1], "reset"))):
+        talk = Talk()
+        talk.running()
+        lose(talk)
+        assert talk.hear(WorkersEnded("Spark's JVM is gone", is_final=True))[-1] == failed
+    talk = Talk()
+    talk.running()
+    talk.hear(StopRequested())
+    stopped = talk.hear(WorkersEnded("Spark's JVM is gone", is_final=True))[-1]
+    assert isinstance(stopped, EndJob)
+    assert (stopped.outcome, stopped.cause is not None) == ("stopped", True)
+
+
 def test_workers_that_outlive_their_spark_job_keep_no_place() -> None:
     """C5, SPARK-18761: their successors would be turned away and use up Spark's attempts."""
     talk = Talk()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crosscut.errors import SettingsError
+from crosscut.spark.holding import lack
 from crosscut.spark.session import configured_slots, spark_context
 
 
@@ -40,3 +41,33 @@ def test_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SPARK_REMOTE", "sc://one:15002")
     with pytest.raises(SettingsError, match="Spark Connect"):
         spark_context(1, "refused")
+
+
+NEEDED = "each worker needs one for as long as the job runs"
+
+
+@pytest.mark.parametrize(
+    ("count", "others", "expected"),
+    [
+        (2, [], ""),
+        (2, [("a", 2)], ""),
+        (5, [], f"parallelism=5, but Spark has 4 task slots in all; {NEEDED}: lower parallelism"),
+        (5, [("a", 2)], f"parallelism=5, but Spark has 4 task slots in all; {NEEDED}: lower parallelism"),
+        (
+            3,
+            [("a", 2)],
+            f"parallelism=3, but Spark has 4 task slots in all, of which job 'a' holds 2; {NEEDED}: wait for "
+            f"that job or stop it, lower parallelism",
+        ),
+        (
+            1,
+            [("a", 2), ("b", 2)],
+            f"parallelism=1, but Spark has 4 task slots in all, of which job 'a' holds 2 and job 'b' holds "
+            f"2; {NEEDED}: wait for one of them or stop it, lower parallelism",
+        ),
+    ],
+)
+def test_slots_that_are_not_there_are_told_from_those_that_other_jobs_hold(
+    count: int, others: list[tuple[str, int]], expected: str
+) -> None:
+    assert lack(count, 4, others) == expected

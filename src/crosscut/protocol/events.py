@@ -181,9 +181,14 @@ class LinkClosed:
 
 @dataclass(frozen=True, slots=True)
 class WorkersEnded:
-    """The Spark job that ran the workers is over."""
+    """The Spark job that ran the workers is over.
+
+    Attributes:
+        is_final: So is Spark: it will never run others.
+    """
 
     reason: str
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ class Coordinator(JobFacts):
                 return self._timer_fired(timer)
             case on.LinkClosed(link, reason):
                 return self._link_lost(link, self._roster.why_closed(link, reason))
-            case on.WorkersEnded(reason):
-                return self._workers_ended(reason)
+            case on.WorkersEnded():
+                return self._workers_ended(event)
             case on.LogTailRead():
                 return self._tail_read(event)
             case on.SplitsDiscovered(assignments):
@@ -263,12 +263,16 @@ class Coordinator(JobFacts):
             return self._failed(FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}"))
         return self._deploy_if_gathered()
 
-    def _workers_ended(self, reason: str) -> list[JobEffect]:
+    def _workers_ended(self, event: on.WorkersEnded) -> list[JobEffect]:
         # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
         # place from the attempts of the next one.
         effects: list[JobEffect] = [do.CloseLink(place.link) for place in self._roster.dismiss_all()]
         self._is_submitted = False
-        return [*effects, *self._failed(FailureCause("SparkJobEnded", f"Spark ended the workers: {reason}"))]
+        if event.is_final:
+            cause = FailureCause("WorkersError", event.reason, is_final=True)
+        else:
+            cause = FailureCause("SparkJobEnded", f"Spark ended the workers: {event.reason}")
+        return [*effects, *self._failed(cause)]
 
     def _deploy_if_gathered(self) -> list[JobEffect]:
         if self.phase is not Phase.GATHERING or not self._roster.is_full:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-import sys
 import warnings
 
 from pyspark import SparkContext
 
 from crosscut.errors import SettingsError
 from crosscut.settings import Settings
-from crosscut.spark.session import LOOPBACK, encrypts_traffic, is_local, slots
+from crosscut.spark.holding import Holding, hold, holders
+from crosscut.spark.session import LOOPBACK, encrypts_traffic, has_session, is_local, is_own, slots
 
 
 def check_checkpoint_dir(url: str) -> None:
@@ -24,34 +22,41 @@ def check_checkpoint_dir(url: str) -> None:
         )
 
 
-def checked_slots(settings: Settings, context: SparkContext) -> int | None:
-    """Return how many workers Spark can run at once, where that is known: enough for the job."""
-    found = slots(context)
-    if found is not None and found < settings.parallelism:
-        raise SettingsError(
-            f"parallelism={settings.parallelism}, but Spark has {found} task slots in all "
-            f"({context.master}): each worker needs one for as long as the job runs; lower parallelism, or "
-            f"give Spark more cores (local mode: master 'local[{settings.parallelism},1000000]')"
+def held_slots(job: str, parallelism: int, context: SparkContext) -> Holding:
+    """Take the slots for a job's workers.
+
+    Raises:
+        SettingsError: Spark has not so many, or other jobs of this process hold them.
+    """
+    total = slots(context)
+    needed = parallelism + sum(one.count for one in holders(context))
+    if not is_own(context):
+        advice = f"or give Spark more cores (local mode: master 'local[{needed},1000000]')"
+    elif has_session(context):
+        advice = (
+            "or stop the SparkSession, which is on a Spark made for an earlier flow: a larger one is made"
         )
+    else:
+        advice = f"or bring a SparkSession of your own, with master 'local[{needed},1000000]'"
+    return hold(context, job, parallelism, total, advice)
+
+
+def warn_of_single_attempts(context: SparkContext) -> None:
+    """Say so if Spark gives up on all workers when it has lost one: its default in local mode."""
     master = context.master or ""
     if is_local(context) and not master.startswith("local-cluster") and "," not in master:
-        raise SettingsError(
-            f"Spark's master is {master!r}, which allows a task one attempt only: a lost worker "
-            f"could not be replaced. Use 'local[{max(found or 0, settings.parallelism)},1000000]', or let "
-            f"flow.start make the session"
+        warnings.warn(
+            f"Spark's master is {master!r}, which allows a Spark task one attempt: if a worker is lost, "
+            f"Spark ends all of them and the job submits them again, which takes seconds and counts as two "
+            f"failures; with master '{_with_attempts(master)}' Spark would replace the lost one",
+            RuntimeWarning,
+            stacklevel=5,
         )
-    return found
 
 
-def check_python(context: SparkContext) -> None:
-    """Refuse a local Spark that would run workers with the Python of another environment."""
-    found = shutil.which(context.pythonExec) or context.pythonExec
-    # Not resolved: in a virtual environment this is a link to an interpreter without its packages.
-    if is_local(context) and os.path.dirname(found) != os.path.dirname(sys.executable):
-        raise SettingsError(
-            f"Spark would run workers with {context.pythonExec!r}, expected this program's {sys.executable}: "
-            f"set PYSPARK_PYTHON to it before the SparkSession is made, or let flow.start make the session"
-        )
+def _with_attempts(master: str) -> str:
+    cores = master.removeprefix("local").strip("[]") or "1"
+    return f"local[{cores},1000000]"
 
 
 def checked_host(settings: Settings, context: SparkContext) -> str:

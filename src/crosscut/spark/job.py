@@ -39,15 +39,17 @@ from crosscut.runtime.invariants import InvariantChecker
 from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.runtime.worker import WorkerPlan
 from crosscut.settings import Settings
+from crosscut.spark import session
 from crosscut.spark.checks import (
     check_checkpoint_dir,
-    check_python,
     checked_encryption,
     checked_host,
-    checked_slots,
+    held_slots,
+    warn_of_single_attempts,
 )
+from crosscut.spark.holding import Holding
 from crosscut.spark.rules import assignments, job_rules
-from crosscut.spark.session import LOOPBACK, is_local, spark_context
+from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -65,17 +67,18 @@ _EXCEPTIONS: dict[str, type[CrosscutError]] = {
 class Job:
     """A flow that was started. All methods may be called from any thread."""
 
-    def __init__(self, flow: Flow, settings: Settings, context: SparkContext) -> None:
+    def __init__(self, flow: Flow, settings: Settings, context: SparkContext, holding: Holding) -> None:
         self._name = flow.name
         self._settings = settings
         self._context = context
         self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
+        warn_of_single_attempts(context)
         self._host = checked_host(settings, context)
         self._is_encrypted = checked_encryption(settings, context, self._host)
-        self._slots = checked_slots(settings, context)
+        self._holding = holding
+        self._slots = session.slots(context)
         self._checkpoint_dir = settings.store_of(flow.name)
         check_checkpoint_dir(self._checkpoint_dir)
-        check_python(context)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
@@ -268,6 +271,9 @@ class Job:
             if self._end is None:
                 self._end = EndJob("failed", FailureCause(type(error).__name__, str(error)))
         finally:
+            if self._last_status is None and self._driver is not None:
+                self._last_status = self._driver.status()
+            self._holding.release()
             self._claimed.set()
             self._ended.set()
 
@@ -399,10 +405,18 @@ def _plain_interrupts() -> Iterator[None]:
 
 def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     """Start `flow`; see `Flow.start`."""
-    context = _context_of(spark) if spark is not None else None
-    if context is None:
-        context, _ = spark_context(settings.parallelism, f"crosscut: {flow.name}")
-    return Job(flow, settings, context).begin()
+    with session.starting:
+        if spark is not None:
+            context = _context_of(spark)
+            session.check_is_there(context)
+        else:
+            context, _ = session.spark_context(settings.parallelism, f"crosscut: {flow.name}")
+        holding = held_slots(flow.name, settings.parallelism, context)
+    try:
+        return Job(flow, settings, context, holding).begin()
+    except BaseException:
+        holding.release()
+        raise
 
 
 def _context_of(spark: Any) -> SparkContext:

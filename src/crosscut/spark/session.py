@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -10,11 +11,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
+from weakref import WeakSet
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from crosscut.errors import SettingsError
+from crosscut.errors import SettingsError, WorkersError
+from crosscut.spark import gateway
+from crosscut.spark.holding import holders
 from crosscut.spark.java import find_java
 
 LOOPBACK = "127.0.0.1"
@@ -26,14 +31,23 @@ Spark's own default in local mode is one attempt."""
 _LOCAL_MASTER = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
 _LOCAL_CLUSTER_MASTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]")
 
-_starting = threading.Lock()
+SLOTS_MIN = 16
+SLOTS_FOR_EACH = 4
+"""Of a Spark that is made here: so many flows of the size of the first one have room in it."""
+
+starting = threading.RLock()
+"""Held by whoever looks for a SparkContext until its slots are taken."""
+
+_own: WeakSet[SparkContext] = WeakSet()
+_LOG = logging.getLogger("crosscut")
 
 
 def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
     """Return the SparkContext to run on, and whether it was made here and is the caller's to stop.
 
     A SparkContext that is active is used as it is. Under `spark-submit` one is made as the command
-    line says. Otherwise a local one is made, on loopback, that replaces lost workers without end.
+    line says. Otherwise a local one is made, on loopback, that replaces lost workers without end. One
+    that was made here before, and is too small, gives way to a larger one when nobody uses it.
 
     Crosscut needs no more of Spark than this: a SparkSession would add about 2 s to
     the start (docs/decisions/0001-dependencies.md).
@@ -44,19 +58,26 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
 
     Raises:
         SettingsError: There is no Java, or the program uses Spark Connect, which can't run RDD jobs.
+        WorkersError: Spark does not start, or the program's own, on a cluster, is gone.
     """
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         raise SettingsError(
             "this program uses Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set), which "
             "can't run workers; start it without, or submit it to the cluster with spark-submit"
         )
-    with _starting:
+    with starting:
         active = SparkContext._active_spark_context
-        if active is not None:
+        if active is not None and gateway.is_gone(active):
+            _forget_lost(active)
+        elif active is not None and _is_outgrown(active, parallelism):
+            active.stop()
+        elif active is not None:
             return active, False
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return SparkContext(), True
-        return _local_context(parallelism, name), True
+        context = _local_context(parallelism, name)
+        _own.add(context)
+        return context, True
 
 
 def spark_session(parallelism: int, name: str) -> tuple[SparkSession, bool]:
@@ -67,7 +88,51 @@ def spark_session(parallelism: int, name: str) -> tuple[SparkSession, bool]:
 
 def is_local(context: SparkContext) -> bool:
     """Tell whether all of Spark's processes are on this machine."""
-    return context.getConf().get("spark.master", "").startswith("local")
+    return (context.master or "").startswith("local")
+
+
+def is_own(context: SparkContext) -> bool:
+    """Tell whether `context` was made by `spark_context`."""
+    return context in _own
+
+
+def has_session(context: SparkContext) -> bool:
+    """Tell whether the program has a SparkSession on `context`."""
+    session = SparkSession._instantiatedSession
+    return session is not None and session._sc is context
+
+
+def check_is_there(context: SparkContext) -> None:
+    """Refuse a SparkContext that can run nothing any more.
+
+    Raises:
+        WorkersError: It has been stopped, or its JVM is gone.
+    """
+    if context._jsc is None:
+        raise WorkersError("the SparkContext has been stopped: make a new one")
+    if gateway.is_gone(context):
+        if context is SparkContext._active_spark_context:
+            # Nobody else would, and so no other could be made in this process.
+            gateway.forget()
+        raise WorkersError(f"{gateway.GONE}; make a new SparkSession")
+
+
+def _forget_lost(context: SparkContext) -> None:
+    gateway.forget()
+    if not is_local(context):
+        raise WorkersError(
+            f"{gateway.GONE}: it was the program's, on {context.master}; make a new SparkSession, or start "
+            f"the flow again to have it run on a local Spark"
+        )
+    _LOG.warning("%s: a new one is started", gateway.GONE)
+
+
+def _is_outgrown(context: SparkContext, parallelism: int) -> bool:
+    """Tell whether a Spark that was made here is too small, and in nobody's use."""
+    if not is_own(context) or has_session(context) or holders(context):
+        return False
+    found = slots(context)
+    return found is not None and found < parallelism
 
 
 def encrypts_traffic(conf: Callable[[str], str | None]) -> bool:
@@ -138,11 +203,12 @@ def _configured_cores(
 
 
 def _local_context(parallelism: int, name: str) -> SparkContext:
-    # Slots are threads, not processors. The job holds `parallelism` of them for its whole life, so
-    # there must be at least one more for whatever else the program does with this Spark.
-    slot_count = max(parallelism + 1, os.cpu_count() or 1)
+    # Slots are threads, not processors, and cost nothing while nobody uses them: there are some for
+    # other flows, and for whatever else the program does with this Spark.
+    slot_count = max(SLOTS_MIN, SLOTS_FOR_EACH * parallelism, os.cpu_count() or 1)
     conf = SparkConf()
     conf.setMaster(f"local[{slot_count},{_TASK_FAILURES}]").setAppName(name)
+    conf.set("spark.default.parallelism", str(os.cpu_count() or 1))
     conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     conf.set("spark.port.maxRetries", "100")
     conf.set("spark.ui.showConsoleProgress", "false")
@@ -156,22 +222,29 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
             "spark.driver.defaultJavaOptions",
             f'-XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile={log_settings.as_uri()}"',
         )
-        if SparkContext._gateway is not None:
-            # The JVM of an earlier, stopped SparkContext is still there and is used again.
-            with _interrupts_kept(), _environment(PYSPARK_PYTHON=sys.executable):
-                return SparkContext(conf=conf)
-        with (
-            _interrupts_kept(),
-            find_java().launch_home() as java_home,
-            _environment(
-                JAVA_HOME=str(java_home),
-                PYSPARK_PYTHON=sys.executable,
-                PYSPARK_DRIVER_PYTHON=sys.executable,
+        with _interrupts_kept(), gateway.environment_of(PYSPARK_PYTHON=sys.executable):
+            # The JVM of an earlier, stopped SparkContext may still be there; it is used again.
+            made = SparkContext._gateway or _launched(conf)
+            try:
+                return SparkContext(conf=conf, gateway=made)
+            except BaseException:
+                # Ctrl-C, say: there may be half a SparkContext in that JVM, which allows no second one.
+                SparkContext._gateway = made
+                gateway.forget()
+                raise
+
+
+def _launched(conf: SparkConf) -> JavaGateway:
+    with find_java().launch_home() as java_home:
+        return gateway.launch(
+            conf,
+            {
+                "JAVA_HOME": str(java_home),
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
                 # Without it Spark's UI listens on every address of the machine.
-                SPARK_LOCAL_IP=LOOPBACK,
-            ),
-        ):
-            return SparkContext(conf=conf)
+                "SPARK_LOCAL_IP": LOOPBACK,
+            },
+        )
 
 
 @contextmanager
@@ -187,18 +260,3 @@ def _interrupts_kept() -> Iterator[None]:
         # Like SparkContext: only the main thread may, and only there it did.
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set environment variables for the block only: Spark reads these once, when it starts."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -6,6 +6,7 @@ mode the whole stage would die with it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import RDD, InheritableThread, SparkContext, TaskContext
+from pyspark import RDD, SparkContext, TaskContext
 from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer
 from pyspark.util import local_connect_and_auth
 
@@ -21,6 +22,8 @@ from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.runtime.worker import WorkerPlan, run_worker
+from crosscut.spark import gateway
+from crosscut.spark.session import is_local
 
 GRAPH_BYTES_MAX = 256 * 1024
 """Of a graph that travels with the plan, once for each worker: Spark complains of tasks above 1,000 KiB."""
@@ -62,10 +65,8 @@ class SparkWorkers:
         """Have Spark run the workers, in a thread of its own."""
         if self._plan is None:
             raise InternalError("workers submitted before their plan was made")
-        if self._context._jsc is None:
-            raise WorkersError(f"Spark can't run the workers: {STOPPED}")
-        self._thread = InheritableThread(target=self._run, args=(self._plan,), daemon=True)
-        self._thread.name = f"crosscut-spark-{self._group}"
+        name = f"crosscut-spark-{self._group}"
+        self._thread = threading.Thread(target=self._run, args=(self._plan,), name=name, daemon=True)
         self._thread.start()
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
@@ -75,7 +76,7 @@ class SparkWorkers:
     def _kill(self, attempt: AttemptId) -> None:
         try:
             self._context._jsc.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
-        except Py4JError:
+        except (Py4JError, OSError):
             # Best effort by contract: the attempt is gone, or Spark is. Epochs keep it harmless.
             return
 
@@ -88,19 +89,32 @@ class SparkWorkers:
         if thread.is_alive():
             try:
                 self._context.cancelJobGroup(self._group)
-            except Py4JError:
+            except (Py4JError, OSError):
                 # Spark is gone already, and the workers with it.
                 return
             thread.join(timeout_s)
 
     def _run(self, plan: WorkerPlan) -> None:
-        reason = "every worker returned"
+        ended = WorkersEnded("every worker returned")
         try:
-            with self._graph_apart(plan) as (rest, graph_of):
-                self._collect(rest, graph_of)
+            if not (lost := self._lost()):
+                with self._graph_apart(plan) as (rest, graph_of):
+                    self._collect(rest, graph_of)
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
-            reason = _shortened(str(error))
-        self._post(WorkersEnded(reason))
+            ended = WorkersEnded(_shortened(str(error)))
+            lost = self._lost()
+        self._post(WorkersEnded(lost, is_final=True) if lost else ended)
+
+    def _lost(self) -> str:
+        """Return why this Spark can run nothing any more, or ""."""
+        if self._context._jsc is None:
+            return f"{STOPPED}; a new start goes on from the newest checkpoint"
+        if gateway.is_gone(self._context):
+            return (
+                f"{gateway.GONE}: it was killed, or has crashed or run out of memory (it may have said so on "
+                f"standard error); a new start makes a new one and goes on from the newest checkpoint"
+            )
+        return ""
 
     @contextmanager
     def _graph_apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[WorkerPlan], bytes]]]:
@@ -128,7 +142,11 @@ class SparkWorkers:
             return ()
 
         self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
-        _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work).collect()
+        workers = _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work)
+        with _python_of_this_program(self._context):
+            # Here the RDD is made in the JVM, and takes note of the interpreter.
+            _ = workers._jrdd
+        workers.collect()
 
 
 def _one_for_each(context: SparkContext, plan: WorkerPlan, count: int) -> RDD[WorkerPlan]:
@@ -150,6 +168,28 @@ def _one_for_each(context: SparkContext, plan: WorkerPlan, count: int) -> RDD[Wo
         serializer.dump_stream([plan] * count, stream)
         stream.close()
     return RDD(server.getResult(), context, serializer)
+
+
+_choosing_python = threading.Lock()
+
+
+@contextmanager
+def _python_of_this_program(context: SparkContext) -> Iterator[None]:
+    """Have a local Spark run our workers with this very interpreter.
+
+    PySpark's default is the `python3` of the PATH, which is rarely that of a virtual environment or a
+    notebook. What the program itself has Spark run is none of our business.
+    """
+    if not is_local(context):
+        yield
+        return
+    with _choosing_python:
+        before = context.pythonExec
+        context.pythonExec = sys.executable
+        try:
+            yield
+        finally:
+            context.pythonExec = before
 
 
 def _shortened(text: str) -> str:
