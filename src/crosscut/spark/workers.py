@@ -74,8 +74,10 @@ class SparkWorkers:
         threading.Thread(target=self._kill, args=(attempt,), daemon=True).start()
 
     def _kill(self, attempt: AttemptId) -> None:
+        spark = self._context._jsc
         try:
-            self._context._jsc.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
+            if spark is not None:
+                spark.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
         except (Py4JError, OSError):
             # Best effort by contract: the attempt is gone, or Spark is. Epochs keep it harmless.
             return
@@ -86,7 +88,7 @@ class SparkWorkers:
         if thread is None:
             return
         thread.join(timeout_s)
-        if thread.is_alive():
+        if thread.is_alive() and self._context._jsc is not None:
             try:
                 self._context.cancelJobGroup(self._group)
             except (Py4JError, OSError):
