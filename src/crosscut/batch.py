@@ -31,3 +31,21 @@ class Batch:
         if self.keys is self.records:
             return Batch(head, head), Batch(rest, rest)
         return Batch(head, self.keys[:rows]), Batch(rest, self.keys[rows:])
+
+    def drop(self, rows: int) -> Batch:
+        """Take the last `rows` records, at least one, out of the lists themselves, and return them."""
+        rest = self.records[-rows:]
+        del self.records[-rows:]
+        if self.keys is None:
+            return Batch(rest)
+        if self.keys is self.records:
+            return Batch(rest, rest)
+        rest_keys = self.keys[-rows:]
+        del self.keys[-rows:]
+        return Batch(rest, rest_keys)
+
+    def extend(self, more: Batch) -> None:
+        """Add the records of `more`, which came from the same place, at the end."""
+        self.records += more.records
+        if self.keys is not None and self.keys is not self.records and more.keys is not None:
+            self.keys += more.keys

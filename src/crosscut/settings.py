@@ -81,8 +81,8 @@ class Settings:
         restart: What happens after a failure.
         max_parallelism: Number of key groups; fixed for the life of the job's state.
         retain: Completed checkpoints that are kept.
-        heartbeat_timeout: Silence after which a worker counts as lost, and the longest that one call
-            of a user's function may take.
+        heartbeat_timeout: Silence after which a worker counts as lost. One call of a user's function may take
+            seven tenths of it.
         start_timeout: How long Spark may take to give the job its workers; as long again they may take to
             restore their tasks, and the sources to say what there is to read.
         commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.

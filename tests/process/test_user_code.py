@@ -208,6 +208,36 @@ def test_what_always_hangs_ends_the_job_with_the_reason(
         assert f"in {harm.__name__}" in text
 
 
+@dataclass(frozen=True)
+class SlowAt:
+    """A service that answers slowly at the beginning, and again in the middle of a batch much later."""
+
+    seconds: float
+
+    def __call__(self, one: Record) -> Record:
+        if one[1] < 160 or 20_300 <= one[1] < 20_460:
+            threading.Event().wait(self.seconds)
+        return one
+
+
+def test_a_function_that_is_slow_from_the_start_and_becomes_slow_again_costs_time_and_nothing_else(
+    tmp_path: Path, started: Any
+) -> None:
+    """K3: each batch takes longer than a call may, each call less, and checkpoints go on."""
+    numbered = NumberedJob(
+        tmp_path,
+        count=21_000,
+        rate=None,
+        hook=SlowAt(0.03),
+        settings={"heartbeat_timeout": "2s", "restart": cc.Restart(failures=0)},
+    )
+    job = started(numbered)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.progress()["restarts"] == 0
+    assert len(job.checkpoints()) > 2
+    numbered.check_output_is_exact()
+
+
 def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) -> None:
     """L1: flat_map takes everything that the function yields, so it never gives the loop back."""
     flow = cc.Flow("endless")

@@ -30,6 +30,7 @@ from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import CancelStore, CompleteState, Item, StoreFrozen, Task
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
+from crosscut.testing.simulator.courses import DrawnCourse
 
 WIDTH = 2
 WORKERS = range(WIDTH)
@@ -164,7 +165,7 @@ class World:
         )
         operator = build(self.key_by, None, None)
         assert operator is not None
-        self.tasks[task_id] = Task(
+        task = self.tasks[task_id] = Task(
             task_id=task_id,
             epoch=Epoch(self.epoch),
             protocol=AlignedBarriers(()),
@@ -175,6 +176,7 @@ class World:
             splits=SplitQueue(source, unread),
             ended=snapshot.ended,
         )
+        task.follow(DrawnCourse(self.dice.randrange))
 
     def add_fold(self, task_id: TaskId) -> None:
         snapshot = self.completed.get(task_id, Snapshot())
@@ -196,7 +198,7 @@ class World:
         output = build_output(
             "forward", (after,), batch_rows=3, router=KeyRouter(1, 1), key_by_uid="", task_index=0
         )
-        self.tasks[task_id] = Task(
+        task = self.tasks[task_id] = Task(
             task_id=task_id,
             epoch=Epoch(self.epoch),
             protocol=AlignedBarriers(inputs),
@@ -208,6 +210,7 @@ class World:
             parts=PartChain(self.completed_id, snapshot.parts),
             ended=snapshot.ended,
         )
+        task.follow(DrawnCourse(self.dice.randrange))
 
     # What can happen next.
 

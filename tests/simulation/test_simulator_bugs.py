@@ -22,6 +22,7 @@ from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import DeployTasks, HaltTasks, LogEntry, Part
 from crosscut.runtime import channel_log, deployment
 from crosscut.runtime.items import Barrier, LoggedBatch
+from crosscut.runtime.chain import Chain
 from crosscut.runtime.task import PrepareTransaction, Task
 from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
@@ -258,20 +259,28 @@ def first_key_of_a_split_batch_taken_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def end_told_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
     def start_ending(self: Task) -> None:
-        self._ending = self._end_of_operators()
+        self._ending = self._chain.end()
 
     patch.setattr(Task, "_start_ending", start_ending)
 
 
 def record_behind_a_full_buffer_lost(patch: pytest.MonkeyPatch) -> None:
-    plain = Task._process
+    plain = Task._emit
 
-    def process(self: Task, batch: Batch, first: int = 0) -> None:
+    def emit(self: Task, batch: Batch) -> None:
         is_full = self.outputs and any(output.buffered_rows > 1 for output in self.outputs)
         if not (is_full and len(batch) == 1 and self.records_in % 5 == 0):
-            plain(self, batch, first)
+            plain(self, batch)
 
-    patch.setattr(Task, "_process", process)
+    patch.setattr(Task, "_emit", emit)
+
+
+def rest_of_a_slice_forgotten_at_a_source(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Chain, "keep", lambda self, rest: None)
+
+
+def snapshot_in_the_middle_of_a_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "_is_settled", True)
 
 
 # The store.
@@ -406,6 +415,8 @@ BUGS: dict[Plant, Where] = {
         {"channel_bytes": 50, "parallelism": 2, "step_us": 2_000, "interval_ms": 10, "source_ms": 20},
     ),
     record_behind_a_full_buffer_lost: Where(ANY),
+    rest_of_a_slice_forgotten_at_a_source: Where(ANY),
+    snapshot_in_the_middle_of_a_batch: Where(ANY),
     damaged_parts_are_used: Where(
         COUNTS,
         kinds=("flip a bit in a read", "misdirect a read", "rot a part", "kill the driver"),

@@ -410,6 +410,10 @@ def test_a_trigger_while_the_operators_are_ending_waits_for_all_they_have_to_say
     task.run()
     task.run()
     task.trigger(N1)
+    assert sent(task) == []
+    assert task.is_awaited
+    work(task)
+    assert not task.is_awaited
     assert sent(task) == [(X, ["a", "b"]), (X, END), (X, Barrier(N1))]
     assert asked(task) == [frozen(N1, positions=[], ended=True)]
     assert said(task) == [SourceDrained(EPOCH, HERE)]

@@ -34,11 +34,11 @@ class KeyedOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
-        return self._add(batch.records, batch.keys)
+        return self._add(batch, batch.keys)
 
     @abstractmethod
-    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
-        """Add the records to their keys' values and return the updates to emit."""
+    def _add(self, batch: Batch, keys: list[Any]) -> Batch:
+        """Add the records to the values of `keys`, which are theirs, and return the updates to emit."""
 
     def _result(self, value: Any) -> Any:
         return value
@@ -65,7 +65,7 @@ class KeyedOperator(Operator):
 
 
 class Count(KeyedOperator):
-    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
+    def _add(self, batch: Batch, keys: list[Any]) -> Batch:
         counts = self._state.values
         if self._is_final_only:
             for key in keys:
@@ -102,11 +102,11 @@ class Aggregate(KeyedOperator):
     def _result(self, value: Any) -> Any:
         return value if self._result_of is None else self._result_of(value)
 
-    def _add(self, records: list[Any], keys: list[Any]) -> Batch:
+    def _add(self, batch: Batch, keys: list[Any]) -> Batch:
         values, add, result = self._state.values, self._add_one, self._result_of
         updates: list[Any] = []
         append = updates.append
-        remaining = iter(records)
+        remaining = self.course.through(batch)
         try:
             if self._is_final_only:
                 for key, record in zip(keys, remaining, strict=True):
@@ -120,8 +120,8 @@ class Aggregate(KeyedOperator):
                     values[key] = value = add(values[key], record)
                     append((key, owned_copy(result(value))))
         except BaseException as error:
-            raise self.blamed(error, records, remaining) from error
-        self.taken_count += len(records)
+            raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch.records)
         return Batch(updates)
 
 

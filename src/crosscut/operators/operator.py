@@ -15,6 +15,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.operators.course import Course
 
 _RECORD_REPR = reprlib.Repr()
 _RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
@@ -24,16 +25,24 @@ _OURS = ("crosscut.operators.", "crosscut.runtime.")
 
 
 class Operator(ABC):
-    """One operator of a chain, in one task and one epoch."""
+    """One operator of a chain, in one task and one epoch.
+
+    Attributes:
+        course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
+    """
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        self.course = Course()
         self.taken_count = 0
         """Records taken in this epoch, in whole batches."""
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch:
         """Return what the records of `batch` become, in order. May keep neither list.
+
+        If the course is stopped meanwhile, what they become as far as the operator came: `batch` is shorter
+        then, and what is missing is the course's rest.
 
         Raises:
             UserCodeError: A function of the user raised, whatever it raised.

@@ -16,5 +16,6 @@ class SinkOperator(Operator):
 
     def process(self, batch: Batch) -> Batch:
         if batch.records:
+            self.course.step()
             self.writer.write(batch.records)
         return _NOTHING

@@ -19,7 +19,7 @@ class Map(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = iter(batch.records)
+        remaining = self.course.through(batch)
         try:
             function = self._function
             results = [function(record) for record in remaining]
@@ -35,7 +35,7 @@ class Filter(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = iter(batch.records)
+        remaining = self.course.through(batch)
         try:
             function = self._function
             results = [record for record in remaining if function(record)]
@@ -51,7 +51,7 @@ class FlatMap(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = iter(batch.records)
+        remaining = self.course.through(batch)
         results: list[Any] = []
         extend, function = results.extend, self._function
         try:
@@ -72,7 +72,7 @@ class KeyBy(Operator):
         self._keys_only = keys_only
 
     def process(self, batch: Batch) -> Batch:
-        remaining = iter(batch.records)
+        remaining = self.course.through(batch)
         try:
             function = self._function
             keys = [function(record) for record in remaining]

@@ -175,7 +175,10 @@ async def build_tasks(
         replay: list[LoggedBatch] = []
         for part in snapshot.log:
             replay += decoded_log(await pool.in_thread(read_part, part))
-        queues = {channel: InputQueue(space_of_loops if channel in closing else space) for channel in inputs}
+        queues = {
+            channel: InputQueue(space_of_loops if channel in closing else space, rules.batch_rows)
+            for channel in inputs
+        }
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,

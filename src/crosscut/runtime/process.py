@@ -8,23 +8,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from crosscut.operators.course import Course
 from crosscut.runtime.children import end_children, tie_children
-
-_SOFT_SHARE = 0.9
-"""Share of the heartbeat timeout after which what holds the loop is interrupted: the failure has to
-reach the coordinator before the silence does."""
+from crosscut.runtime.watch import Slices, Watch
 
 
-class HeldUpError(BaseException):
-    """User code holds the event loop. Not an Exception, which user code may well catch and go on."""
-
-
-class Process(Protocol):
+class Process(Slices, Protocol):
     """The process that a worker runs in."""
 
     @property
@@ -46,6 +41,9 @@ class SystemProcess:
 
     def __init__(self) -> None:
         self._parent = os.getppid()
+        self._watch: Watch | None = None
+        # Whether the next look is as near as user code at work needs it.
+        self._looks_soon = False
 
     @property
     def pid(self) -> int:
@@ -64,11 +62,39 @@ class SystemProcess:
         if threading.current_thread() is not threading.main_thread():
             return
         if timeout_s is None:
+            self._watch = None
             signal.setitimer(signal.ITIMER_REAL, 0)
             faulthandler.cancel_dump_traceback_later()
             return
-        signal.setitimer(signal.ITIMER_REAL, _SOFT_SHARE * timeout_s)
+        if self._watch is None:
+            self._watch = Watch(int(timeout_s * 1e9))
+            signal.signal(signal.SIGALRM, self._look)
+        self._watch.beat(time.monotonic_ns())
         faulthandler.dump_traceback_later(timeout_s, exit=True)
+        if not self._looks_soon:
+            self._look()
+
+    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+        watch.begin_slice(now_ns, patience_ns, course)
+        if not self._looks_soon:
+            # It goes on for as long as there is work: setting the timer for each slice would cost more.
+            self._looks_soon = True
+            signal.setitimer(signal.ITIMER_REAL, watch.look_ns / 1e9)
+
+    def end_slice(self) -> None:
+        if self._watch is not None:
+            self._watch.end_slice()
+
+    def _look(self, _: int = 0, __: FrameType | None = None) -> None:
+        if self._watch is None:
+            return
+        self._looks_soon = False
+        again_ns = self._watch.look(time.monotonic_ns())
+        self._looks_soon = again_ns <= self._watch.look_ns
+        signal.setitimer(signal.ITIMER_REAL, again_ns / 1e9)
 
     def settle(self) -> None:
         gc.unfreeze()
@@ -77,13 +103,14 @@ class SystemProcess:
 
 
 @contextmanager
-def hosting_a_worker(heartbeat_timeout_ms: int) -> Iterator[None]:
+def hosting_a_worker() -> Iterator[None]:
     """Make this process fit for a worker, and what it was before at the end; children end with it."""
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C in the terminal reaches every process of the group: the driver decides what it means.
         previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, _held_up(heartbeat_timeout_ms))
+        # Taken by the watch.
+        previous[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
     # The young generation's default of 700 objects is a fraction of one batch.
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
@@ -97,14 +124,3 @@ def hosting_a_worker(heartbeat_timeout_ms: int) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         sys.stdout.flush()
-
-
-def _held_up(heartbeat_timeout_ms: int) -> Callable[[int, FrameType | None], None]:
-    def interrupt(_: int, __: FrameType | None) -> None:
-        timeout_s = heartbeat_timeout_ms / 1_000
-        raise HeldUpError(
-            f"it held its worker up for almost heartbeat_timeout={timeout_s:g} s: nothing else runs there "
-            f"meanwhile; make it return sooner, or raise heartbeat_timeout"
-        )
-
-    return interrupt

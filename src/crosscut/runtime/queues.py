@@ -123,15 +123,19 @@ class _Segment:
 
 
 class InputQueue:
-    """What waits in one input channel, in order.
+    """What waits in one input channel, in order. Small batches that wait one behind the other become one.
+
+    Args:
+        batch_rows: Records in a full batch.
 
     Attributes:
         rows: Records that wait, in memory and on disk.
         spilled_bytes: What was ever written to disk.
     """
 
-    def __init__(self, space: SpillSpace | None = None) -> None:
+    def __init__(self, space: SpillSpace | None = None, batch_rows: int = 0) -> None:
         self._space = space or SpillSpace()
+        self._batch_rows = batch_rows
         self._head: deque[Item] = deque()
         self._segments: deque[_Segment] = deque()
         self._on_disk = 0
@@ -162,8 +166,15 @@ class InputQueue:
 
     def append(self, item: Item) -> None:
         """Add at the end."""
-        self.rows += _rows(item)
-        (self._tail if self._on_disk else self._head).append(item)
+        part = self._tail if self._on_disk else self._head
+        if isinstance(item, Batch):
+            rows = len(item)
+            self.rows += rows
+            if part and isinstance(last := part[-1], Batch) and len(last) + rows <= self._batch_rows:
+                # An operator that has a fixed cost a call then has fewer calls.
+                last.extend(item)
+                return
+        part.append(item)
 
     def appendleft(self, item: Item) -> None:
         """Put an item, or the rest of one, back."""

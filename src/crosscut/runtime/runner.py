@@ -24,16 +24,15 @@ from crosscut.runtime.channels import OutgoingChannel
 from crosscut.runtime.clock import Clock, SystemClock
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.items import Barrier, Item
+from crosscut.runtime.pace import AdaptivePace, Pace
 from crosscut.runtime.task import Task
+from crosscut.runtime.watch import Slices, Unwatched
 from crosscut.state.keyed import KeyedState
 
 _LOG = logging.getLogger("crosscut")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-SLICE_NS = 2_000_000
-"""How long one `run` of a task should take at most: barriers and sockets wait meanwhile."""
 
 WAIT_MS_MAX = 3_600_000.0
 
@@ -44,6 +43,7 @@ BACK_EDGE_ITEMS_MAX = 64
 """Items that may wait in memory in a back edge inside a worker before they are spilled."""
 
 _SYSTEM_CLOCK = SystemClock()
+_UNWATCHED = Unwatched()
 
 CAUSE_CHARS_MAX = 64_000
 """Of a message or traceback; a failure has to fit into one message to the coordinator."""
@@ -104,21 +104,35 @@ class TaskRunner:
         self.due_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
+        self._pace = pool.pace_of(task.task_id)
+        # Since the task last took records, if it is not through with them.
+        self._rows = 0
+        self._busy_ns = 0
         self._now_ns = pool.now_ns
+        task.rows_max = self._pace.rows
+        task.follow(self._pace.course)
         self._buffered_since_ns = 0
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
-        return not self.clogged and self.due_ns <= now_ns and self.task.has_work
+        task = self.task
+        return (not self.clogged or task.is_awaited) and self.due_ns <= now_ns and task.has_work
 
     def run(self, now_ns: int) -> None:
         """Let the task do one piece of work and carry out what it asks for."""
-        task = self.task
+        task, pool, pace = self.task, self._pool, self._pace
         rows_before = task.records_in
-        channel = task.run()
+        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
+        try:
+            channel = task.run()
+        except BaseException:
+            pace.start_over()
+            raise
+        finally:
+            pool.slices.end_slice()
         rows = task.records_in - rows_before
         ended_ns = self._now_ns()
-        self._adapt(rows, ended_ns - now_ns)
+        self._note(rows, ended_ns - now_ns)
         if task.is_source:
             self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
         if channel is not None:
@@ -148,13 +162,16 @@ class TaskRunner:
         if not self.task.has_buffered:
             self._buffered_since_ns = 0
 
-    def _adapt(self, rows: int, elapsed_ns: int) -> None:
-        """Give slow operators fewer records at a time, so that a barrier never waits for long."""
+    def _note(self, rows: int, elapsed_ns: int) -> None:
+        """Tell the pace what the records have cost, once the task is through with them."""
         task = self.task
-        if elapsed_ns > 2 * SLICE_NS and rows > 1:
-            task.rows_max = max(1, rows * SLICE_NS // elapsed_ns)
-        elif elapsed_ns < SLICE_NS // 2 and rows >= task.rows_max < self._pool.batch_rows:
-            task.rows_max = min(self._pool.batch_rows, task.rows_max * 2)
+        self._rows += rows
+        self._busy_ns += elapsed_ns
+        if not task.is_midway:
+            if self._rows:
+                self._pace.took(self._rows, self._busy_ns)
+                task.rows_max = self._pace.rows
+            self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
         """Carry out what stands in the task's outlets: background work, then output, then words."""
@@ -194,6 +211,8 @@ class TaskPool:
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so many bytes more.
         start_thread: What calls of the store and of sinks run in.
+        pace_of: How much a task takes at a time; one that was there before goes on as it did.
+        slices: Is told of each slice of work.
     """
 
     def __init__(
@@ -211,6 +230,8 @@ class TaskPool:
         give_credit: Callable[[ChannelId, int], None],
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
+        pace_of: Callable[[TaskId], Pace] | None = None,
+        slices: Slices = _UNWATCHED,
     ) -> None:
         self.epoch = epoch
         self.store = store
@@ -219,6 +240,8 @@ class TaskPool:
         self.alignment_timeout_ms = alignment_timeout_ms
         self.threads = Threads(epoch, sink_timeout_ms, start_thread)
         self.now_ns = clock.monotonic_ns
+        self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
+        self.slices = slices
         self.failpoints = failpoints
         self.report = report
         self.is_over = False

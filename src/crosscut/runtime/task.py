@@ -19,6 +19,7 @@ from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import JSON, HeldData, Wait
+from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.commit import Committer
@@ -57,6 +58,7 @@ from crosscut.protocol.events import (
     SnapshotFailed,
     SnapshotStored,
     SourcesResumed,
+    TaskEvent,
     TransactionPrepared,
 )
 from crosscut.protocol.messages import (
@@ -73,6 +75,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.runtime.chain import Chain
 from crosscut.runtime.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.runtime.jobs import (
     CancelStore,
@@ -140,7 +143,7 @@ class Task:
         self._protocol = protocol
         self._back_edges = back_edges
         self._spills_blocked = spills_blocked
-        self._chain = chain
+        self._chain = Chain(chain, self._emit)
         self.outputs = outputs
         self.held = held or HeldData()
         self._batch_rows = batch_rows
@@ -162,9 +165,11 @@ class Task:
         # looking at them again for each item would cost the square of their number.
         self._set_aside: list[ChannelId] = []
         self._ended_inputs: set[ChannelId] = set()
-        self._ending: Iterator[Batch] | None = None
+        self._ending: Iterator[None] | None = None
         self._ended = ended
         self._is_end_forwarded = False
+        # What may end in a snapshot, and came while the chain was halfway or ending, in order.
+        self._held: deque[TaskEvent] = deque()
         self._frozen: dict[CheckpointId, FrozenTask] = {}
         self._logs: dict[CheckpointId, list[LoggedBatch]] = {}
         self._stored_logs: dict[CheckpointId, tuple[Part, ...]] = {}
@@ -192,7 +197,7 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._ending is not None:
+        if self._chain.is_halfway or self._ending is not None:
             return True
         if self._splits is not None:
             return not self._is_end_forwarded and not self._protocol.is_halted
@@ -208,6 +213,19 @@ class Task:
     def is_logging(self, channel: ChannelId) -> bool:
         """Whether what arrives there belongs to a snapshot."""
         return bool(self._protocol.logging(channel))
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether it has begun with records that it is to go on with before it takes others."""
+        return self._chain.is_halfway
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a snapshot waits until the task is through with what it has begun.
+
+        It has to run then, also if its outputs take no more: what it still makes of that is bounded.
+        """
+        return bool(self._held)
 
     @property
     def has_buffered(self) -> bool:
@@ -232,6 +250,10 @@ class Task:
 
     # What the driver tells.
 
+    def follow(self, course: Course) -> None:
+        """Let a slice be ended early by `course`."""
+        self._chain.follow(course)
+
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add what arrived on an input, behind everything that arrived there before.
 
@@ -239,13 +261,16 @@ class Task:
         """
         match item:
             case Barrier(checkpoint_id):
-                if self._protocol.takes_on_arrival(channel, checkpoint_id):
-                    while self._ending is not None:
-                        # As in `trigger`: a snapshot that is taken now must not see half of the end.
-                        self._run_ending()
-                    self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
+                arrived = BarrierArrived(channel, checkpoint_id)
+                is_logged = checkpoint_id in self._protocol.logging(channel)
+                counts_now = self._protocol.takes_on_arrival(channel, checkpoint_id)
+                if is_logged or (counts_now and self._is_settled):
+                    self._perform(self._protocol.handle(arrived))
                     return
-                if self._protocol.announces_barriers:
+                if counts_now:
+                    # It takes its place among the records, and counts as soon as a snapshot can be taken.
+                    self._held.append(arrived)
+                elif self._protocol.announces_barriers:
                     self._perform(self._protocol.handle(BarrierAnnounced(channel, checkpoint_id)))
             case Batch():
                 for n in self._protocol.logging(channel):
@@ -279,17 +304,19 @@ class Task:
             UserCodeError: User code raised; the task is of no use any more.
             ConnectorError: A source or sink failed; likewise.
         """
-        if self._ending is not None:
+        channel = None
+        self._chain.begin()
+        if self._chain.is_halfway:
+            self._chain.go_on()
+        elif self._ending is not None:
             self._run_ending()
-            return None
-        if self._splits is not None:
+        elif self._splits is not None:
             if not self._protocol.is_halted:
                 self._run_source(self._splits)
-            return None
-        if not self.has_work:
-            return None
-        channel = self._turn.popleft()
-        self._deliver(channel)
+        elif self.has_work:
+            channel = self._turn.popleft()
+            self._deliver(channel)
+        self._let_in()
         return channel
 
     def flush(self) -> None:
@@ -302,10 +329,7 @@ class Task:
         """The coordinator asks a source for a checkpoint."""
         if self._splits is None:
             return
-        while self._ending is not None:
-            # As in `run`: what the operators say at the end is whole before any barrier.
-            self._run_ending()
-        self._perform(self._protocol.handle(CheckpointTriggered(checkpoint_id)))
+        self._hold(CheckpointTriggered(checkpoint_id))
 
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """The coordinator has given a checkpoint up."""
@@ -321,9 +345,7 @@ class Task:
 
     def alignment_timed_out(self, checkpoint_id: CheckpointId) -> None:
         """The alignment of n has taken as long as the settings allow."""
-        while self._ending is not None:
-            self._run_ending()
-        self._perform(self._protocol.handle(AlignmentTimedOut(checkpoint_id)))
+        self._hold(AlignmentTimedOut(checkpoint_id))
 
     def note_departures(self) -> bool:
         """Barriers may have left: to be called when the outbox is empty, or something of `unsent` was sent.
@@ -432,7 +454,9 @@ class Task:
             return
         self.wait_ms = 0.0
         self.records_in += len(found)
-        self._process(Batch(found))
+        rest = self._chain.process(Batch(found))
+        if rest is not None:
+            self._chain.keep(rest)
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
@@ -443,8 +467,12 @@ class Task:
                 if len(item) > self.rows_max:
                     item, rest = item.split(self.rows_max)
                     queue.appendleft(rest)
-                self.records_in += len(item)
-                self._process(item)
+                rows = len(item)
+                rest_of_slice = self._chain.process(item)
+                if rest_of_slice is not None:
+                    rows -= len(rest_of_slice)
+                    queue.appendleft(rest_of_slice)
+                self.records_in += rows
             case Barrier(checkpoint_id):
                 self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
             case EndOfInput():
@@ -458,9 +486,7 @@ class Task:
         if queue:
             self._turn.append(channel)
 
-    def _process(self, batch: Batch, first: int = 0) -> None:
-        for operator in self._chain[first:] if first else self._chain:
-            batch = operator.process(batch)
+    def _emit(self, batch: Batch) -> None:
         if batch.records and self.outputs:
             self.records_out += len(batch)
             for output in self.outputs:
@@ -470,16 +496,10 @@ class Task:
     def _start_ending(self) -> None:
         # Operators are told of the end once in the job's life, even if a restored source reports it
         # again; until they have said all, no barrier is delivered, so no snapshot sees half of it.
-        self._ending = iter(()) if self._ended else self._end_of_operators()
-
-    def _end_of_operators(self) -> Iterator[Batch]:
-        for position, operator in enumerate(self._chain):
-            for batch in operator.end():
-                self._process(batch, position + 1)
-                yield batch
+        self._ending = iter(()) if self._ended else self._chain.end()
 
     def _run_ending(self) -> None:
-        if self._ending is None or next(self._ending, None) is not None:
+        if self._ending is None or next(self._ending, self) is not self:
             return
         self._ending = None
         self._ended = True
@@ -491,6 +511,30 @@ class Task:
     def _send_to_all(self, item: Barrier | EndOfInput) -> None:
         self.flush()
         self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+
+    # Snapshots wait until nothing is halfway: half a batch is in the state, and the rest nowhere.
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._ending is None and not self._chain.is_halfway
+
+    def _hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
+        """Tell the protocol of something that it may take a snapshot for, as soon as one can be taken."""
+        self._held.append(event)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._held and self._is_settled:
+            event = self._held.popleft()
+            if not isinstance(event, BarrierArrived):
+                self._perform(self._protocol.handle(event))
+                continue
+            barrier = Barrier(event.checkpoint_id)
+            # The same barrier on another input may have had this one taken out already.
+            if barrier in self._queues[event.channel]:
+                self._perform(self._protocol.handle(event))
+            if barrier in self._queues[event.channel]:
+                self._take_out(event.channel, barrier)
 
     # Effects.
 
@@ -550,14 +594,20 @@ class Task:
             queue = self._queues[channel]
             for item in queue:
                 if item == barrier:
-                    queue.remove(barrier)
-                    if not queue:
-                        (self._turn if channel in self._turn else self._set_aside).remove(channel)
-                        self.emptied.append(channel)
-                    self._perform(self._protocol.handle(BarrierArrived(channel, n)))
+                    self._take_out(channel, barrier)
+                    if n in self._protocol.logging(channel):
+                        # Else it is the one that all this is for.
+                        self._perform(self._protocol.handle(BarrierArrived(channel, n)))
                     break
                 if isinstance(item, Batch):
                     self._log(n, channel, item, by_sender=False)
+
+    def _take_out(self, channel: ChannelId, barrier: Barrier) -> None:
+        queue = self._queues[channel]
+        queue.remove(barrier)
+        if not queue:
+            (self._turn if channel in self._turn else self._set_aside).remove(channel)
+            self.emptied.append(channel)
 
     def _overtake(self, n: CheckpointId) -> None:
         """Send barrier n ahead of everything that has not left yet, and log that."""
@@ -595,8 +645,8 @@ class Task:
         return [*items[:older], Barrier(n), *items[older:]]
 
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
-        if self._ending is not None:
-            raise ProtocolError(f"task {self.task_id}: a barrier while the operators are ending")
+        if not self._is_settled:
+            raise ProtocolError(f"task {self.task_id}: a snapshot of half a batch")
         if self._state is not None:
             self._state.freeze(checkpoint_id)
         transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None

@@ -9,7 +9,7 @@ which rests on epochs alone; it only keeps zombies from using up the machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import ModuleType
 from typing import assert_never
@@ -48,6 +48,7 @@ from crosscut.runtime.control import WorkerLink, heartbeat_interval_s, report_fa
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
+from crosscut.runtime.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.runtime.process import Process, SystemProcess, hosting_a_worker
 from crosscut.runtime.runner import TaskPool, failure_cause
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
@@ -84,6 +85,7 @@ class Surroundings:
     Attributes:
         graph: The worker's own: its functions share nothing with those of another worker.
         start_thread: What calls of the store and of sinks run in.
+        new_pace: Makes what says how much a task takes at a time.
     """
 
     graph: JobGraph
@@ -92,6 +94,7 @@ class Surroundings:
     clock: Clock
     process: Process
     start_thread: StartThread
+    new_pace: Callable[[], Pace]
 
 
 class Worker:
@@ -110,6 +113,8 @@ class Worker:
         self._store = surroundings.store
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
         self._at_hand = StateAtHand()
+        # What was learnt in one epoch holds in the next.
+        self._paces: dict[TaskId, Pace] = {}
         self._failpoints = surroundings.failpoints
         self._epoch = Epoch(0)
         self._pool: TaskPool | None = None
@@ -307,9 +312,16 @@ class Worker:
                 give_credit=self._give_credit,
                 clock=self._surroundings.clock,
                 start_thread=self._surroundings.start_thread,
+                pace_of=self._pace_of,
+                slices=self._process,
             )
             self._pool = pool
             self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
+
+    def _pace_of(self, task: TaskId) -> Pace:
+        if task not in self._paces:
+            self._paces[task] = self._surroundings.new_pace()
+        return self._paces[task]
 
     async def _build_and_connect(self, pool: TaskPool, deploy: DeployTasks) -> None:
         to_blame = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)
@@ -451,7 +463,7 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
     """
     uvloop = _uvloop()
     with (
-        hosting_a_worker(plan.heartbeat_timeout_ms),
+        hosting_a_worker(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner,
     ):
         runner.run(_run(plan, index, attempt))
@@ -466,6 +478,7 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
             SystemClock(),
             SystemProcess(),
             start_thread,
+            lambda: AdaptivePace(plan.rules.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

@@ -32,6 +32,7 @@ from crosscut.runtime.jobs import (
 from crosscut.runtime.runner import LOCAL_ITEMS_MAX, failure_cause
 from crosscut.runtime.task import Task
 from crosscut.state.keyed import KeyedState
+from crosscut.testing.simulator.courses import DrawnCourse
 from crosscut.testing.simulator.outside import Answer, Place
 from crosscut.testing.simulator.runners import EXPECTED_ERRORS, Call, OutgoingChannel, Runner
 
@@ -80,6 +81,7 @@ class VirtualPool:
     ) -> None:
         """Add a task; in topological order."""
         self._back_edges |= back_edges
+        task.follow(DrawnCourse(self._world.below))
         runner = Runner(task, state, writer)
         self.runners.append(runner)
         self._world.drops.watch(task._protocol, task._committer)
@@ -262,7 +264,9 @@ class VirtualPool:
             self._worker.after(self._world.step_us(), self._step)
 
     def _can_run(self, runner: Runner) -> bool:
-        return not runner.clogged and runner.due_us <= self._world.clock.now_us and runner.task.has_work
+        task = runner.task
+        is_free = not runner.clogged or task.is_awaited
+        return is_free and runner.due_us <= self._world.clock.now_us and task.has_work
 
     def _step(self) -> None:
         self._is_scheduled = False

@@ -1,0 +1,66 @@
+"""The records that an operator goes through, one by one, until they or its time are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from crosscut.batch import Batch
+
+_NOTHING: list[Any] = []
+
+
+class Course:
+    """What the operators of a task have before them; one at a time.
+
+    An operator that loops over records asks for its iterator here, and that is all that it pays: whoever
+    finds that the slice has taken long enough, from a signal handler or between two records, shortens the
+    list that is being iterated. The loop ends after the record that is under way, as if there were no more.
+
+    Attributes:
+        is_over: The time is up: no other operator is to begin.
+        rest: What the operator has not taken.
+        begun: How often user code was handed something.
+    """
+
+    __slots__ = ("_batch", "_remaining", "begun", "is_over", "rest")
+
+    def __init__(self) -> None:
+        self._batch = Batch(_NOTHING)
+        self._remaining = iter(_NOTHING)
+        self.begun = 0
+        self.is_over = False
+        self.rest: Batch | None = None
+
+    def begin(self) -> None:
+        """A slice begins."""
+        self.is_over = False
+        self.rest = None
+
+    def through(self, batch: Batch) -> Iterator[Any]:
+        """Return an iterator over the records of `batch`, which may come to hold fewer of them."""
+        # In this order: a signal between the two finds nothing left in the old iterator.
+        self._batch = batch
+        self._remaining = remaining = iter(batch.records)
+        self.begun += 1
+        return remaining
+
+    def step(self) -> None:
+        """User code is handed a whole batch, or something else that has no parts."""
+        self.begun += 1
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Something that changes with each call of user code, where calls can be told apart."""
+        return self.begun, len(self._batch.records) - self._left
+
+    @property
+    def _left(self) -> int:
+        left: int = self._remaining.__length_hint__()  # type: ignore[attr-defined]
+        return left
+
+    def stop(self) -> None:
+        """Let the operator end after the record that it is at."""
+        self.is_over = True
+        if left := self._left:
+            self.rest = self._batch.drop(left)

@@ -1,0 +1,81 @@
+"""The operators of a task, and what is on its way between them when a slice ends early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from crosscut.batch import Batch
+from crosscut.operators.course import Course
+from crosscut.operators.operator import Operator
+
+
+class Chain:
+    """Takes batches from operator to operator, and hands on what comes out at the end.
+
+    When the course is stopped, the records that an operator has not taken, and what the others have made
+    of those before them, wait here and go on first. A snapshot can't see them: none is to be taken while
+    the chain `is_halfway`.
+
+    Args:
+        emit: Takes what the last operator has made.
+    """
+
+    def __init__(self, operators: Sequence[Operator], emit: Callable[[Batch], None]) -> None:
+        self._operators = operators
+        self._emit = emit
+        # With the position of the operator that is to take it; the last one goes on first: it was ahead.
+        self._waiting: list[tuple[int, Batch]] = []
+        self.follow(Course())
+
+    def follow(self, course: Course) -> None:
+        """Let the operators be stopped by `course`."""
+        self._course = course
+        for operator in self._operators:
+            operator.course = course
+
+    @property
+    def is_halfway(self) -> bool:
+        """Whether records wait between operators."""
+        return bool(self._waiting)
+
+    def begin(self) -> None:
+        """A slice begins."""
+        self._course.begin()
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take a batch in, when nothing waits; return what the first operator has not taken of it."""
+        self._run(batch, 0)
+        if self._waiting and self._waiting[0][0] == 0:
+            return self._waiting.pop(0)[1]
+        return None
+
+    def keep(self, rest: Batch) -> None:
+        """Let what `process` has returned wait here, behind everything else."""
+        self._waiting.insert(0, (0, rest))
+
+    def go_on(self) -> None:
+        """Go on with what is furthest ahead."""
+        position, batch = self._waiting.pop()
+        self._run(batch, position)
+
+    def end(self) -> Iterator[None]:
+        """Tell one operator after the other that no record will come any more, a batch at a time.
+
+        Whoever asks for the next step sees to it first that nothing is halfway.
+        """
+        for position, operator in enumerate(self._operators):
+            for batch in operator.end():
+                self._run(batch, position + 1)
+                yield
+
+    def _run(self, batch: Batch, first: int) -> None:
+        course = self._course
+        for position in range(first, len(self._operators)):
+            if course.is_over:
+                self._waiting.append((position, batch))
+                return
+            batch = self._operators[position].process(batch)
+            if course.rest is not None:
+                self._waiting.append((position, course.rest))
+                course.rest = None
+        self._emit(batch)

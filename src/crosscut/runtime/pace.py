@@ -1,0 +1,182 @@
+"""How many records the next slice of a task takes, by what those before it have cost.
+
+A slice has a fixed cost (a request that a source sends for each read, the file that a sink opens for each
+write) and one for each record. Only the second is a reason for fewer records: a slice that is long
+because of the first is no shorter with fewer, and there are only more of them.
+
+No clock is read here: whoever runs the slices tells how long each took.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from crosscut.operators.course import Course
+
+SLICE_NS = 2_000_000
+"""How long a slice should take: barriers and sockets wait meanwhile."""
+
+HOLD_NS_MAX = 250_000_000
+"""How long one may take because of its fixed cost."""
+
+ROWS_PER_FIXED = 7
+"""The records of a slice may take so many times as long as its fixed cost, which is an eighth of it then."""
+
+TRIAL_NS_MAX = 1_000_000_000
+"""Nothing is tried that is expected to take longer."""
+
+_SURPRISE = 3
+"""What takes so many times as long as expected, or as short, shows that the costs are others now."""
+
+_FRESHNESS = 0.2
+"""Weight of a slice in the mean of its size."""
+
+_NOISE_NS = 250_000
+"""Differences below it say nothing."""
+
+_SLICES_BETWEEN_TRIALS = 32
+"""When so many long slices had one size, another one is tried: which of the costs it is may have changed."""
+
+
+class Pace(ABC):
+    """Says how much of its input a task takes at a time.
+
+    Attributes:
+        rows: Records that the next slice takes at most.
+        patience_ns: When the slice has taken so long, the rest of its records goes back.
+        course: By which that is done.
+    """
+
+    rows: int
+    patience_ns: int
+    course: Course
+
+    @abstractmethod
+    def took(self, rows: int, elapsed_ns: int) -> None:
+        """A slice of `rows` records, at least one, has taken `elapsed_ns`."""
+
+    @abstractmethod
+    def start_over(self) -> None:
+        """A slice has failed, perhaps because it took too long: the next one is to be small."""
+
+
+@dataclass(slots=True)
+class _Size:
+    """What slices of about one size have taken: means, to which the newest contribute most.
+
+    Attributes:
+        last: The number of the newest one.
+    """
+
+    rows: float
+    ns: float
+    last: int
+
+
+class AdaptivePace(Pace):
+    """Tells the two costs apart by slices of different sizes: a straight line through their means.
+
+    Args:
+        rows_max: Records in a full batch. The first slice takes one: nothing is known yet.
+        hold_ns_max: As `HOLD_NS_MAX`, for those who want to be served sooner.
+    """
+
+    def __init__(self, rows_max: int, hold_ns_max: int = HOLD_NS_MAX) -> None:
+        self._rows_max = rows_max
+        self._hold_ns_max = hold_ns_max
+        # By the binary logarithm of the number of rows.
+        self._sizes: dict[int, _Size] = {}
+        self._slices = 0
+        self.course = Course()
+        self.start_over()
+
+    def start_over(self) -> None:
+        self._forget()
+        self.rows = 1
+        self.patience_ns = 4 * SLICE_NS
+
+    def _forget(self) -> None:
+        self._sizes.clear()
+        self._fixed_ns = self._row_ns = 0.0
+        # Whether slices of different sizes have shown which cost it is.
+        self._is_told_apart = False
+
+    def took(self, rows: int, elapsed_ns: int) -> None:
+        if elapsed_ns <= SLICE_NS and (self.rows == self._rows_max or rows < self.rows):
+            # Short, and not because of what is said here.
+            return
+        expected_ns = self._expected_ns(rows)
+        longer_ns, shorter_ns = max(expected_ns, elapsed_ns), min(expected_ns, elapsed_ns)
+        if longer_ns > _SURPRISE * shorter_ns + _NOISE_NS:
+            self._forget()
+        self._remember(rows, elapsed_ns)
+        self._draw_line()
+        self._choose(rows, is_long=elapsed_ns > SLICE_NS)
+
+    def _expected_ns(self, rows: float) -> float:
+        return self._fixed_ns + self._row_ns * rows
+
+    def _remember(self, rows: int, elapsed_ns: int) -> None:
+        self._slices += 1
+        size = rows.bit_length()
+        known = self._sizes.get(size)
+        if known is None or self._slices - known.last >= _SLICES_BETWEEN_TRIALS:
+            self._sizes[size] = _Size(rows, elapsed_ns, self._slices)
+        else:
+            known.rows += _FRESHNESS * (rows - known.rows)
+            known.ns += _FRESHNESS * (elapsed_ns - known.ns)
+            known.last = self._slices
+        oldest = self._slices - 2 * _SLICES_BETWEEN_TRIALS
+        if any(one.last < oldest for one in self._sizes.values()):
+            self._sizes = {size: one for size, one in self._sizes.items() if one.last >= oldest}
+
+    def _draw_line(self) -> None:
+        """By least squares of relative errors."""
+        points = [(one.rows, one.ns, 1 / (one.ns + _NOISE_NS) ** 2) for one in self._sizes.values()]
+        weight = sum(w for _, _, w in points)
+        mean_rows = sum(w * rows for rows, _, w in points) / weight
+        mean_ns = sum(w * ns for _, ns, w in points) / weight
+        spread = sum(w * (rows - mean_rows) ** 2 for rows, _, w in points)
+        if len(points) > 1 and spread:
+            covariance = sum(w * (rows - mean_rows) * (ns - mean_ns) for rows, ns, w in points)
+            self._row_ns = min(max(0.0, covariance / spread), mean_ns / mean_rows)
+            self._fixed_ns = mean_ns - self._row_ns * mean_rows
+            self._is_told_apart = True
+        elif self._is_told_apart:
+            # One size says nothing about which it is: both are taken to have changed alike.
+            change = mean_ns / self._expected_ns(mean_rows)
+            self._row_ns, self._fixed_ns = change * self._row_ns, change * self._fixed_ns
+        else:
+            self._row_ns, self._fixed_ns = mean_ns / mean_rows, 0.0
+
+    def _choose(self, rows: int, *, is_long: bool) -> None:
+        wanted = self._wanted()
+        if wanted < 2 * rows and (is_long or wanted < self._rows_max):
+            wanted = self._perhaps_another(rows, wanted)
+        # Long slices grow with more care: they may turn out to be dearer than it seems.
+        self.rows = int(max(1, min(wanted, (2 if is_long else 4) * rows, self._rows_max)))
+        self.patience_ns = int(min(2 * self._hold_ns_max, 4 * SLICE_NS + 2 * self._expected_ns(self.rows)))
+
+    def _wanted(self) -> float:
+        """Return how many records fill a slice, or outweigh its fixed cost."""
+        fixed_ns = self._fixed_ns
+        outweighing_ns = min(ROWS_PER_FIXED * fixed_ns, max(fixed_ns, self._hold_ns_max - fixed_ns))
+        budget_ns = max(SLICE_NS - fixed_ns, outweighing_ns)
+        return budget_ns / self._row_ns if self._row_ns * self._rows_max > budget_ns else self._rows_max
+
+    def _perhaps_another(self, rows: int, wanted: float) -> float:
+        """Return a size that tells the two costs apart, if no other one has lately; else `wanted`."""
+        if not self._is_told_apart and rows > 1 and wanted <= rows / 2:
+            return wanted
+        others = [one.last for one in self._sizes.values() if one.last < self._slices]
+        if others and self._slices - max(others) < _SLICES_BETWEEN_TRIALS:
+            return wanted
+        if rows > 1 and (2 * rows > self._rows_max or self._expected_ns(2 * rows) > self._hold_ns_max):
+            return rows / 2
+        return 2 * rows if self._expected_ns(2 * rows) < TRIAL_NS_MAX else wanted
+
+
+def hold_ns_max(heartbeat_timeout_ms: int) -> int:
+    """Return how long a slice may take because of its fixed cost, so that heartbeats go on."""
+    return min(HOLD_NS_MAX, heartbeat_timeout_ms * 1_000_000 // 20)
