@@ -21,8 +21,8 @@ from crosscut.protocol.events import BarrierArrived, CommitterEvent, Transaction
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import DeployTasks, HaltTasks, LogEntry, Part
 from crosscut.runtime import channel_log, deployment
-from crosscut.runtime.items import Barrier, LoggedBatch
 from crosscut.runtime.chain import Chain
+from crosscut.runtime.items import Barrier, LoggedBatch
 from crosscut.runtime.task import PrepareTransaction, Task
 from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
