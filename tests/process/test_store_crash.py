@@ -187,7 +187,7 @@ def test_missing_permission_is_named_and_says_what_to_do() -> None:
         assert lines[2].startswith("can't delete ") and "Permission denied" in lines[2]
         assert "can't read" in lines[3] and denied in lines[3]
         assert "no permission to write there" in lines[4]
-        assert "can't make it: Permission denied; choose a directory that this user may write to" in lines[5]
+        assert "/store/new: Permission denied; choose a directory that this user may write to" in lines[5]
 
 
 @pytest.fixture

@@ -211,6 +211,14 @@ def test_a_file_where_a_directory_should_be_is_refused(tmp_path: Path) -> None:
         open_store(str(tmp_path))
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a file system that holds no directory of ours")
+@pytest.mark.parametrize("root", ["/proc/store", "/proc/store/below/that"])
+def test_where_no_directory_can_be_made_the_error_names_the_one_that_failed(root: str) -> None:
+    """There, mkdir says of a parent that exists what it says elsewhere of one that does not."""
+    with pytest.raises(StoreError, match="can't make /proc/store: No such file or directory; choose"):
+        open_store(root)
+
+
 def test_a_store_that_is_only_looked_at_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such directory"):
         open_store(str(tmp_path / "typo"), create=False)

@@ -127,7 +127,7 @@ class LocalFiles(Files):
             ) from error
         except OSError as error:
             raise self._refused(
-                f"can't make it: {error.strerror}; choose a directory that this user may write to"
+                f"can't make {error.filename}: {error.strerror}; choose a directory that this user may write to"
             ) from error
         if not os.path.isdir(self._real_root):
             raise self._refused("there is no such directory")
@@ -225,17 +225,21 @@ class LocalFiles(Files):
         return full
 
     def _make(self, directory: str) -> None:
+        parent = os.path.dirname(directory)
         try:
-            os.mkdir(directory, 0o700)
-        except FileNotFoundError:
-            self._make(os.path.dirname(directory))
-            self._make(directory)
-            return
+            try:
+                os.mkdir(directory, 0o700)
+            except FileNotFoundError:
+                # A parent that is there says the same if nobody can make a directory in it, as /proc.
+                if os.path.isdir(parent):
+                    raise
+                self._make(parent)
+                os.mkdir(directory, 0o700)
         except FileExistsError:
             if not os.path.isdir(directory):
                 raise
         # Also if it existed: whoever has just made it may not have come to this line yet.
-        self._sync_directory(os.path.dirname(directory))
+        self._sync_directory(parent)
 
     def _write(self, path: str, chunks: Iterable[bytes]) -> None:
         try:
