@@ -1,0 +1,171 @@
+"""From a description to the flow, through the public API and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+import crosscut as cc
+from crosscut.errors import invariant
+from crosscut.testing.flows import functions
+from crosscut.testing.flows.description import Description
+from crosscut.testing.flows.steps import (
+    OPERATOR_OF,
+    Aggregate,
+    Broadcast,
+    Count,
+    Filter,
+    FlatMap,
+    KeyBy,
+    Keyed,
+    Leave,
+    Loop,
+    Map,
+    Rebalance,
+    Reduce,
+    Sink,
+    Source,
+    Sum,
+    Union,
+)
+from crosscut.testing.flows.ways import key_by_of, on_cycles
+
+MakeSource = Callable[[int, Source], cc.Source]
+MakeSink = Callable[[int], cc.Sink]
+
+
+def source_records(number: int, source: Source) -> list[list[Any]]:
+    """Return what the splits of step `number` hold."""
+    return [
+        [functions.record(10_000 * number + 100 * split + i, i % (source.energy + 1)) for i in range(count)]
+        for split, count in enumerate(source.splits)
+    ]
+
+
+def step_uid(description: Description, number: int) -> str:
+    """Return what the operator of a step is called in the flow."""
+    return f"{OPERATOR_OF[type(description.steps[number])]}{number}"
+
+
+def built_flow(description: Description, source: MakeSource, sink: MakeSink, name: str = "drawn") -> cc.Flow:
+    """Return the flow of `description`.
+
+    Args:
+        source: Makes the source of a step; its records have to be those of `source_records`, in that order
+            within a split.
+        sink: Makes the sink of a step.
+    """
+    return _Building(description, source, sink, name).flow
+
+
+class _Building:
+    def __init__(self, description: Description, source: MakeSource, sink: MakeSink, name: str) -> None:
+        self.flow = cc.Flow(name)
+        self._description = description
+        self._on_cycles = on_cycles(description.steps)
+        self._source = source
+        self._sink = sink
+        self._streams: dict[int, Any] = {}
+        end = self._build(0)
+        invariant(end == len(description.steps), f"{description} ends at step {end}")
+
+    def _build(self, first: int) -> int:
+        """Make the operators from step `first` to the end, or to where the loop that it is in is left."""
+        number = first
+        steps = self._description.steps
+        while number < len(steps) and not isinstance(steps[number], Leave):
+            step = steps[number]
+            number = self._loop(number, step) if isinstance(step, Loop) else self._one(number)
+        return number
+
+    def _loop(self, number: int, step: Loop) -> int:
+        """Write a loop and its body; return the number of the step after it."""
+        left = number
+        uid = step_uid(self._description, number)
+
+        def body(loop: Any) -> tuple[Any, Any]:
+            nonlocal left
+            loop.named(uid)
+            is_first = step.tire == "flat_map first"
+            self._streams[number] = loop.flat_map(functions.tired).named(f"{uid}-tire") if is_first else loop
+            left = self._build(number + 1)
+            leave = self._description.steps[left]
+            if not isinstance(leave, Leave):
+                raise TypeError(f"step {left} does not leave the loop {number}")
+            again, out = (self._streams[one] for one in (leave.again, leave.out))
+            match step.tire:
+                case "flat_map first":
+                    return again, out
+                case "flat_map last":
+                    return again.flat_map(functions.tired).named(f"{uid}-tire"), out
+                case "filter and map last":
+                    kept = again.filter(functions.energy_of).named(f"{uid}-tire1")
+                    return kept.map(functions.weaker).named(f"{uid}-tire2"), out
+                case _:
+                    assert_never(step.tire)
+
+        out = self._streams[step.stream].iterate(body)
+        self._streams[left] = out
+        return left + 1
+
+    def _one(self, number: int) -> int:
+        uid = step_uid(self._description, number)
+        step = self._description.steps[number]
+        stream = self._made(number)
+        # These are no operators of their own.
+        if not isinstance(step, Rebalance | Broadcast):
+            stream = stream.named(uid)
+        if functions.is_followed_by_separation(step):
+            stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
+        if functions.is_followed_by_exhaustion(step, is_on_cycle=number in self._on_cycles):
+            stream = stream.map(functions.exhausted).named(f"{uid}-exhausted")
+        self._streams[number] = stream
+        return number + 1
+
+    def _made(self, number: int) -> Any:
+        step = self._description.steps[number]
+        match step:
+            case Source():
+                return self.flow.source(self._source(number, step))
+            case Map(stream):
+                return self._streams[stream].map(functions.map_function(step))
+            case Filter(stream):
+                return self._streams[stream].filter(functions.filter_function(step))
+            case FlatMap(stream):
+                return self._streams[stream].flat_map(functions.flat_map_function(step))
+            case Union(streams):
+                first, *others = self._all(streams)
+                return first.union(*others)
+            case Rebalance(stream):
+                return self._streams[stream].rebalance()
+            case Broadcast(stream):
+                return self._streams[stream].broadcast()
+            case KeyBy(stream):
+                return self._streams[stream].key_by(functions.key_function(step))
+            case Sink(stream):
+                return self._streams[stream].sink(self._sink(number))
+            case Count() | Sum() | Reduce() | Aggregate():
+                return self._keyed(step)
+            case Loop() | Leave():
+                raise TypeError(f"step {number} is no operator by itself")
+            case _:
+                assert_never(step)
+
+    def _keyed(self, step: Keyed) -> Any:
+        keyed = self._streams[step.keyed]
+        key_by = key_by_of(self._description.steps, step)
+        match step:
+            case Count():
+                return keyed.count(emit=step.emit)
+            case Sum():
+                return keyed.sum(functions.sum_function(step.function, key_by), emit=step.emit)
+            case Reduce():
+                return keyed.reduce(functions.reduce_function(step), emit=step.emit)
+            case Aggregate():
+                initial, add, result = functions.folding(step.function, key_by)
+                return keyed.aggregate(initial, add, result, emit=step.emit)
+            case _:
+                assert_never(step)
+
+    def _all(self, streams: Sequence[int]) -> list[Any]:
+        return [self._streams[one] for one in streams]

@@ -1,0 +1,189 @@
+"""A flow as plain data, and what it has to be so that its output is determined.
+
+The output is the same, as a bag of records, in whatever order records meet, and the flow comes to an end.
+Both follow from the steps alone:
+
+* Each step makes of a bag of records a bag that does not depend on their order. So a running count is one
+  (1 to n for each key); a running maximum is none, and is only asked for at the end of the input.
+* A record has an *energy*. Each time round a loop costs one, and without energy nothing goes round. On a
+  cycle nothing gets more of it, and what an operator there says at its end has none, since by then nothing
+  goes round any more. A key may hold the energy of its records: what comes of them then has as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from crosscut.errors import FlowError
+from crosscut.testing.flows.steps import (
+    FINAL_ONLY,
+    OPERATOR_OF,
+    OPERATORS,
+    UPDATES_ONLY,
+    Broadcast,
+    Count,
+    KeyBy,
+    Keyed,
+    Leave,
+    Loop,
+    Map,
+    Rebalance,
+    Sink,
+    Source,
+    Step,
+    Union,
+)
+from crosscut.testing.flows.ways import Steps, inputs_of, is_dealt, on_cycles, reached, resolved, unread, ways
+
+_HINTS = {kind: get_type_hints(kind) for kind in OPERATORS.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A flow. `str` of it is what `parsed` takes.
+
+    Raises:
+        FlowError: It is none that can be built, or its output would not be determined.
+    """
+
+    steps: Steps
+
+    def __post_init__(self) -> None:
+        for number, step in enumerate(self.steps):
+            _check_inputs(self.steps, number)
+            if isinstance(step, Keyed):
+                _check_emit(self.steps, number, step)
+        _check_loops(self.steps)
+        _check_ends(self.steps)
+
+    def __str__(self) -> str:
+        return "; ".join(map(_shown, self.steps))
+
+    @property
+    def numbered(self) -> str:
+        """The steps, one a line, with the numbers by which others name them."""
+        return "\n".join(f"{number}: {_shown(step)}" for number, step in enumerate(self.steps))
+
+
+def parsed(text: str) -> Description:
+    """Return the description that `text` shows: steps as `str` and `numbered` show them.
+
+    Raises:
+        FlowError: It shows none.
+    """
+    lines = [one.strip() for one in text.replace("\n", ";").split(";")]
+    return Description(tuple(_parsed_step(one) for one in lines if one))
+
+
+def _parsed_step(line: str) -> Step:
+    words = line.split(": ", 1)[-1].split(" ", 1)
+    kind = OPERATORS.get(words[0])
+    if kind is None:
+        raise FlowError(f"{line!r} is no step: expected one of {', '.join(OPERATORS)}")
+    rest = words[1] if len(words) > 1 else ""
+    values = []
+    for name, hint in _HINTS[kind].items():
+        value, rest = _taken(hint, rest)
+        if value is None:
+            raise FlowError(f"{line!r}: {name} is missing or not what it may be; expected {_expected(hint)}")
+        values.append(value)
+    if rest:
+        raise FlowError(f"{line!r}: {rest!r} is too much")
+    step: Step = kind(*values)
+    return step
+
+
+def _taken(hint: Any, text: str) -> tuple[Any, str]:
+    """Return the value that `text` begins with, None if there is none, and what follows it."""
+    if get_origin(hint) is Literal:
+        # The longest first: a name may have several words.
+        for name in sorted(get_args(hint), key=len, reverse=True):
+            if text == name or text.startswith(f"{name} "):
+                return name, text[len(name) + 1 :]
+        return None, text
+    word, _, rest = text.partition(" ")
+    numbers = word.split(",")
+    if not all(one.isascii() and one.isdigit() for one in numbers):
+        return None, text
+    if hint is int:
+        return (int(word), rest) if len(numbers) == 1 else (None, text)
+    return tuple(map(int, numbers)), rest
+
+
+def _expected(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return "a number" if hint is int else "numbers, as in 3,5"
+
+
+def _shown(step: Step) -> str:
+    values = (getattr(step, one.name) for one in fields(step))
+    words = (",".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values)
+    return " ".join((OPERATOR_OF[type(step)], *words))
+
+
+# What a description has to be.
+
+
+def _refused(steps: Steps, number: int, problem: str) -> FlowError:
+    return FlowError(f"step {number}, {_shown(steps[number])!r}: {problem}")
+
+
+def _check_inputs(steps: Steps, number: int) -> None:
+    step = steps[number]
+    for one in inputs_of(step):
+        if not 0 <= one < number:
+            raise _refused(steps, number, f"there is no step {one} before it")
+        source = steps[resolved(steps, one)]
+        if isinstance(source, Sink) or isinstance(source, KeyBy) != isinstance(step, Keyed):
+            raise _refused(steps, number, f"it can't follow step {one}")
+        if isinstance(step, Rebalance | Broadcast) and is_dealt(steps, one):
+            raise _refused(steps, number, f"step {one} is distributed already")
+    if isinstance(step, Union) and len(step.streams) < 2:
+        raise _refused(steps, number, "expected two streams at least")
+    if isinstance(step, Source) and not step.splits:
+        raise _refused(steps, number, "expected one split at least")
+    if isinstance(step, KeyBy) and step.modulus < 1:
+        raise _refused(steps, number, "expected a modulus of 1 at least")
+
+
+def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
+    name = "" if isinstance(step, Count) else step.function
+    if name in (UPDATES_ONLY if step.emit == "final" else FINAL_ONLY):
+        raise _refused(steps, number, "what it sends depends on the order of the records")
+    if name == "itself":
+        key_by = steps[step.keyed]
+        before = steps[resolved(steps, key_by.stream)] if isinstance(key_by, KeyBy) else None
+        if not (isinstance(before, Map) and before.function == "number"):
+            raise _refused(steps, number, "only numbers can be added up: expected 'map ... number' before it")
+
+
+def _check_loops(steps: Steps) -> None:
+    entered: list[int] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Loop):
+            entered.append(number)
+        elif isinstance(step, Leave) and (not entered or entered.pop() != step.loop):
+            raise _refused(steps, number, f"loop {step.loop} is not the innermost one that is open")
+    if entered:
+        raise _refused(steps, entered[-1], "the loop is never left")
+    found = ways(steps)
+    for number, step in enumerate(steps):
+        if isinstance(step, Leave):
+            inside = {step.loop, *reached(found, step.loop, also_round=False)}
+            for one in (step.again, step.out):
+                if resolved(steps, one) not in inside:
+                    raise _refused(steps, number, f"step {one} does not come from loop {step.loop}")
+    turning = on_cycles(steps)
+    for number, step in enumerate(steps):
+        if isinstance(step, Map) and step.function == "energise" and number in turning:
+            raise _refused(steps, number, "on a cycle nothing gets more energy")
+
+
+def _check_ends(steps: Steps) -> None:
+    for number in unread(steps):
+        raise _refused(steps, number, "it leads nowhere")
+    for kind in (Source, Sink):
+        if not any(isinstance(step, kind) for step in steps):
+            raise FlowError(f"expected one {OPERATOR_OF[kind]} at least")

@@ -1,0 +1,230 @@
+"""Draws a flow from a seed: any operator after any other, loops in loops and one after the other."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, get_args
+
+from crosscut.errors import FlowError
+from crosscut.graph.specs import Emit
+from crosscut.testing.flows.description import Description
+from crosscut.testing.flows.oracle import TooMuchError, expected_output
+from crosscut.testing.flows.steps import (
+    FINAL_ONLY,
+    UPDATES_ONLY,
+    Aggregate,
+    AggregateName,
+    Broadcast,
+    Count,
+    Filter,
+    FilterName,
+    FlatMap,
+    FlatMapName,
+    KeyBy,
+    KeyName,
+    Leave,
+    Loop,
+    Map,
+    MapName,
+    Rebalance,
+    Reduce,
+    ReduceName,
+    Sink,
+    Source,
+    Step,
+    Sum,
+    SumName,
+    TireName,
+    Union,
+)
+from crosscut.testing.flows.ways import is_dealt, is_open, reached, resolved, unread, ways
+
+Action = Literal[
+    "map",
+    "filter",
+    "flat_map",
+    "union",
+    "rebalance",
+    "broadcast",
+    "keyed",
+    "loop",
+    "leave",
+    "source",
+    "sink",
+]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+WORK_MAX = 1_200
+"""Records that all steps of a drawn flow are given, with `PARALLELISM_MAX`."""
+PARALLELISM_MAX = 3
+STEPS_MAX = 14
+DEPTH_MAX = 3
+
+
+def drawn_flow(seed: int) -> Description:
+    """Return the flow that `seed` stands for, the same in every process."""
+    attempt = 0
+    while True:
+        dice = random.Random(f"crosscut flow {seed} {attempt}")
+        attempt += 1
+        try:
+            description = _Drawing(dice).description()
+            expected = expected_output(description, PARALLELISM_MAX, WORK_MAX)
+        except (TooMuchError, FlowError):
+            continue
+        # A flow that puts out nothing shows nothing, but for one in a while.
+        if any(expected.records.values()) or dice.random() < 0.05:
+            return description
+
+
+class _Drawing:
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._steps: list[Step] = []
+        self._open_loops: list[int] = []
+        # Swarm testing: a flow has much of some operators and none of others.
+        self._weights = {action: dice.choice((0, 1, 1, 3)) for action in ACTIONS}
+        self._weights["keyed"] += 2
+        self._weights["leave"] += 2
+        self._final_share = dice.choice((0.0, 0.3, 0.7, 1.0))
+
+    def description(self) -> Description:
+        dice = self._dice
+        self._source()
+        for _ in range(dice.randint(1, STEPS_MAX)):
+            self._act(dice.choices(ACTIONS, [self._weights[one] for one in ACTIONS])[0])
+        while self._open_loops:
+            self._leave()
+        self._end_all()
+        return Description(tuple(self._steps))
+
+    def _act(self, action: Action) -> None:
+        dice = self._dice
+        match action:
+            case "map":
+                stream = self._any()
+                names = [one for one in get_args(MapName) if one != "energise" or not self._may_turn(stream)]
+                self._add(Map(stream, dice.choice(names), dice.randint(1, 3)))
+            case "filter":
+                names = [one for one in get_args(FilterName) if one != "none" or dice.random() < 0.2]
+                self._add(Filter(self._any(), dice.choice(names), dice.randrange(3)))
+            case "flat_map":
+                self._add(FlatMap(self._any(), dice.choice(get_args(FlatMapName)), dice.randint(1, 2)))
+            case "union":
+                count = dice.choice((2, 2, 2, 3))
+                self._add(Union(tuple(self._any() for _ in range(count))))
+            case "rebalance" | "broadcast":
+                stream = self._any()
+                if not is_dealt(tuple(self._steps), stream):
+                    self._add(Rebalance(stream) if action == "rebalance" else Broadcast(stream))
+            case "keyed":
+                self._keyed()
+            case "loop":
+                if len(self._open_loops) < DEPTH_MAX:
+                    stream = self._any()
+                    if not self._may_turn(stream) and dice.random() < 0.7:
+                        stream = self._add(Map(stream, "energise", dice.randint(1, 4)))
+                    self._open_loops.append(self._add(Loop(stream, dice.choice(get_args(TireName)))))
+            case "leave":
+                if self._open_loops:
+                    self._leave()
+            case "source":
+                self._source()
+            case "sink":
+                self._add(Sink(self._any()))
+
+    def _may_turn(self, stream: int) -> bool:
+        """Whether what reads this stream may come to lie on a cycle."""
+        inside = {one for loop in self._open_loops for one in self._inside(loop)}
+        return stream in inside or resolved(tuple(self._steps), stream) in inside
+
+    def _add(self, step: Step) -> int:
+        self._steps.append(step)
+        return len(self._steps) - 1
+
+    def _any(self) -> int:
+        """Return a stream to go on from: mostly the newest one, or one that nobody reads yet."""
+        dice = self._dice
+        steps = tuple(self._steps)
+        open_streams = [one for one in range(len(steps)) if is_open(steps, one)]
+        choice = dice.random()
+        if choice < 0.5:
+            return open_streams[-1]
+        lonely = [one for one in unread(steps) if is_open(steps, one)]
+        return dice.choice(lonely if lonely and choice < 0.8 else open_streams)
+
+    def _source(self) -> None:
+        dice = self._dice
+        splits = tuple(dice.choice((0, 1, 2, 3, 5, 8)) for _ in range(dice.choice((1, 1, 2, 3))))
+        self._add(Source(splits, dice.choice((0, 1, 2, 3))))
+
+    def _keyed(self) -> None:
+        dice = self._dice
+        stream = self._any()
+        is_of_numbers = dice.random() < 0.1
+        if is_of_numbers:
+            stream = self._add(Map(stream, "number", 0))
+        names = get_args(KeyName)
+        # In a loop most keys hold the energy: else nothing that is counted goes round.
+        holds_energy = bool(self._open_loops) and dice.random() < 0.5
+        name: KeyName = "with energy" if holds_energy else dice.choice(names)
+        key_by = self._add(KeyBy(stream, name, dice.choice((1, 2, 3, 5))))
+        for _ in range(dice.choice((1, 1, 1, 1, 2))):
+            self._add(self._folding(key_by, is_of_numbers=is_of_numbers))
+
+    def _folding(self, key_by: int, *, is_of_numbers: bool) -> Step:
+        dice = self._dice
+        if is_of_numbers and dice.random() < 0.7:
+            return Sum(key_by, "itself", "final")
+        emit: Emit = "final" if dice.random() < self._final_share else "updates"
+        unfit = {*(UPDATES_ONLY if emit == "final" else FINAL_ONLY), "itself"}
+        match dice.choice(("count", "sum", "reduce", "aggregate")):
+            case "sum":
+                sums: list[SumName] = [one for one in get_args(SumName) if one not in unfit]
+                return Sum(key_by, dice.choice(sums), emit)
+            case "reduce":
+                reduces: list[ReduceName] = [one for one in get_args(ReduceName) if one not in unfit]
+                return Reduce(key_by, dice.choice(reduces), emit)
+            case "aggregate":
+                aggregates: list[AggregateName] = [one for one in get_args(AggregateName) if one not in unfit]
+                return Aggregate(key_by, dice.choice(aggregates), emit)
+            case _:
+                return Count(key_by, emit)
+
+    def _leave(self) -> None:
+        dice = self._dice
+        steps = tuple(self._steps)
+        loop = self._open_loops.pop()
+        inside = [one for one in self._inside(loop) if is_open(steps, one)]
+        again, out = self._one_of(inside), self._one_of(inside)
+        if dice.random() < 0.4:
+            # Either it goes round, or it leaves.
+            argument = dice.randrange(3)
+            stays = self._add(Filter(again, "others", argument))
+            leaves = self._add(Filter(again, "multiples", argument))
+            exhausted = self._add(Filter(stays, "exhausted", 0))
+            again, out = stays, self._add(Union((leaves, exhausted)))
+        self._add(Leave(loop, again, out))
+
+    def _inside(self, loop: int) -> list[int]:
+        """Return the steps whose streams come from a loop that is still open, its head among them."""
+        steps = tuple(self._steps)
+        inside = {loop, *reached(ways(steps), loop, also_round=False)}
+        return [number for number in range(loop, len(steps)) if resolved(steps, number) in inside]
+
+    def _one_of(self, streams: list[int]) -> int:
+        """Return one, mostly of the last: that a loop has a long way is not left to luck."""
+        return streams[-1] if self._dice.random() < 0.5 else self._dice.choice(streams)
+
+    def _end_all(self) -> None:
+        dice = self._dice
+        steps = tuple(self._steps)
+        for number in unread(steps):
+            if isinstance(steps[number], KeyBy):
+                self._add(Count(number, "updates"))
+        loose = unread(tuple(self._steps))
+        if len(loose) > 1 and dice.random() < 0.4:
+            loose = [self._add(Union(tuple(loose)))]
+        for one in loose:
+            self._add(Sink(one))
+        if not any(isinstance(step, Sink) for step in self._steps):
+            self._add(Sink(self._any()))

@@ -1,0 +1,360 @@
+"""The functions of drawn flows. Each takes whatever shape a record has got by what came before.
+
+A record is ("r", number, energy), a number, or the (key, value) of a keyed operator; `plain` makes one of the
+first shape of each. All are functions of a module, so that any engine can send them to its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, assert_never
+from zlib import crc32
+
+from crosscut.testing.flows.steps import (
+    KEYS_WITH_ENERGY,
+    Aggregate,
+    AggregateName,
+    Filter,
+    FlatMap,
+    KeyBy,
+    KeyName,
+    Map,
+    Reduce,
+    ReduceName,
+    Step,
+    SumName,
+)
+
+MODULUS = 1_000_003
+
+
+def record(number: int, energy: int = 0) -> Any:
+    """Return the record of this number."""
+    return ("r", number, energy)
+
+
+def mixed(*parts: Any) -> int:
+    """Return a number that follows from all of `parts`, the same in every process."""
+    return crc32(repr(parts).encode()) % MODULUS
+
+
+def number_of(one: Any) -> int:
+    """Return the number that stands for all that a record says."""
+    if not isinstance(one, tuple):
+        return int(one)
+    if len(one) == 3:
+        return int(one[1])
+    key, value = one
+    return number_of(value) if isinstance(value, tuple) else mixed(key, value)
+
+
+def energy_of(one: Any) -> int:
+    """Return how many times the record may still go round: none if neither it nor its key says so."""
+    if not isinstance(one, tuple):
+        return 0
+    if len(one) == 3:
+        return int(one[2])
+    key, value = one
+    if isinstance(value, tuple):
+        return energy_of(value)
+    return int(key[1]) if isinstance(key, tuple) else 0
+
+
+def plain(one: Any) -> Any:
+    """Return the record in its first shape."""
+    return record(number_of(one), energy_of(one))
+
+
+# map, filter, flat_map, key_by
+
+
+def map_function(step: Map) -> Callable[[Any], Any]:
+    """Return the function of a `map`."""
+    match step.function:
+        case "same":
+            return _same
+        case "plain":
+            return plain
+        case "add":
+            return partial(_added, step.argument)
+        case "mix":
+            return partial(_mixed, step.argument)
+        case "number":
+            return number_of
+        case "energise":
+            return partial(_energised, step.argument)
+        case _:
+            assert_never(step.function)
+
+
+def _same(one: Any) -> Any:
+    return one
+
+
+def _added(argument: int, one: Any) -> Any:
+    return record(number_of(one) + argument, energy_of(one))
+
+
+def _mixed(argument: int, one: Any) -> Any:
+    return record(mixed(argument, number_of(one)), energy_of(one))
+
+
+def _energised(argument: int, one: Any) -> Any:
+    return record(number_of(one), number_of(one) % (argument + 1))
+
+
+def filter_function(step: Filter) -> Callable[[Any], Any]:
+    """Return the function of a `filter`."""
+    match step.function:
+        case "multiples":
+            return partial(_is_multiple, step.argument + 2)
+        case "others":
+            return partial(_is_no_multiple, step.argument + 2)
+        case "energy":
+            return energy_of
+        case "exhausted":
+            return is_exhausted
+        case "all":
+            return _all
+        case "none":
+            return _none
+        case _:
+            assert_never(step.function)
+
+
+def _is_multiple(modulus: int, one: Any) -> bool:
+    return number_of(one) % modulus == 0
+
+
+def _is_no_multiple(modulus: int, one: Any) -> bool:
+    return number_of(one) % modulus > 0
+
+
+def is_exhausted(one: Any) -> bool:
+    """Whether the record can't go round any more."""
+    return energy_of(one) == 0
+
+
+def _all(one: Any) -> bool:
+    return True
+
+
+def _none(one: Any) -> bool:
+    return False
+
+
+def flat_map_function(step: FlatMap) -> Callable[[Any], Iterable[Any]]:
+    """Return the function of a `flat_map`."""
+    match step.function:
+        case "copies":
+            return partial(_copies, step.argument)
+        case "some":
+            return partial(_some, step.argument + 2)
+        case "spread":
+            return partial(_spread, step.argument)
+        case "yielded":
+            return partial(_yielded, step.argument)
+        case _:
+            assert_never(step.function)
+
+
+def _copies(argument: int, one: Any) -> list[Any]:
+    return [one] * argument
+
+
+def _some(modulus: int, one: Any) -> tuple[Any, ...]:
+    return (one,) * (number_of(one) % modulus)
+
+
+def _spread(argument: int, one: Any) -> list[Any]:
+    return [_mixed(each, one) for each in range(argument)]
+
+
+def _yielded(argument: int, one: Any) -> Iterator[Any]:
+    yield one
+    if number_of(one) % 2:
+        yield _added(argument, one)
+
+
+def key_function(step: KeyBy) -> Callable[[Any], Any]:
+    """Return the function of a `key_by`."""
+    return partial(_key, step.key, step.modulus)
+
+
+def _key(name: KeyName, modulus: int, one: Any) -> Any:
+    rest = number_of(one) % modulus
+    match name:
+        case "number":
+            return rest
+        case "text":
+            return f"key {rest}"
+        case "bytes":
+            return bytes([rest % 256])
+        case "bool":
+            return rest > 0
+        case "one":
+            return None
+        case "with energy":
+            return (rest, energy_of(one))
+        case "nested with energy":
+            return ((f"{rest}", None), energy_of(one))
+        case _:
+            assert_never(name)
+
+
+def energy_of_key(step: KeyBy, key: Any) -> int:
+    """Return the energy of what comes of a key's records."""
+    return int(key[1]) if step.key in KEYS_WITH_ENERGY else 0
+
+
+# sum, reduce, aggregate
+
+
+def sum_function(name: SumName, key_by: KeyBy) -> Callable[[Any], Any] | None:
+    """Return the function of a `sum`; None: the records themselves."""
+    match name:
+        case "weight":
+            return partial(_weight, key_by.key, key_by.modulus)
+        case "number":
+            return number_of
+        case "itself":
+            return None
+        case _:
+            assert_never(name)
+
+
+def _weight(key: KeyName, modulus: int, one: Any) -> int:
+    # The same for all records of a key: so each value on the way is determined, too.
+    return 1 + mixed(_key(key, modulus, one)) % 100
+
+
+def reduce_function(step: Reduce) -> Callable[[Any, Any], Any]:
+    """Return the function of a `reduce`."""
+    return _REDUCE[step.function]
+
+
+def _newest(value: Any, one: Any) -> Any:
+    return one
+
+
+def _most(value: Any, one: Any) -> Any:
+    return max(value, one, key=_rank)
+
+
+def _rank(one: Any) -> tuple[int, str]:
+    # Equal only for what is the same: else the first to come would win.
+    return number_of(one), repr(one)
+
+
+def _merged(value: Any, one: Any) -> Any:
+    return record(number_of(value) ^ number_of(one), max(energy_of(value), energy_of(one)))
+
+
+_REDUCE: dict[ReduceName, Callable[[Any, Any], Any]] = {
+    "newest": _newest,
+    "most": _most,
+    "merged": _merged,
+}
+
+
+class Folding(NamedTuple):
+    """The arguments of an `aggregate`."""
+
+    initial: Any
+    add: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any] | None
+
+
+def folding(name: AggregateName, key_by: KeyBy) -> Folding:
+    """Return the arguments of an `aggregate`."""
+    match name:
+        case "length":
+            return Folding(list, _appended, len)
+        case "last":
+            return Folding(list, _appended, _last)
+        case "both":
+            return Folding(list, _appended, _length_and_last)
+        case "cell":
+            return Folding(_new_cell, _incremented, None)
+        case "pair":
+            return Folding((0, 0), partial(_counted, key_by.key, key_by.modulus), None)
+        case "numbers":
+            return Folding(_new_numbers, _noted, _numbers)
+        case _:
+            assert_never(name)
+
+
+def _appended(values: list[Any], one: Any) -> list[Any]:
+    values.append(one)
+    return values
+
+
+def _last(values: list[Any]) -> Any:
+    return values[-1]
+
+
+def _length_and_last(values: list[Any]) -> Any:
+    return [len(values), values[-1]]
+
+
+def separated(pair: Any) -> list[Any]:
+    """Return apart what an aggregate "both" says: which record came as which is not determined."""
+    key, (length, last) = pair
+    return [(key, length), (key, last)]
+
+
+def _new_cell() -> list[int]:
+    return [0]
+
+
+def _incremented(cell: list[int], one: Any) -> list[int]:
+    cell[0] += 1
+    return cell
+
+
+def _counted(key: KeyName, modulus: int, pair: tuple[int, int], one: Any) -> tuple[int, int]:
+    count, total = pair
+    return count + 1, total + _weight(key, modulus, one)
+
+
+def _new_numbers() -> dict[str, Any]:
+    return {"numbers": [], "energy": 0}
+
+
+def _noted(value: dict[str, Any], one: Any) -> dict[str, Any]:
+    value["numbers"].append(number_of(one))
+    value["energy"] = max(value["energy"], energy_of(one))
+    return value
+
+
+def _numbers(value: dict[str, Any]) -> Any:
+    return record(mixed(sorted(value["numbers"])), value["energy"])
+
+
+# Loops
+
+
+def tired(one: Any) -> tuple[Any, ...]:
+    """Return what goes round of a record: it with less energy, or nothing."""
+    return (weaker(one),) if energy_of(one) else ()
+
+
+def weaker(one: Any) -> Any:
+    """Return the record with less energy."""
+    return record(number_of(one), energy_of(one) - 1)
+
+
+def exhausted(one: Any) -> Any:
+    """Return the record without energy."""
+    return record(number_of(one), 0)
+
+
+def is_followed_by_exhaustion(step: Step, *, is_on_cycle: bool) -> bool:
+    """Whether what `step` says could go round in a loop that is over by then, if it had energy."""
+    return is_on_cycle and getattr(step, "emit", "") == "final"
+
+
+def is_followed_by_separation(step: Step) -> bool:
+    """Whether `step` says two things whose connection is not determined."""
+    return isinstance(step, Aggregate) and step.function == "both"

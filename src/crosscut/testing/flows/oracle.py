@@ -1,0 +1,178 @@
+"""What a described flow has to put out: plain Python over the steps, which knows of no engine.
+
+There are no tasks, channels, batches or barriers here, and no graph of vertices. Steps that lie on one cycle
+go on until nothing is left to do for any of them, and then say what they have to say at the end, the first
+written first; a cycle comes after all that feeds it. Everything else is a cycle of one step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple, assert_never
+
+from crosscut.errors import FlowError
+from crosscut.testing.flows import functions
+from crosscut.testing.flows.building import source_records
+from crosscut.testing.flows.description import Description
+from crosscut.testing.flows.steps import (
+    Aggregate,
+    Broadcast,
+    Count,
+    Filter,
+    FlatMap,
+    KeyBy,
+    Keyed,
+    Leave,
+    Loop,
+    Map,
+    Rebalance,
+    Reduce,
+    Sink,
+    Source,
+    Sum,
+    Union,
+)
+from crosscut.testing.flows.ways import cycles, key_by_of, on_cycles, ways
+
+_NOTHING: Any = object()
+
+
+class Expected(NamedTuple):
+    """What a run from beginning to end does.
+
+    Attributes:
+        records: By the number of the step, what each sink gets, in some order.
+        work: How many records all steps together were given.
+    """
+
+    records: dict[int, list[Any]]
+    work: int
+
+
+class TooMuchError(FlowError):
+    """The flow would do more than it may."""
+
+
+def expected_output(description: Description, parallelism: int, work_max: int = 1_000_000) -> Expected:
+    """Return what the sinks have to get.
+
+    Args:
+        parallelism: Of the job: what is broadcast comes so often.
+        work_max: How many records the steps may be given.
+
+    Raises:
+        TooMuchError: They would be given more.
+    """
+    run = _Run(description, parallelism, work_max)
+    return Expected(run.out, run.work)
+
+
+class _Run:
+    def __init__(self, description: Description, parallelism: int, work_max: int) -> None:
+        self._steps = description.steps
+        self._on_cycles = on_cycles(description.steps)
+        self._parallelism = parallelism
+        self._work_max = work_max
+        self._states: dict[int, dict[Any, Any]] = {}
+        self._ways = ways(self._steps)
+        self.out: dict[int, list[Any]] = {
+            number: [] for number, step in enumerate(self._steps) if isinstance(step, Sink)
+        }
+        self.work = 0
+        # By step, what is still to be done there.
+        self._todo: list[deque[tuple[Any, bool]]] = [deque() for _ in self._steps]
+        for cycle in cycles(self._steps):
+            self._settle(cycle)
+            for number in cycle:
+                self._say_at_the_end(number)
+                self._settle(cycle)
+
+    def _settle(self, cycle: tuple[int, ...]) -> None:
+        """Go on until no step of `cycle` has anything left to do."""
+        todo = self._todo
+        while busy := [number for number in cycle if todo[number]]:
+            for number in busy:
+                while todo[number]:
+                    one, is_round = todo[number].popleft()
+                    self.work += 1
+                    if self.work > self._work_max:
+                        raise TooMuchError(f"a run is given more than {self._work_max} records")
+                    self._send(number, self._processed(number, one, is_round=is_round))
+
+    def _send(self, number: int, records: Iterable[Any]) -> None:
+        for one in records:
+            for way in self._ways[number]:
+                self._todo[way.target].append((one, way.is_round))
+
+    def _processed(self, number: int, one: Any, *, is_round: bool) -> Iterable[Any]:
+        step = self._steps[number]
+        match step:
+            case Map():
+                return (functions.map_function(step)(one),)
+            case Filter():
+                return (one,) if functions.filter_function(step)(one) else ()
+            case FlatMap():
+                return functions.flat_map_function(step)(one)
+            case Union() | Rebalance():
+                return (one,)
+            case Broadcast():
+                return (one,) * self._parallelism
+            case KeyBy():
+                return ((functions.key_function(step)(one), one),)
+            case Loop():
+                return functions.tired(one) if is_round or step.tire == "flat_map first" else (one,)
+            case Sink():
+                self.out[number].append(one)
+                return ()
+            case Count() | Sum() | Reduce() | Aggregate():
+                return self._folded(number, step, *one)
+            case Source() | Leave():
+                raise TypeError(f"step {number} is given no record")
+            case _:
+                assert_never(step)
+
+    def _folded(self, number: int, step: Keyed, key: Any, one: Any) -> Iterable[Any]:
+        state = self._states.setdefault(number, {})
+        key_by = key_by_of(self._steps, step)
+        value = state.get(key, _NOTHING)
+        is_first = value is _NOTHING
+        result = None
+        match step:
+            case Count():
+                value = 1 if is_first else value + 1
+            case Sum():
+                function = functions.sum_function(step.function, key_by)
+                value = (0 if is_first else value) + (one if function is None else function(one))
+            case Reduce():
+                value = one if is_first else functions.reduce_function(step)(value, one)
+            case Aggregate():
+                initial, add, result = functions.folding(step.function, key_by)
+                value = add((initial() if callable(initial) else initial) if is_first else value, one)
+            case _:
+                assert_never(step)
+        state[key] = value
+        if step.emit == "final":
+            return ()
+        return self._said(number, key, value if result is None else result(value))
+
+    def _said(self, number: int, key: Any, value: Any) -> Iterable[Any]:
+        step = self._steps[number]
+        pair = (key, list(value) if isinstance(value, list) else value)
+        if functions.is_followed_by_separation(step):
+            return functions.separated(pair)
+        is_over = functions.is_followed_by_exhaustion(step, is_on_cycle=number in self._on_cycles)
+        return (functions.exhausted(pair) if is_over else pair,)
+
+    def _say_at_the_end(self, number: int) -> None:
+        step = self._steps[number]
+        if isinstance(step, Source):
+            for split in source_records(number, step):
+                self._send(number, split)
+        if not isinstance(step, Keyed) or step.emit != "final":
+            return
+        result = None
+        if isinstance(step, Aggregate):
+            result = functions.folding(step.function, key_by_of(self._steps, step)).result
+        for key, value in self._states.get(number, {}).items():
+            self._send(number, self._said(number, key, value if result is None else result(value)))

@@ -1,0 +1,151 @@
+"""Smaller flows than one that fails: each leaves out something, or makes something plainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from crosscut.errors import FlowError
+from crosscut.testing.flows.description import Description
+from crosscut.testing.flows.steps import (
+    Broadcast,
+    Filter,
+    FlatMap,
+    KeyBy,
+    Keyed,
+    Leave,
+    Loop,
+    Map,
+    Rebalance,
+    Sink,
+    Source,
+    Step,
+    Union,
+)
+from crosscut.testing.flows.ways import Steps, inputs_of, key_by_of, unread
+
+
+def smaller_flows(description: Description) -> Iterator[Description]:
+    """Yield what is smaller than `description` by one thing, what promises most first. All are valid."""
+    for steps in _candidates(description.steps):
+        steps = _without_dead_ends(steps)
+        if steps == description.steps:
+            continue
+        try:
+            yield Description(steps)
+        except FlowError:
+            # What was left out was needed.
+            continue
+
+
+def shrunk_flow(
+    description: Description, fails: Callable[[Description], bool], runs_max: int = 200
+) -> Description:
+    """Return the smallest flow that a bounded search finds and that still `fails`."""
+    runs = 0
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for candidate in smaller_flows(description):
+            runs += 1
+            if runs > runs_max:
+                return description
+            if fails(candidate):
+                description, is_smaller = candidate, True
+                break
+    return description
+
+
+def _candidates(steps: Steps) -> Iterator[Steps]:
+    for number, step in enumerate(steps):
+        if isinstance(step, Sink):
+            yield _without(steps, {number}, {})
+    # From the end: what is in front of it goes as well, if nothing else reads it.
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        match step:
+            case Loop(stream):
+                for end, leave in enumerate(steps):
+                    if isinstance(leave, Leave) and leave.loop == number:
+                        yield _without(steps, {number, end}, {number: stream, end: leave.out})
+            case Source() | Leave() | Sink() | KeyBy():
+                pass
+            case Union(streams):
+                for one in streams:
+                    yield _without(steps, {number}, {number: one})
+                if len(streams) > 2:
+                    for left_out in range(len(streams)):
+                        fewer = streams[:left_out] + streams[left_out + 1 :]
+                        yield (*steps[:number], Union(fewer), *steps[number + 1 :])
+            case Map() | Filter() | FlatMap() | Rebalance() | Broadcast():
+                yield _without(steps, {number}, {number: step.stream})
+            case _:
+                yield _without(steps, {number}, {number: key_by_of(steps, step).stream})
+    for number, step in enumerate(steps):
+        for plainer in _plainer(step):
+            yield (*steps[:number], plainer, *steps[number + 1 :])
+
+
+def _plainer(step: Step) -> Iterator[Step]:
+    match step:
+        case Source(splits, energy):
+            if len(splits) > 1:
+                yield replace(step, splits=splits[:1])
+                yield replace(step, splits=splits[:-1])
+            for split, count in enumerate(splits):
+                for fewer in sorted({0, count // 2, count - 1} - {count, -1}):
+                    yield replace(step, splits=(*splits[:split], fewer, *splits[split + 1 :]))
+            if energy:
+                yield replace(step, energy=energy - 1)
+        case Map(_, function) if function not in {"same", "energise", "number"}:
+            yield replace(step, function="same", argument=0)
+        case Filter(_, function) if function != "all":
+            yield replace(step, function="all", argument=0)
+        case FlatMap(_, function, argument) if (function, argument) != ("copies", 1):
+            yield replace(step, function="copies", argument=1)
+        case KeyBy(_, key, modulus) if modulus > 1:
+            yield replace(step, modulus=1)
+            if key == "nested with energy":
+                yield replace(step, key="with energy")
+        case Loop(_, tire) if tire != "flat_map first":
+            yield replace(step, tire="flat_map first")
+        case _:
+            pass
+
+
+def _without_dead_ends(steps: Steps) -> Steps:
+    """Leave out what leads nowhere, and then what leads nowhere any more."""
+    while dead := {number for number in unread(steps) if not isinstance(steps[number], Loop)}:
+        steps = _without(steps, dead, {})
+    return steps
+
+
+def _without(steps: Steps, left_out: set[int], instead: Mapping[int, int]) -> Steps:
+    """Leave out some steps; who reads one of them reads another one `instead`."""
+    new_numbers: dict[int, int] = {}
+    for number in range(len(steps)):
+        if number not in left_out:
+            new_numbers[number] = len(new_numbers)
+
+    def renumbered(old: int) -> int:
+        while old in instead:
+            old = instead[old]
+        # What is not there any more is no step: the description is refused.
+        return new_numbers.get(old, len(steps))
+
+    return tuple(_reading(step, renumbered) for number, step in enumerate(steps) if number not in left_out)
+
+
+def _reading(step: Step, renumbered: Callable[[int], int]) -> Step:
+    match step:
+        case Source():
+            return step
+        case Union(streams):
+            return Union(tuple(map(renumbered, streams)))
+        case Leave(loop, again, out):
+            return Leave(renumbered(loop), renumbered(again), renumbered(out))
+        case _ if isinstance(step, Keyed):
+            return replace(step, keyed=renumbered(step.keyed))
+        case _:
+            (stream,) = inputs_of(step)
+            return replace(step, stream=renumbered(stream))
