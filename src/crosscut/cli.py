@@ -166,6 +166,13 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
     "--faults", metavar="LIST", help="With --seed: only these faults of its plan, as in 0,3,5, or none."
 )
 @click.option(
+    "--flow",
+    "drawn_flow",
+    metavar="STEPS",
+    default="",
+    help="With --seed and no flow of yours: this flow instead of the drawn one, as a failure shows it.",
+)
+@click.option(
     "--snapshots",
     "protocols",
     type=click.Choice(["aligned", "unaligned", "switching", "at-least-once", "halting"]),
@@ -184,6 +191,7 @@ def simulate(
     first_seed: int,
     seed: int | None,
     faults: str | None,
+    drawn_flow: str,
     protocols: tuple[Any, ...],
     size: Any,
     sink: str | None,
@@ -191,14 +199,16 @@ def simulate(
     """Run a flow in simulated worlds full of faults, and check that its output stays exact.
 
     Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
-    Without a flow, Crosscut simulates itself on graphs of its own. A failure is printed with the command
+    Without a flow, Crosscut simulates itself on flows that are drawn. A failure is printed with the command
     that replays it. Ctrl-C ends with what was found until then.
 
     Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
     """
     from crosscut.testing.simulator import showing
 
-    selection = showing.Selection(first_seed, seeds, seed, _fault_indices(faults))
+    if drawn_flow and seed is None:
+        raise click.UsageError("--flow needs --seed: the world that it is to run in")
+    selection = showing.Selection(first_seed, seeds, seed, _fault_indices(faults), drawn_flow)
     sys.exit(showing.run(target, selection, protocols, size, sink))
 
 

@@ -127,7 +127,8 @@ class LocalFiles(Files):
             ) from error
         except OSError as error:
             raise self._refused(
-                f"can't make {error.filename}: {error.strerror}; choose a directory that this user may write to"
+                f"can't make {error.filename}: {error.strerror}; choose a directory that this user may "
+                f"write to"
             ) from error
         if not os.path.isdir(self._real_root):
             raise self._refused("there is no such directory")

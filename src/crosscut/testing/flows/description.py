@@ -34,7 +34,7 @@ from crosscut.testing.flows.steps import (
     Step,
     Union,
 )
-from crosscut.testing.flows.ways import Steps, inputs_of, is_dealt, on_cycles, reached, resolved, unread, ways
+from crosscut.testing.flows.ways import Steps, inputs_of, inside, is_dealt, on_cycles, resolved, unread
 
 _HINTS = {kind: get_type_hints(kind) for kind in OPERATORS.values()}
 
@@ -168,12 +168,10 @@ def _check_loops(steps: Steps) -> None:
             raise _refused(steps, number, f"loop {step.loop} is not the innermost one that is open")
     if entered:
         raise _refused(steps, entered[-1], "the loop is never left")
-    found = ways(steps)
     for number, step in enumerate(steps):
         if isinstance(step, Leave):
-            inside = {step.loop, *reached(found, step.loop, also_round=False)}
             for one in (step.again, step.out):
-                if resolved(steps, one) not in inside:
+                if resolved(steps, one) not in inside(steps, step.loop):
                     raise _refused(steps, number, f"step {one} does not come from loop {step.loop}")
     turning = on_cycles(steps)
     for number, step in enumerate(steps):

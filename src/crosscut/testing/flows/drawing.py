@@ -37,7 +37,7 @@ from crosscut.testing.flows.steps import (
     TireName,
     Union,
 )
-from crosscut.testing.flows.ways import is_dealt, is_open, reached, resolved, unread, ways
+from crosscut.testing.flows.ways import inside, is_dealt, is_open, resolved, unread
 
 Action = Literal[
     "map",
@@ -57,7 +57,6 @@ WORK_MAX = 1_200
 """Records that all steps of a drawn flow are given, with `PARALLELISM_MAX`."""
 PARALLELISM_MAX = 3
 STEPS_MAX = 14
-DEPTH_MAX = 3
 
 
 def drawn_flow(seed: int) -> Description:
@@ -82,10 +81,14 @@ class _Drawing:
         self._steps: list[Step] = []
         self._open_loops: list[int] = []
         # Swarm testing: a flow has much of some operators and none of others.
-        self._weights = {action: dice.choice((0, 1, 1, 3)) for action in ACTIONS}
-        self._weights["keyed"] += 2
-        self._weights["leave"] += 2
+        self._weights = {action: dice.choice((0, 0, 1, 2)) for action in ACTIONS}
+        for action in ("keyed", "loop", "leave"):
+            self._weights[action] += 3
         self._final_share = dice.choice((0.0, 0.3, 0.7, 1.0))
+        # Some flows are one long way, others branch.
+        self._newest_share = dice.choice((0.4, 0.7, 1.0))
+        # Some loops are in each other, others one after the other.
+        self._depth_max = dice.choice((1, 1, 2, 3))
 
     def description(self) -> Description:
         dice = self._dice
@@ -119,9 +122,9 @@ class _Drawing:
             case "keyed":
                 self._keyed()
             case "loop":
-                if len(self._open_loops) < DEPTH_MAX:
+                if len(self._open_loops) < self._depth_max:
                     stream = self._any()
-                    if not self._may_turn(stream) and dice.random() < 0.7:
+                    if not self._may_turn(stream) and dice.random() < 0.9:
                         stream = self._add(Map(stream, "energise", dice.randint(1, 4)))
                     self._open_loops.append(self._add(Loop(stream, dice.choice(get_args(TireName)))))
             case "leave":
@@ -134,8 +137,8 @@ class _Drawing:
 
     def _may_turn(self, stream: int) -> bool:
         """Whether what reads this stream may come to lie on a cycle."""
-        inside = {one for loop in self._open_loops for one in self._inside(loop)}
-        return stream in inside or resolved(tuple(self._steps), stream) in inside
+        found = {one for loop in self._open_loops for one in self._inside(loop)}
+        return stream in found or resolved(tuple(self._steps), stream) in found
 
     def _add(self, step: Step) -> int:
         self._steps.append(step)
@@ -146,11 +149,10 @@ class _Drawing:
         dice = self._dice
         steps = tuple(self._steps)
         open_streams = [one for one in range(len(steps)) if is_open(steps, one)]
-        choice = dice.random()
-        if choice < 0.5:
+        if dice.random() < self._newest_share:
             return open_streams[-1]
         lonely = [one for one in unread(steps) if is_open(steps, one)]
-        return dice.choice(lonely if lonely and choice < 0.8 else open_streams)
+        return dice.choice(lonely if lonely and dice.random() < 0.7 else open_streams)
 
     def _source(self) -> None:
         dice = self._dice
@@ -194,8 +196,8 @@ class _Drawing:
         dice = self._dice
         steps = tuple(self._steps)
         loop = self._open_loops.pop()
-        inside = [one for one in self._inside(loop) if is_open(steps, one)]
-        again, out = self._one_of(inside), self._one_of(inside)
+        streams = [one for one in self._inside(loop) if is_open(steps, one)]
+        again, out = self._one_of(streams), self._one_of(streams)
         if dice.random() < 0.4:
             # Either it goes round, or it leaves.
             argument = dice.randrange(3)
@@ -208,8 +210,8 @@ class _Drawing:
     def _inside(self, loop: int) -> list[int]:
         """Return the steps whose streams come from a loop that is still open, its head among them."""
         steps = tuple(self._steps)
-        inside = {loop, *reached(ways(steps), loop, also_round=False)}
-        return [number for number in range(loop, len(steps)) if resolved(steps, number) in inside]
+        found = inside(steps, loop)
+        return [number for number in range(loop, len(steps)) if resolved(steps, number) in found]
 
     def _one_of(self, streams: list[int]) -> int:
         """Return one, mostly of the last: that a loop has a long way is not left to luck."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from crosscut.testing.flows.steps import (
     Aggregate,
@@ -23,6 +23,7 @@ from crosscut.testing.flows.steps import (
 )
 
 Steps = tuple[Step, ...]
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Way(NamedTuple):
@@ -86,39 +87,52 @@ def ways(steps: Steps) -> list[list[Way]]:
     return found
 
 
-def reached(found: list[list[Way]], start: int, *, also_round: bool = True) -> set[int]:
-    """Return the steps that `start` leads to; itself only if it is on a cycle."""
-    targets: set[int] = set()
-    waiting = [start]
-    while waiting:
-        for target, is_round in found[waiting.pop()]:
-            if target not in targets and (also_round or not is_round):
-                targets.add(target)
-                waiting.append(target)
-    return targets
+def inside(steps: Steps, loop: int) -> set[int]:
+    """Return the steps that records come to from the head of `loop` without going back in a loop; it, too."""
+    once = {
+        number: [target for target, is_round in found if not is_round]
+        for number, found in enumerate(ways(steps))
+    }
+    return {loop, *_reached(once, loop)}
 
 
 def on_cycles(steps: Steps) -> frozenset[int]:
     """Return the steps that a record may come to twice."""
     found = ways(steps)
-    return frozenset(number for number in range(len(steps)) if number in reached(found, number))
+    leads_to_itself = {way.target for number, one in enumerate(found) for way in one if way.target == number}
+    return frozenset(leads_to_itself.union(*(group for group in cycles(steps) if len(group) > 1)))
 
 
 def cycles(steps: Steps) -> Iterator[tuple[int, ...]]:
     """Yield the steps in groups, each after all that feed it; two are in one if each leads to the other."""
-    found = ways(steps)
-    after = [reached(found, number) for number in range(len(steps))]
-    first = [
-        min((one for one in after[number] if number in after[one]), default=number)
-        for number in range(len(steps))
-    ]
-    order: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(first, ()))
-    for number, targets in enumerate(found):
-        for target, _ in targets:
-            if first[target] != first[number]:
-                order.add(first[target], first[number])
-    for cycle in order.static_order():
-        yield tuple(number for number, one in enumerate(first) if one == cycle)
+    return grouped({number: [way.target for way in found] for number, found in enumerate(ways(steps))})
+
+
+def grouped(targets: Mapping[Name, Sequence[Name]]) -> Iterator[tuple[Name, ...]]:
+    """Yield what `targets` leads from and to, as `cycles` does; in a group the order is that of `targets`."""
+    after = {name: _reached(targets, name) for name in targets}
+    first = {
+        name: next((one for one in targets if one in after[name] and name in after[one]), name)
+        for name in targets
+    }
+    order: TopologicalSorter[Name] = TopologicalSorter(dict.fromkeys(first.values(), ()))
+    for name, found in targets.items():
+        for target in found:
+            if first[target] != first[name]:
+                order.add(first[target], first[name])
+    for group in order.static_order():
+        yield tuple(name for name, one in first.items() if one == group)
+
+
+def _reached(targets: Mapping[Name, Iterable[Name]], start: Name) -> set[Name]:
+    found: set[Name] = set()
+    waiting = [start]
+    while waiting:
+        for target in targets[waiting.pop()]:
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
 
 
 def unread(steps: Steps) -> list[int]:

@@ -64,13 +64,11 @@ class Checkers:
             for vertex in graph.vertices
             for index in range(graph.parallelism)
         )
-        unread: list[tuple[str, Iterable[Any]]] = []
         for vertex in graph.vertices:
             spec = vertex.source
             if spec is not None and isinstance(spec.source, ReplayedSource):
                 self._sources[vertex.vertex_id] = spec.source
-                unread += [(vertex.vertex_id, records) for records in spec.source.records.values()]
-        self.expected = self._tokens(run_from(self._graph_of_process(), Cut(unread=unread)))
+        self.expected = self._tokens(self._sequential_run() if job.expected is None else job.expected)
         self.log: list[LogEntry] = []
         self.damaged = damaged
         self._manifest_of: dict[str, CheckpointId] = {}
@@ -143,15 +141,15 @@ class Checkers:
         """The job has finished: is the output what it has to be?"""
         if self._is_comparable:
             self._compare(self._tokens(self._visible()), "the visible output")
-        for sink_uid, records in self._visible_by_task().items():
+        for (sink_uid, task), records in self._visible_by_task().items():
             newest: dict[Any, Any] = {}
             for record in records if self._is_exactly_once else ():
-                place = self._zoo.lane(record)
+                place = self._zoo.lane(sink_uid, record)
                 if place is not None:
                     lane, rank = place
                     ensure(
                         lane not in newest or newest[lane] < rank,
-                        f"I5: at {sink_uid}, {record!r} of {lane!r} comes after {newest.get(lane)!r}",
+                        f"I5: at {sink_uid} {task}, {record!r} of {lane!r} comes after {newest.get(lane)!r}",
                     )
                     newest[lane] = rank
         final = self.completed[-1]
@@ -230,16 +228,24 @@ class Checkers:
 
     # Output.
 
+    def _sequential_run(self) -> dict[str, list[Any]]:
+        unread: list[tuple[str, Iterable[Any]]] = [
+            (vertex, records)
+            for vertex, source in self._sources.items()
+            for records in source.records.values()
+        ]
+        return run_from(self._graph_of_process(), Cut(unread=unread))
+
     def _visible(self) -> dict[str, list[Any]]:
         outputs: dict[str, list[Any]] = {}
         for context, records in self._resource().committed.values():
             outputs.setdefault(context.sink_uid, []).extend(records)
         return outputs
 
-    def _visible_by_task(self) -> dict[str, list[Any]]:
-        outputs: dict[str, list[Any]] = {}
+    def _visible_by_task(self) -> dict[tuple[str, TaskId], list[Any]]:
+        outputs: dict[tuple[str, TaskId], list[Any]] = {}
         for context, records in self._resource().committed.values():
-            outputs.setdefault(f"{context.sink_uid} {context.task}", []).extend(records)
+            outputs.setdefault((context.sink_uid, context.task), []).extend(records)
         return outputs
 
     def _tokens(self, outputs: Mapping[str, Iterable[Any]]) -> Counter[Any]:

@@ -11,7 +11,8 @@ from crosscut.errors import CrosscutError, FlowError
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import SinkSpec
 from crosscut.protocol.choosing import ProtocolKind
-from crosscut.testing.simulator.graphs import GRAPHS
+from crosscut.testing.flows import parsed
+from crosscut.testing.simulator.drawn import drawn_options, world_of
 from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
 from crosscut.testing.simulator.shrink import Life, live, shrunk
 from crosscut.testing.simulator.user_flow import Rehearsal, rehearsal, shown_difference
@@ -21,6 +22,7 @@ from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
 
 RECORDS_MAX = (200, 40, 8, 2)
 TRIALS = 3
+SMALL_GRAPH = "chain"
 
 UNSTABLE = """\
 its output depends on something else than the records (a clock, a random number), or on the order in which
@@ -37,13 +39,13 @@ that is not in keyed state, or Crosscut is broken"""
 
 
 class Simulation:
-    """Worlds of the zoo, or of one flow.
+    """Worlds with flows that are drawn, or with one flow.
 
     Args:
-        flow: The user's; None: the graphs of the zoo.
+        flow: The user's; None: flows that are drawn, in small worlds a chain of two tasks.
         command: How it was called, for the line that replays a failure.
         protocols: Of which snapshot protocols there may be.
-        size: Of the worlds of the zoo.
+        size: Of the worlds with flows that are drawn.
 
     Attributes:
         notes: What is to be known of the flow; not wrong by itself.
@@ -63,7 +65,7 @@ class Simulation:
             self._command += "".join(f" --snapshots {one}" for one in protocols)
         self._protocols = protocols
         self._size = size
-        self._make: Callable[[Options], World] = World
+        self._make: Callable[[Options], World] = world_of
         self.notes: list[str] = []
         self.broken: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -108,8 +110,10 @@ class Simulation:
 
     def options(self, seed: int) -> Options:
         """Return the world of `seed`."""
+        if self._flow is None and self._size == "small":
+            return options_of(seed, (SMALL_GRAPH,), self._protocols, self._size)
         if self._flow is None:
-            return options_of(seed, tuple(GRAPHS), self._protocols, self._size)
+            return drawn_options(seed, self._protocols)
         return replace(options_of(seed, (self._flow.name,), self._protocols), splits_per_task=1)
 
     def lives(self, first_seed: int, seed_count: int) -> Iterator[Life]:
@@ -118,9 +122,24 @@ class Simulation:
             life = self.one(seed, None)
             yield shrunk(self.options(seed), life, self._make) if life.failure else life
 
-    def one(self, seed: int, faults: tuple[int, ...] | None) -> Life:
-        """Let one world live, with all faults of its plan or some."""
-        life = live(self.options(seed), faults, self._make)
+    def one(self, seed: int, faults: tuple[int, ...] | None, flow: str = "") -> Life:
+        """Let one world live.
+
+        Args:
+            faults: Which of its plan; None: all.
+            flow: The description of a flow that it gets instead of the one that is drawn for it.
+
+        Raises:
+            FlowError: `flow` describes none, or this world has none that is drawn.
+        """
+        options = self.options(seed)
+        if flow:
+            if not options.flow:
+                raise FlowError(
+                    "a flow can be given only where flows are drawn: leave out APP.PY:FLOW and --size"
+                )
+            options = replace(options, flow=str(parsed(flow)))
+        life = live(options, faults, self._make)
         self.seen += life.seen
         self.lived_count += 1
         self.failed_count += bool(life.failure)

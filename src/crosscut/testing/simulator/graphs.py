@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ def _whole(record: Any) -> Iterable[Any]:
     return (record,)
 
 
-def _no_lane(record: Any) -> tuple[Any, Any] | None:
+def _no_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
     return None
 
 
@@ -31,13 +31,13 @@ class Graph:
 
     Attributes:
         tokens: What an output record says that does not depend on the order of arrival.
-        lane: In which order a sink task must see it: (lane, rank); ranks grow within a lane.
+        lane: In which order a task of a sink must see it: (lane, rank); ranks grow within a lane.
         survives_duplicates: With records processed twice, no token is lost, some are added.
     """
 
     build: Build
     tokens: Callable[[Any], Iterable[Any]] = _whole
-    lane: Callable[[Any], tuple[Any, Any] | None] = _no_lane
+    lane: Callable[[str, Any], tuple[Any, Any] | None] = _no_lane
     survives_duplicates: bool = True
 
 
@@ -47,6 +47,7 @@ class SimulatedJob:
 
     Attributes:
         is_comparable: The output is the same, as a bag of tokens, in every order of arrival.
+        expected: What each sink has to get, by uid. None: what a sequential run of `graph` gives it.
         copy: Returns the graph as a process has it that has just started: its functions share nothing with
             those of another. None: they are shared.
     """
@@ -56,6 +57,7 @@ class SimulatedJob:
     sinks: tuple[SimulatedSink, ...]
     judged_as: Graph
     is_comparable: bool = True
+    expected: Mapping[str, Sequence[Any]] | None = None
     copy: Callable[[], JobGraph] | None = None
 
     def graph_of_process(self) -> JobGraph:
@@ -164,17 +166,17 @@ def _count_and_record(record: Any) -> Iterable[Any]:
     return (("count", key, count), ("record", last))
 
 
-def _count_lane(record: Any) -> tuple[Any, Any] | None:
+def _count_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
     key, count = record
     return (key, count if isinstance(count, int) else count[0])
 
 
-def _record_lane(record: Any) -> tuple[Any, Any] | None:
+def _record_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
     side, (lane, rank) = record
     return ((side, lane), rank)
 
 
-def _two_sinks_lane(record: Any) -> tuple[Any, Any] | None:
+def _two_sinks_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
     return record[0], record[1]
 
 

@@ -138,6 +138,7 @@ class Options:
         step_us: Largest pause of a worker between two pieces of work.
         store_us: Largest latency of the store and of a sink.
         safety_ms: How long faults happen. After that they stop, and the job has to finish.
+        flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
     """
 
     seed: int
@@ -167,9 +168,10 @@ class Options:
     store_us: int
     safety_ms: int
     faults: tuple[PlannedFault, ...]
+    flow: str = ""
 
     def __str__(self) -> str:
-        named = (one.name for one in fields(self) if one.name != "faults")
+        named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
 
 

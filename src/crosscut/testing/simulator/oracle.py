@@ -29,6 +29,7 @@ from crosscut.graph.specs import (
     UnionSpec,
     Vertex,
 )
+from crosscut.testing.flows.ways import grouped
 
 Keyed = tuple[Any, Any]
 """A record with its key, which is None where there is none."""
@@ -76,11 +77,13 @@ class _Run:
         for name, records in self._cut.unread:
             self._queue.extend((name, (record, None)) for record in records)
         self._drain()
-        for vertex in self._graph.vertices:
+        # A loop is over when all that feeds it is, and only then its operators say what they say at the end.
+        for name in (name for cycle in grouped(self._targets) for name in cycle):
+            vertex = self._vertices[name]
             for position, node in enumerate(vertex.chain):
                 if getattr(node.spec, "emit", "") == "final":
-                    told = self._cut.told.get(vertex.vertex_id, set())
-                    for key, value in self._states.get(vertex.vertex_id, {}).items():
+                    told = self._cut.told.get(name, set())
+                    for key, value in self._states.get(name, {}).items():
                         if key not in told:
                             self._through(vertex, position + 1, (_pair(node, key, value), None))
                     self._drain()

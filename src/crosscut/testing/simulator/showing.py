@@ -20,12 +20,18 @@ FINE, WRONG, INTERRUPTED = 0, 1, 130
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which worlds: `seed_count` from `first_seed` on, or only `seed`, with all of its faults or some."""
+    """Which worlds: `seed_count` from `first_seed` on, or only `seed`.
+
+    Attributes:
+        faults: Of the world of `seed`, if not all.
+        flow: The description of the flow that the world of `seed` gets, "" for the one drawn for it.
+    """
 
     first_seed: int
     seed_count: int
     seed: int | None = None
     faults: tuple[int, ...] | None = None
+    flow: str = ""
 
 
 def run(
@@ -38,7 +44,7 @@ def run(
     """Simulate and show it; return the exit code.
 
     Args:
-        target: Names the flow; None: Crosscut's own graphs.
+        target: Names the flow; None: flows that are drawn.
         protocols: None of them: all.
         sink: Names a function that returns a SinkTarget, whose sink is checked first.
     """
@@ -53,7 +59,7 @@ def run(
         _say(console, f"wrong: {broken}")
     is_wrong = is_wrong or bool(simulation.broken)
     if selection.seed is not None:
-        life = simulation.one(selection.seed, selection.faults)
+        life = simulation.one(selection.seed, selection.faults, selection.flow)
         _say(console, simulation.report(life) if life.failure else f"seed {selection.seed}: nothing is wrong")
         return WRONG if life.failure or is_wrong else FINE
     is_interrupted = _run_all(simulation, selection, console)

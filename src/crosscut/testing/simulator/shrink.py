@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crosscut.errors import CrosscutError
+from crosscut.testing.flows import Description, drawn_flow, parsed, shrunk_flow
+from crosscut.testing.simulator.drawn import world_of
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 
 Make = Callable[[Options], World]
 SHRINK_RUNS_MAX = 60
+SHRINK_FLOWS_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,11 @@ class Life:
         Args:
             command: The command up to the options that name the world.
         """
-        faults = "\n".join(f"  {one}" for one in self.options.faults) or "  none"
+        flow = f"flow:\n{_indented(parsed(self.options.flow).numbered)}\n" if self.options.flow else ""
+        faults = _indented("\n".join(map(str, self.options.faults)) or "none")
         return (
-            f"{self.failure}\n\nseed {self.options.seed}: {self.options}\nfaults:\n{faults}\n"
-            f"the last steps:\n" + "\n".join(f"  {one}" for one in self.steps) + f"\n\nreplay: "
+            f"{self.failure}\n\nseed {self.options.seed}: {self.options}\n{flow}faults:\n{faults}\n"
+            f"the last steps:\n" + _indented("\n".join(self.steps)) + f"\n\nreplay: "
             f"{command} {self.arguments}\n"
         )
 
@@ -57,10 +62,16 @@ class Life:
     def arguments(self) -> str:
         """What names this world on the command line."""
         faults = "" if len(self.kept) == self.plan_size else ",".join(map(str, self.kept)) or "none"
-        return f"--seed {self.options.seed}" + (f" --faults {faults}" if faults else "")
+        flow = self.options.flow
+        is_own = not flow or flow == str(drawn_flow(self.options.seed))
+        return (
+            f"--seed {self.options.seed}"
+            + (f" --faults {faults}" if faults else "")
+            + ("" if is_own else f" --flow {shlex.quote(flow)}")
+        )
 
 
-def live(options: Options, kept: Sequence[int] | None = None, make: Make = World) -> Life:
+def live(options: Options, kept: Sequence[int] | None = None, make: Make = world_of) -> Life:
     """Let a world live, with all faults of the plan or only those whose indices are `kept`."""
     plan = options.faults
     kept = tuple(range(len(plan)) if kept is None else kept)
@@ -95,11 +106,35 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = World
     )
 
 
-def shrunk(options: Options, life: Life, make: Make = World) -> Life:
-    """Return the failure with as few faults as a bounded search finds: the same rule is broken.
+def shrunk(options: Options, life: Life, make: Make = world_of) -> Life:
+    """Return the failure as small as a bounded search finds it: the same rule is broken.
 
-    Faults are left out in halves, then quarters, at last one by one (Zeller's delta debugging).
+    First it gets fewer faults; then, if it was drawn, a smaller flow; then, with that, fewer faults still.
     """
+    life = _with_fewer_faults(options, life, make)
+    if options.flow:
+        life = _with_smaller_flow(options, life, make)
+        life = _with_fewer_faults(replace(options, flow=life.options.flow), life, make)
+    return life
+
+
+def _with_smaller_flow(options: Options, life: Life, make: Make) -> Life:
+    found = life
+
+    def fails(flow: Description) -> bool:
+        nonlocal found
+        smaller = live(replace(options, flow=str(flow)), life.kept, make)
+        is_same = _is_same(smaller.failure, life.failure)
+        if is_same:
+            found = smaller
+        return is_same
+
+    shrunk_flow(parsed(options.flow), fails, SHRINK_FLOWS_MAX)
+    return found
+
+
+def _with_fewer_faults(options: Options, life: Life, make: Make) -> Life:
+    """Leave out faults in halves, then quarters, at last one by one (Zeller's delta debugging)."""
     kept = life.kept
     runs = 0
     size = max(1, len(kept) // 2)
@@ -116,6 +151,10 @@ def shrunk(options: Options, life: Life, make: Make = World) -> Life:
                 break
             size = max(1, size // 2)
     return life
+
+
+def _indented(lines: str) -> str:
+    return "\n".join(f"  {one}" for one in lines.splitlines())
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -111,7 +111,7 @@ class Rehearsal:
             tuple(sinks),
             judged_as,
             is_comparable,
-            (lambda: with_doubles(fresh())) if fresh is not None else None,
+            copy=(lambda: with_doubles(fresh())) if fresh is not None else None,
         )
 
     def world(self, options: Options) -> World:

@@ -1,0 +1,104 @@
+"""Drawn flows in simulated worlds: from the seed of a world follows its flow, too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from crosscut.protocol.choosing import ProtocolKind
+from crosscut.testing.flows import (
+    Description,
+    built_flow,
+    drawn_flow,
+    expected_output,
+    parsed,
+    source_records,
+)
+from crosscut.testing.flows.building import step_uid
+from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Sink, Source, Sum
+from crosscut.testing.flows.ways import resolved
+from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
+from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
+from crosscut.testing.simulator.sinks import SimulatedSink
+from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.world import World
+
+DRAWN = "drawn"
+"""What such a graph is called where others have a name."""
+
+STEPS_AS_USUAL = 5
+
+
+def drawn_options(
+    seed: int, protocols: tuple[ProtocolKind, ...] = PROTOCOLS, kinds: tuple[FaultKind, ...] = FAULT_KINDS
+) -> Options:
+    """Return the options that `seed` stands for, with a flow that is drawn as well."""
+    return with_flow(options_of(seed, (DRAWN,), protocols, kinds=kinds), drawn_flow(seed))
+
+
+def with_flow(options: Options, description: Description) -> Options:
+    """Return the same world with this flow."""
+    # A barrier has a long way through many operators, and all of a worker take turns.
+    slower = max(1.0, len(description.steps) / STEPS_AS_USUAL)
+    timeout_ms = math.ceil(options.checkpoint_timeout_ms * slower)
+    return replace(options, graph=DRAWN, flow=str(description), checkpoint_timeout_ms=timeout_ms)
+
+
+def world_of(options: Options) -> World:
+    """Return the world that `options` stand for, with their drawn flow, or a graph of the zoo."""
+    return World(options, drawn_job(options) if options.flow else None)
+
+
+def drawn_job(options: Options) -> SimulatedJob:
+    """Return the job of a world whose options hold a drawn flow."""
+    description = parsed(options.flow)
+    sources: list[ReplayedSource] = []
+    sinks: list[SimulatedSink] = []
+
+    def source(number: int, step: Source) -> ReplayedSource:
+        splits = {f"s{number}-{split}": one for split, one in enumerate(source_records(number, step))}
+        # One ends long before the other.
+        sources.append(ReplayedSource(splits, options.source_ms // (1 + 4 * len(sources))))
+        return sources[-1]
+
+    def sink(number: int) -> SimulatedSink:
+        sinks.append(SimulatedSink())
+        return sinks[-1]
+
+    flow = built_flow(description, source, sink)
+    expected = expected_output(description, options.parallelism).records
+    return SimulatedJob(
+        flow.compile(options.parallelism, MAX_PARALLELISM),
+        tuple(sources),
+        tuple(sinks),
+        _judged_as(description),
+        expected={step_uid(description, number): records for number, records in expected.items()},
+    )
+
+
+def _judged_as(description: Description) -> Graph:
+    """Return how the output is compared: as it is, since a drawn flow leaves nothing to the order."""
+    rising = {
+        step_uid(description, number)
+        for number, step in enumerate(description.steps)
+        if isinstance(step, Sink) and _is_rising(description, step.stream)
+    }
+
+    def lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
+        return record if sink_uid in rising else None
+
+    # What is said only at the end is said of all records: one that counts twice makes it another record.
+    has_totals = any(isinstance(step, Keyed) and step.emit == "final" for step in description.steps)
+    return Graph(lambda *_: None, lane=lane, survives_duplicates=not has_totals)
+
+
+def _is_rising(description: Description, number: int) -> bool:
+    """Whether what the step sends are (key, value) with values that rise, for each key."""
+    match description.steps[resolved(description.steps, number)]:
+        case Count(_, "updates") | Sum(_, "weight", "updates"):
+            return True
+        case Aggregate(_, "length" | "cell" | "pair", "updates"):
+            return True
+        case _:
+            return False

@@ -1,0 +1,84 @@
+"""Worlds whose flows are drawn: any operator anywhere, loops in loops and in a row, and all kinds of faults."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from crosscut.batch import Batch
+from crosscut.cli import program
+from crosscut.operators.stateless import FlatMap
+from crosscut.testing.flows import parsed
+from crosscut.testing.simulator.drawn import drawn_options
+from crosscut.testing.simulator.shrink import live, shrunk
+
+SEEDS = 240
+GROUPS = 4
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_output_of_a_drawn_flow_is_exact_in_every_world(group: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(group * SEEDS // GROUPS, (group + 1) * SEEDS // GROUPS):
+        options = drawn_options(seed)
+        life = live(options)
+        seen += life.seen
+        if life.failure:
+            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    assert seen["job finished"] >= SEEDS // GROUPS // 2
+    # A job that nothing happens to has one epoch.
+    assert seen["epoch"] > 1.5 * SEEDS // GROUPS
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(program, ["simulate", *arguments])
+
+
+def test_a_failure_shows_its_flow_made_small_and_the_command_that_lives_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = FlatMap.process
+
+    def loses_the_first(self: Any, batch: Batch) -> Batch:
+        return Batch(plain(self, batch).records[1:])
+
+    monkeypatch.setattr(FlatMap, "process", loses_the_first)
+    done = simulate("--first-seed", "8", "--seeds", "4")
+    assert done.exit_code == 1
+    replays = [line for line in done.output.splitlines() if line.startswith("replay: crosscut simulate ")]
+    assert replays and "lacks" in done.output
+    for replay in replays:
+        words = shlex.split(replay)[3:]
+        flow = parsed(words[words.index("--flow") + 1])
+        assert len(flow.steps) <= 5, flow.numbered
+        assert "\n".join(f"  {line}" for line in flow.numbered.splitlines()) in done.output
+        again = simulate(*words)
+        assert again.exit_code == 1
+        assert re.search(r"^I1: ", again.output)
+
+
+def test_a_flow_is_lived_by_its_description() -> None:
+    done = simulate("--seed", "3", "--flow", "source 3,1 0; key_by 0 one 1; count 1 final; sink 2")
+    assert (done.exit_code, done.output) == (0, "seed 3: nothing is wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--seed", "3", "--flow", "source 3 0; sink 2"), "step 1, 'sink 2': there is no step 2 before it"),
+        (
+            ("--seed", "3", "--size", "small", "--flow", "source 3 0; sink 0"),
+            "can be given only where flows are drawn",
+        ),
+        (("--flow", "source 3 0; sink 0"), "--flow needs --seed"),
+    ],
+)
+def test_a_flow_that_can_not_be_lived_is_an_error(arguments: tuple[str, ...], problem: str) -> None:
+    done = simulate(*arguments)
+    assert done.exit_code == 2
+    assert problem in done.output
