@@ -155,11 +155,11 @@ class DataChannel:
 
     def _sender_lost(self, reason: str) -> None:
         if not self._is_abandoned_by_sender:
-            self.sender.channel_lost(self.channel, self.channel.target, reason)
+            self.sender.channel_lost(self.channel, self.channel.source, reason)
 
     def _receiver_lost(self, reason: str) -> None:
         if not self._is_abandoned_by_receiver:
-            self.receiver.channel_lost(self.channel, self.channel.source, reason)
+            self.receiver.channel_lost(self.channel, self.channel.target, reason)
 
 
 class _Moments(Failpoints):
@@ -487,7 +487,7 @@ class VirtualWorker(Process):
         if self.pool is not None and not self.pool.is_over:
             self.pool.unclogged(channel)
 
-    def channel_lost(self, channel: ChannelId, other_end: TaskId, reason: str) -> None:
+    def channel_lost(self, channel: ChannelId, own_end: TaskId, reason: str) -> None:
         """A channel of the running epoch broke: a failure, unless its peer's death explains it."""
         pool = self.pool
         if pool is None:
@@ -495,6 +495,6 @@ class VirtualWorker(Process):
 
         def report() -> None:
             if self.pool is pool:
-                self.say(TaskFailed(pool.epoch, other_end, channel_lost_cause(channel, reason)))
+                self.say(TaskFailed(pool.epoch, own_end, channel_lost_cause(channel, reason)))
 
         self.after(int(CHANNEL_LOST_GRACE_S * 1e6), report)
