@@ -1,4 +1,4 @@
-"""Worlds whose flows are drawn: any operator anywhere, loops in loops and in a row, and all kinds of faults."""
+"""Worlds whose flows are drawn: any operator anywhere, loops in loops and in a row, faults of every kind."""
 
 from __future__ import annotations
 

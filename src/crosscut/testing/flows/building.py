@@ -28,7 +28,7 @@ from crosscut.testing.flows.steps import (
     Sum,
     Union,
 )
-from crosscut.testing.flows.ways import key_by_of, on_cycles
+from crosscut.testing.flows.ways import key_by_of
 
 MakeSource = Callable[[int, Source], cc.Source]
 MakeSink = Callable[[int], cc.Sink]
@@ -62,7 +62,6 @@ class _Building:
     def __init__(self, description: Description, source: MakeSource, sink: MakeSink, name: str) -> None:
         self.flow = cc.Flow(name)
         self._description = description
-        self._on_cycles = on_cycles(description.steps)
         self._source = source
         self._sink = sink
         self._streams: dict[int, Any] = {}
@@ -117,8 +116,6 @@ class _Building:
             stream = stream.named(uid)
         if functions.is_followed_by_separation(step):
             stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
-        if functions.is_followed_by_exhaustion(step, is_on_cycle=number in self._on_cycles):
-            stream = stream.map(functions.exhausted).named(f"{uid}-exhausted")
         self._streams[number] = stream
         return number + 1
 

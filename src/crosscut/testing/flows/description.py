@@ -6,8 +6,8 @@ Both follow from the steps alone:
 * Each step makes of a bag of records a bag that does not depend on their order. So a running count is one
   (1 to n for each key); a running maximum is none, and is only asked for at the end of the input.
 * A record has an *energy*. Each time round a loop costs one, and without energy nothing goes round. On a
-  cycle nothing gets more of it, and what an operator there says at its end has none, since by then nothing
-  goes round any more. A key may hold the energy of its records: what comes of them then has as much.
+  cycle nothing gets more of it. A key may hold the energy of its records: what comes of them has as much.
+* Nothing on a cycle waits for the end of its input: that would have to come before what it then says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from crosscut.testing.flows.steps import (
     Step,
     Union,
 )
-from crosscut.testing.flows.ways import Steps, inputs_of, inside, is_dealt, on_cycles, resolved, unread
+from crosscut.testing.flows.ways import Steps, downstream, inputs_of, is_dealt, on_cycles, resolved, unread
 
 _HINTS = {kind: get_type_hints(kind) for kind in OPERATORS.values()}
 
@@ -171,12 +171,16 @@ def _check_loops(steps: Steps) -> None:
     for number, step in enumerate(steps):
         if isinstance(step, Leave):
             for one in (step.again, step.out):
-                if resolved(steps, one) not in inside(steps, step.loop):
+                if resolved(steps, one) not in downstream(steps, step.loop):
                     raise _refused(steps, number, f"step {one} does not come from loop {step.loop}")
     turning = on_cycles(steps)
     for number, step in enumerate(steps):
-        if isinstance(step, Map) and step.function == "energise" and number in turning:
+        if number not in turning:
+            continue
+        if isinstance(step, Map) and step.function == "energise":
             raise _refused(steps, number, "on a cycle nothing gets more energy")
+        if isinstance(step, Keyed) and step.emit == "final":
+            raise _refused(steps, number, "what it says at the end of its input leads back there")
 
 
 def _check_ends(steps: Steps) -> None:

@@ -37,7 +37,7 @@ from crosscut.testing.flows.steps import (
     TireName,
     Union,
 )
-from crosscut.testing.flows.ways import inside, is_dealt, is_open, resolved, unread
+from crosscut.testing.flows.ways import downstream, is_dealt, is_open, resolved, unread
 
 Action = Literal[
     "map",
@@ -197,7 +197,10 @@ class _Drawing:
         steps = tuple(self._steps)
         loop = self._open_loops.pop()
         streams = [one for one in self._inside(loop) if is_open(steps, one)]
-        again, out = self._one_of(streams), self._one_of(streams)
+        final = [one for one in self._inside(loop) if getattr(steps[one], "emit", "") == "final"]
+        said_at_the_end = {one for number in final for one in downstream(steps, number)}
+        turning = [one for one in streams if resolved(steps, one) not in said_at_the_end]
+        again, out = self._one_of(turning), self._one_of(streams)
         if dice.random() < 0.4:
             # Either it goes round, or it leaves.
             argument = dice.randrange(3)
@@ -210,7 +213,7 @@ class _Drawing:
     def _inside(self, loop: int) -> list[int]:
         """Return the steps whose streams come from a loop that is still open, its head among them."""
         steps = tuple(self._steps)
-        found = inside(steps, loop)
+        found = downstream(steps, loop)
         return [number for number in range(loop, len(steps)) if resolved(steps, number) in found]
 
     def _one_of(self, streams: list[int]) -> int:

@@ -345,16 +345,6 @@ def weaker(one: Any) -> Any:
     return record(number_of(one), energy_of(one) - 1)
 
 
-def exhausted(one: Any) -> Any:
-    """Return the record without energy."""
-    return record(number_of(one), 0)
-
-
-def is_followed_by_exhaustion(step: Step, *, is_on_cycle: bool) -> bool:
-    """Whether what `step` says could go round in a loop that is over by then, if it had energy."""
-    return is_on_cycle and getattr(step, "emit", "") == "final"
-
-
 def is_followed_by_separation(step: Step) -> bool:
     """Whether `step` says two things whose connection is not determined."""
     return isinstance(step, Aggregate) and step.function == "both"

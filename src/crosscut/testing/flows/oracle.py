@@ -1,8 +1,8 @@
 """What a described flow has to put out: plain Python over the steps, which knows of no engine.
 
 There are no tasks, channels, batches or barriers here, and no graph of vertices. Steps that lie on one cycle
-go on until nothing is left to do for any of them, and then say what they have to say at the end, the first
-written first; a cycle comes after all that feeds it. Everything else is a cycle of one step.
+go on until nothing is left to do for any of them; a cycle comes after all that feeds it. Everything else is a
+cycle of one step, and has its say at the end when nothing is left to do for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from crosscut.testing.flows.steps import (
     Sum,
     Union,
 )
-from crosscut.testing.flows.ways import cycles, key_by_of, on_cycles, ways
+from crosscut.testing.flows.ways import cycles, key_by_of, ways
 
 _NOTHING: Any = object()
 
@@ -71,7 +71,6 @@ def expected_output(description: Description, parallelism: int, work_max: int = 
 class _Run:
     def __init__(self, description: Description, parallelism: int, work_max: int) -> None:
         self._steps = description.steps
-        self._on_cycles = on_cycles(description.steps)
         self._parallelism = parallelism
         self._work_max = work_max
         self._states: dict[int, dict[Any, Any]] = {}
@@ -161,8 +160,7 @@ class _Run:
         pair = (key, list(value) if isinstance(value, list) else value)
         if functions.is_followed_by_separation(step):
             return functions.separated(pair)
-        is_over = functions.is_followed_by_exhaustion(step, is_on_cycle=number in self._on_cycles)
-        return (functions.exhausted(pair) if is_over else pair,)
+        return (pair,)
 
     def _say_at_the_end(self, number: int) -> None:
         step = self._steps[number]

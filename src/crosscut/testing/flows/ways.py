@@ -87,13 +87,13 @@ def ways(steps: Steps) -> list[list[Way]]:
     return found
 
 
-def inside(steps: Steps, loop: int) -> set[int]:
-    """Return the steps that records come to from the head of `loop` without going back in a loop; it, too."""
+def downstream(steps: Steps, start: int) -> set[int]:
+    """Return the steps that the records of `start` come to without going back in a loop; it, too."""
     once = {
         number: [target for target, is_round in found if not is_round]
         for number, found in enumerate(ways(steps))
     }
-    return {loop, *_reached(once, loop)}
+    return {start, *_reached(once, start)}
 
 
 def on_cycles(steps: Steps) -> frozenset[int]:
