@@ -220,3 +220,60 @@ def test_a_flow_that_never_comes_to_an_end_in_a_world_is_an_error(
     done = simulate("flow.source(numbers).sink(cc.collect())")
     assert done.exit_code == 2, done.output
     assert "flow 'mine' can't be simulated: without any fault, and with no more than 2 records" in done.output
+
+
+RAISING = {
+    "a map": (
+        "def halves(r): return 10 // (3 - r[1])\n"
+        "flow.source(numbers).map(halves).sink(cc.collect())",
+        "operator '2-map' raised ZeroDivisionError: integer division or modulo by zero\n  record: ('w3', 3)",
+        "return 10 // (3 - r[1])",
+    ),
+    "a filter that would end the process": (
+        "def leave(r): raise SystemExit(0)\nflow.source(numbers).filter(leave).sink(cc.collect())",
+        "operator '2-filter' raised SystemExit: 0\n  record: ('w0', 0)\n",
+        "def leave(r): raise SystemExit(0)",
+    ),
+    "a result at the end": (
+        "def mean(total): return total / 0\n"
+        "keyed = flow.source(numbers).key_by(len)\n"
+        "keyed.aggregate(0, lambda a, r: a + 1, mean, emit='final').sink(cc.collect())",
+        "operator '3-aggregate' raised ZeroDivisionError: division by zero\n  record: (2, 40)\n",
+        "def mean(total): return total / 0",
+    ),
+    "a source": (
+        "def made(i): return 10 // (3 - i)\nflow.source(cc.generate(made, count=8)).sink(cc.collect())",
+        "operator '1-source' raised ZeroDivisionError: integer division or modulo by zero\n  record: ",
+        "def made(i): return 10 // (3 - i)",
+    ),
+    "what is no key": (
+        "flow.source(numbers).key_by(list).count().sink(cc.collect())",
+        "operator '2-key_by' raised FlowError: ['w0', 0] of type list can't be a key",
+        "record: ('w0', 0)",
+    ),
+    # The sequential run that comes first has the records of one source before those of the other.
+    "one that depends on which record comes first": (
+        """
+def add(seen, record):
+    if seen and seen[0][0] == "other":
+        raise LookupError("the other one came first")
+    return [*seen, record]
+others = cc.generate(lambda i: ("other", i), count=40)
+both = flow.source(numbers).union(flow.source(others)).rebalance().map(lambda r: r)
+both.key_by(lambda r: r[1]).aggregate(tuple, add, len).sink(cc.collect())
+""",
+        "raised LookupError: the other one came first\n  record: ('w",
+        'raise LookupError("the other one came first")',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RAISING)
+def test_a_function_that_raises_is_named_with_its_record_and_its_line(simulate, what: str) -> None:  # type: ignore[no-untyped-def]
+    text, message, line = RAISING[what]
+    done = simulate(text)
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith("crosscut: flow 'mine' can't be simulated: ")
+    assert message in done.output
+    assert line in done.output
+    assert "Traceback" not in done.output and "crosscut/testing" not in done.output

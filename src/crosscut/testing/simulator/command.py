@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from crosscut.errors import CrosscutError, FlowError
+from crosscut.errors import CrosscutError, FlowError, UserCodeError
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import SinkSpec
 from crosscut.protocol.choosing import ProtocolKind
 from crosscut.testing.flows import parsed
+from crosscut.testing.simulator.blame import told
 from crosscut.testing.simulator.drawn import drawn_options, world_of
 from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
 from crosscut.testing.simulator.shrink import Life, live, shrunk
@@ -101,6 +102,8 @@ class Simulation:
         for records_max in RECORDS_MAX:
             try:
                 return rehearsal(flow, records_max, options)
+            except UserCodeError as error:
+                raise FlowError(f"flow {flow.name!r} can't be simulated: {told(error)}") from error
             except Violation as violation:
                 why = violation
         raise FlowError(

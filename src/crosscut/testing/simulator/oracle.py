@@ -29,7 +29,9 @@ from crosscut.graph.specs import (
     UnionSpec,
     Vertex,
 )
+from crosscut.keys import stable_hash
 from crosscut.testing.flows.ways import grouped
+from crosscut.testing.simulator.blame import UserCode
 
 Keyed = tuple[Any, Any]
 """A record with its key, which is None where there is none."""
@@ -56,7 +58,11 @@ class Cut:
 
 
 def run_from(graph: JobGraph, cut: Cut) -> dict[str, list[Any]]:
-    """Return what each sink, by uid, still gets when the job goes on from `cut` until its end."""
+    """Return what each sink, by uid, still gets when the job goes on from `cut` until its end.
+
+    Raises:
+        UserCodeError: A function of the flow raised.
+    """
     return _Run(graph, cut).outputs()
 
 
@@ -85,7 +91,9 @@ class _Run:
                     told = self._cut.told.get(name, set())
                     for key, value in self._states.get(name, {}).items():
                         if key not in told:
-                            self._through(vertex, position + 1, (_pair(node, key, value), None))
+                            with UserCode(node.uid, (key, value)):
+                                pair = _pair(node, key, value)
+                            self._through(vertex, position + 1, (pair, None))
                     self._drain()
         return self._out
 
@@ -96,7 +104,10 @@ class _Run:
 
     def _through(self, vertex: Vertex, position: int, keyed: Keyed) -> None:
         if position < len(vertex.chain):
-            for one in self._processed(vertex, vertex.chain[position], keyed):
+            node = vertex.chain[position]
+            with UserCode(node.uid, keyed[0]):
+                processed = self._processed(vertex, node, keyed)
+            for one in processed:
                 self._through(vertex, position + 1, one)
             return
         for target in self._targets[vertex.vertex_id]:
@@ -115,7 +126,10 @@ class _Run:
             case FlatMapSpec(function):
                 return tuple((one, None) for one in function(record))
             case KeyBySpec(function):
-                return ((record, function(record)),)
+                key = function(record)
+                # It raises what a worker would if this is no key.
+                stable_hash(key)
+                return ((record, key),)
             case SinkSpec():
                 self._out.setdefault(node.uid, []).append(record)
                 return ()

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crosscut.errors import CrosscutError
+from crosscut.errors import CrosscutError, UserCodeError
 from crosscut.testing.flows import Description, drawn_flow, parsed, shrunk_flow
+from crosscut.testing.simulator.blame import told
 from crosscut.testing.simulator.drawn import world_of
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.violation import Violation
@@ -88,6 +89,8 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
             repeated = world.checkers.difference()
     except Violation as violation:
         failure = str(violation)
+    except UserCodeError as error:
+        failure = f"UserCodeError: {told(error)}"
     except CrosscutError as error:
         # A machine of the product was given something impossible, or says that it is broken.
         failure = f"{type(error).__name__}: {error}"

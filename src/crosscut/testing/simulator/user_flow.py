@@ -17,7 +17,8 @@ from typing import Any
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
-from crosscut.interfaces import EndOfSplit, Source, Wait
+from crosscut.interfaces import EndOfSplit, Source, Split, Wait
+from crosscut.testing.simulator.blame import UserCode, user_code_error_of
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.oracle import Cut, run_from
@@ -34,23 +35,30 @@ Samples = Mapping[str, Mapping[str, Sequence[Any]]]
 """Records by split, by uid of the source."""
 
 
-def sampled(source: Source, records_max: int) -> dict[str, list[Any]]:
+def sampled(uid: str, source: Source, records_max: int) -> dict[str, list[Any]]:
     """Return the first records of the first splits of a real source.
+
+    Args:
+        uid: Of the source.
 
     Raises:
         ConnectorError: It can't be read.
+        UserCodeError: It raised something else, at the position that the error has as its record.
     """
-    splits = list(source.splits(1))[:SPLITS_MAX]
-    return {
-        split.split_id: list(_first(source, split, max(1, records_max // len(splits)))) for split in splits
-    }
+    with UserCode(uid, "the splits"):
+        splits = list(source.splits(1))[:SPLITS_MAX]
+    count = max(1, records_max // max(1, len(splits)))
+    return {split.split_id: list(_first(uid, source, split, count)) for split in splits}
 
 
-def _first(source: Source, split: Any, count: int) -> Iterator[Any]:
-    reader = source.reader(split, split.start)
+def _first(uid: str, source: Source, split: Split, count: int) -> Iterator[Any]:
+    with UserCode(uid, split.start):
+        reader = source.reader(split, split.start)
     try:
         for _ in range(READS_MAX):
-            found = reader.read(count)
+            position = reader.position
+            with UserCode(uid, position):
+                found = reader.read(count)
             if isinstance(found, EndOfSplit):
                 return
             if not isinstance(found, Wait):
@@ -127,13 +135,14 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
         options: Worlds to run it in, without faults.
 
     Raises:
+        UserCodeError: A function of the flow raised.
         CrosscutError: A source can't be read, or the flow can't be sent to workers.
         Violation: The flow does not even run without faults, or for too long to be run with some.
     """
     graph = flow.compile(1, MAX_PARALLELISM)
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
     samples = {
-        node.uid: sampled(node.spec.source, records_max)
+        node.uid: sampled(node.uid, node.spec.source, records_max)
         for node in nodes
         if isinstance(node.spec, SourceSpec)
     }
@@ -149,7 +158,10 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
     trial = replace(found, unstable="not known yet")
     for option in options:
         world = trial.world(replace(option, faults=()))
-        world.run()
+        try:
+            world.run()
+        finally:
+            _check_raised(world)
         ensure(
             4 * world.clock.now_us < LIVENESS_MS * 1_000,
             f"it takes {world.clock.now_us / 1e6:.0f} s of virtual time, and with faults there has to be "
@@ -163,6 +175,18 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
                 f"{shown_difference(lacking, added)}",
             )
     return found
+
+
+def _check_raised(world: World) -> None:
+    """Raise what functions of the user have raised in a world without faults.
+
+    It may have come to its end all the same, or not: what they make of records in one order says little of
+    another. Fewer records would only hide it.
+    """
+    for driver in world.drivers:
+        for cause in driver.coordinator.failures:
+            if cause.operator:
+                raise user_code_error_of(cause)
 
 
 def shown_difference(lacking: Counter[Any], added: Counter[Any]) -> str:

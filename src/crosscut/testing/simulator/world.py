@@ -20,6 +20,7 @@ from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.runtime.splits import split_as_json
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.entries import decode_entry
+from crosscut.testing.simulator.blame import told_cause
 from crosscut.testing.simulator.checkers import Checkers
 from crosscut.testing.simulator.coverage import DropWatch
 from crosscut.testing.simulator.driver import VirtualDriver
@@ -178,7 +179,7 @@ class World:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
             is_expected = not self.is_calm or not is_owner or self.has_finished or driver in self._late_risers
-            ensure(is_expected, f"I10: without faults, the job fails: {end.cause}")
+            ensure(is_expected, f"I10: without faults, the job fails: {told_cause(end.cause)}")
         self.driver_gone(driver)
 
     def driver_gone(self, driver: VirtualDriver) -> None:
