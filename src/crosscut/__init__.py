@@ -23,9 +23,11 @@ from crosscut.cuts import Cut, no_deadlock
 from crosscut.errors import CrosscutError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import KeyedStream, Stream
+from crosscut.ids import TaskId
 from crosscut.interfaces import (
     JSON,
     CommitPermit,
+    CommittedOutput,
     EndOfSplit,
     HeldData,
     Sink,
@@ -36,6 +38,7 @@ from crosscut.interfaces import (
     SplitReader,
     Wait,
 )
+from crosscut.protocol.history import check_history
 from crosscut.settings import Restart, Settings
 
 __version__ = "0.1.0"
@@ -43,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "JSON",
     "CommitPermit",
+    "CommittedOutput",
     "CrosscutError",
     "Cut",
     "EndOfSplit",
@@ -58,7 +62,9 @@ __all__ = [
     "Split",
     "SplitReader",
     "Stream",
+    "TaskId",
     "Wait",
+    "check_history",
     "collect",
     "environment",
     "errors",

@@ -63,6 +63,11 @@ class ConnectorError(CrosscutError):
     """A source or sink failed."""
 
 
+class HistoryError(ConnectorError):
+    """What a sink has made visible does not belong to the checkpoints that a job goes on from, or somebody
+    else writes in its name. No restart can mend that."""
+
+
 class UserCodeError(CrosscutError):
     """A function of the flow raised; carries the operator, the record and the traceback as text.
 

@@ -179,6 +179,8 @@ class SinkContext:
         task: The writing task; the same logical task in every epoch.
         sink_uid: uid of the sink operator.
         held: Keeps the records of transactions in the snapshot, where the resource can't stage them.
+        driver: Token of the driver that claimed the epoch. Two drivers that run copies of one checkpoint
+            directory claim the same epoch, with different tokens.
     """
 
     lineage: Lineage
@@ -186,6 +188,31 @@ class SinkContext:
     task: TaskId
     sink_uid: str
     held: HeldData = field(default_factory=HeldData, compare=False)
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOutput:
+    """What a sink remembers of one task, for as long as it can: what is visible, and who wrote it.
+
+    Attributes:
+        place: Where, as people call it: a directory, a table.
+        lineage: Of the job; "" if it is not known any more.
+        sink_uid: uid of the sink operator.
+        task: The logical task.
+        epoch: The newest epoch that has written there.
+        driver: The token of its driver.
+        checkpoint_id: Everything of this task up to there is visible, or has been made visible and was
+            taken away since; 0 if nothing is.
+    """
+
+    place: str
+    lineage: Lineage
+    sink_uid: str
+    task: TaskId
+    epoch: Epoch
+    driver: str
+    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +241,19 @@ class SinkWriter(ABC):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         """Commit `handles`, then abort whatever this logical task staged in older epochs.
 
+        First of all, before anything is written: if something newer than the restored checkpoint is
+        visible of this task and lineage, or a newer epoch has written, or this epoch of another driver,
+        refuse (`crosscut.check_history` decides and words it). From here on the resource refuses every
+        older epoch of this task, and other drivers of this epoch. What is known to be committed has to be
+        remembered for as long as readers may take it away: handles may come again.
+
         Args:
             permit: For the restored checkpoint, None if the job starts with none (then `handles` is
                 empty and everything staged is an orphan).
             handles: Transactions of the restored snapshot, oldest first; may be committed already.
 
         Raises:
+            HistoryError: The checkpoints don't belong to what is visible. The job ends, without a restart.
             ConnectorError: Not all could be committed. The job fails rather than go on.
         """
 
@@ -270,3 +304,15 @@ class Sink(ABC):
     def describe(self) -> str:
         """Return in one line where the results go: see `Source.describe`."""
         return ""
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what is remembered of all that was ever committed to this place, by whomever.
+
+        Called on the Spark driver before an epoch is claimed, in a thread; nothing that anybody sees may be
+        changed. With it a job that would write again what is there says so before it starts. What can't
+        be told from here is found by `SinkWriter.recover` of each task, but for output of other lineages.
+
+        Raises:
+            ConnectorError: It can't be read; the job does not start.
+        """
+        return ()

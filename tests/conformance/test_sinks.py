@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from crosscut.connectors.collect import Collect, collect
 from crosscut.connectors.jsonl import jsonl
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.protocol.history import check_history
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_random_lives
 
 Check = Callable[[SinkTarget], None]
@@ -31,13 +33,26 @@ def jsonl_target(directory: Path) -> SinkTarget:
         files = sorted(directory.glob("**/*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
-    return SinkTarget(jsonl(directory), visible, lambda i: {"number": i, "text": "ü\u2028" * (i % 3)})
+    def take() -> list[Any]:
+        taken = visible()
+        for file in directory.glob("*.jsonl"):
+            file.unlink()
+        return taken
+
+    return SinkTarget(jsonl(directory), visible, lambda i: {"number": i, "text": "ü\u2028" * (i % 3)}, take)
 
 
 def collect_target(directory: Path) -> SinkTarget:
     directory.chmod(0o700)
     sink: Collect = collect(directory)
-    return SinkTarget(sink, sink.records, lambda i: (i, frozenset({i})))
+
+    def take() -> list[Any]:
+        taken = sink.records()
+        for file in directory.glob("*.pickle"):
+            file.unlink()
+        return taken
+
+    return SinkTarget(sink, sink.records, lambda i: (i, frozenset({i})), take)
 
 
 @pytest.mark.parametrize("make", [jsonl_target, collect_target])
@@ -53,16 +68,31 @@ def test_visible_output_is_the_committed_prefix_in_any_life(seed: int, tmp_path:
     check_random_lives(jsonl_target(directory), seed)
 
 
+Owner = tuple[object, ...]
+
+
 @dataclass
 class Shelf:
-    """Where a sink in memory keeps things: by logical task."""
+    """Where a sink in memory keeps things: by transaction, and by logical task."""
 
-    staged: dict[int, list[Any]]
-    owners: dict[int, tuple[Any, int]]
-    committed: dict[int, list[Any]]
+    staged: dict[int, list[Any]] = field(default_factory=dict)
+    owners: dict[int, tuple[Owner, int]] = field(default_factory=dict)
+    visible: dict[int, list[Any]] = field(default_factory=dict)
+    published: set[int] = field(default_factory=set)
+    histories: dict[Owner, dict[tuple[Epoch, str], CheckpointId]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+
+    def records(self) -> list[Any]:
+        return [record for _, part in sorted(self.visible.items()) for record in part]
+
+    def take(self) -> list[Any]:
+        records = self.records()
+        self.visible.clear()
+        return records
 
 
-SHELVES: dict[int, Shelf] = defaultdict(lambda: Shelf({}, {}, {}))
+SHELVES: dict[int, Shelf] = defaultdict(Shelf)
 NUMBERS = count()
 
 
@@ -81,7 +111,8 @@ class PlantedBugWriter(SinkWriter):
     def __init__(self, shelf: Shelf, bug: str, context: SinkContext) -> None:
         self.shelf = shelf
         self.bug = bug
-        self.owner: tuple[object, ...] = (context.lineage, context.sink_uid, context.task)
+        self.context = context
+        self.owner: Owner = (context.lineage, context.sink_uid, context.task)
         if bug == "sweeps other tasks":
             self.owner = (context.lineage, context.sink_uid, context.task.vertex)
         if bug == "sweeps other sinks":
@@ -89,14 +120,38 @@ class PlantedBugWriter(SinkWriter):
         if bug == "sweeps other lineages":
             self.owner = ("", context.sink_uid, context.task)
         self.epoch = context.epoch
+        self.restored: CommitPermit | None = None
         self.records: list[Any] = []
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        if self.bug not in ("never looks at its history", "looks at its history too late"):
+            self.check_history(permit)
+        self.restored = permit
+        self.shelf.histories[self.owner][self.mine] = CheckpointId(0)
+        if self.bug == "looks at its history too late":
+            self.check_history(permit)
         if self.bug == "aborts before it commits":
             self.sweep()
         if permit is not None and self.bug != "no commit on restore":
             self.commit(permit, handles)
         self.sweep()
+
+    @property
+    def mine(self) -> tuple[Epoch, str]:
+        is_deaf = self.bug == "does not tell drivers apart"
+        return self.epoch, "" if is_deaf else self.context.driver
+
+    def check_history(self, permit: CommitPermit | None) -> None:
+        context = replace(self.context, driver=self.mine[1])
+        found = [
+            CommittedOutput("memory", context.lineage, context.sink_uid, context.task, *who, n)
+            for who, n in self.shelf.histories[self.owner].items()
+        ]
+        if self.bug == "does not fence older epochs":
+            found = [one for one in found if one.epoch <= self.epoch]
+        if self.bug == "goes on from any checkpoint":
+            found = [replace(one, checkpoint_id=CheckpointId(0)) for one in found]
+        check_history(context, permit, found)
 
     def sweep(self) -> None:
         for number, (owner, epoch) in list(self.shelf.owners.items()):
@@ -115,28 +170,43 @@ class PlantedBugWriter(SinkWriter):
             return None
         if self.bug != "cuts at prepare":
             self.records = []
-        return records
+        return checkpoint_id, records
 
     def prepare(self, transaction: Any) -> JSON:
         number = next(NUMBERS)
+        checkpoint_id, records = transaction
         if self.bug == "cuts at prepare":
-            transaction, self.records = self.records, []
-        self.shelf.staged[number] = list(transaction)
+            records, self.records = self.records, []
+        self.shelf.staged[number] = list(records)
         self.shelf.owners[number] = (self.owner, self.epoch)
         if self.bug == "visible when prepared":
-            self.shelf.committed[number] = self.shelf.staged[number]
-        return number
+            self.shelf.visible[number] = self.shelf.staged[number]
+        return [number, checkpoint_id]
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        if self.bug != "never looks at its history":
+            self.check_history(self.restored)
         for handle in handles[-1:] if self.bug == "commits its own only" else handles:
-            assert isinstance(handle, int)
-            place = next(NUMBERS) if self.bug == "commits twice" else handle
-            if self.bug == "commits the staged again":
-                self.shelf.committed[place] = self.shelf.staged.get(handle, [])
-            elif handle in self.shelf.staged:
-                self.shelf.committed[place] = self.shelf.staged[handle]
-            if self.bug != "commits twice":
-                self.shelf.staged.pop(handle, None)
+            assert isinstance(handle, list)
+            number, checkpoint_id = handle
+            assert isinstance(number, int) and isinstance(checkpoint_id, int)
+            self.publish(number)
+            history = self.shelf.histories[self.owner]
+            history[self.mine] = max(history[self.mine], CheckpointId(checkpoint_id))
+
+    def publish(self, number: int) -> None:
+        shelf = self.shelf
+        place = next(NUMBERS) if self.bug == "commits twice" else number
+        is_known = number in (shelf.visible if self.bug == "forgets what was taken" else shelf.published)
+        if self.bug == "commits the staged again":
+            shelf.visible[place] = shelf.staged.get(number, [])
+        elif not is_known or self.bug == "commits twice":
+            if number not in shelf.staged:
+                raise ConnectorError(f"transaction {number} is lost")
+            shelf.visible[place] = shelf.staged[number]
+        shelf.published.add(number)
+        if self.bug not in ("commits twice", "forgets what was taken"):
+            shelf.staged.pop(number, None)
 
     def close(self) -> None:
         if self.bug == "forgets what is prepared":
@@ -147,8 +217,14 @@ def planted(bug: str) -> SinkTarget:
     shelf = next(NUMBERS)
     return SinkTarget(
         PlantedBugSink(shelf, bug),
-        lambda: [record for _, part in sorted(SHELVES[shelf].committed.items()) for record in part],
+        lambda: SHELVES[shelf].records(),
+        take=lambda: SHELVES[shelf].take(),
     )
+
+
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_the_sink_without_a_bug_conforms(check: Check) -> None:
+    check(planted("none"))
 
 
 @pytest.mark.parametrize(
@@ -167,14 +243,19 @@ def planted(bug: str) -> SinkTarget:
         "keeps the caller's list",
         "empty transactions",
         "forgets what is prepared",
+        "forgets what was taken",
+        "never looks at its history",
+        "looks at its history too late",
+        "goes on from any checkpoint",
+        "does not tell drivers apart",
+        "does not fence older epochs",
     ],
 )
 def test_the_suite_finds_planted_bugs(bug: str) -> None:
     failed = []
     for check in SINK_CHECKS:
-        check(planted("none"))
         try:
             check(planted(bug))
-        except AssertionError:
+        except (AssertionError, ConnectorError):
             failed.append(check.__name__)
     assert failed, f"no check found the sink that {bug}"

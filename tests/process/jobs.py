@@ -200,9 +200,12 @@ class NumberedJob:
                 assert split == sorted(split), f"{key}: records overtook each other"
 
     def check_nothing_is_left_over(self) -> None:
-        """I11: no staged file, no part that no retained checkpoint refers to, no temporary file."""
-        leftovers = [path for path in self.out.iterdir() if not path.name.startswith("part-")]
-        assert leftovers == []
+        """I11: no staged file, one ledger a task, no part that no retained checkpoint refers to, no temporary
+        file."""
+        left = [path for path in self.out.rglob("*") if path.is_file() and path.parent != self.out]
+        assert len(left) <= self.parallelism
+        assert [path for path in left if path.suffix != ".ledger"] == []
+        assert [path for path in self.out.glob("*") if not path.name.startswith(("part-", ".crosscut"))] == []
         entries = self.completed()[-self.all_settings().retain :]
         snapshots = [one.snapshot for entry in entries for one in entry.snapshots]
         kept = {part.path for one in snapshots for part in (*one.parts, *one.log)} - {""}

@@ -501,7 +501,7 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
         text=True,
         start_new_session=True,
     )
-    until(lambda: list(tmp_path.glob("out/.crosscut/*/*/*")), "records in the sink")
+    until(lambda: list(tmp_path.glob("out/.crosscut/**/*.staged")), "records in the sink")
     family = jobs.children_of(process.pid)
     # As a terminal does it: to every process of the group.
     os.killpg(process.pid, signal.SIGINT)

@@ -15,7 +15,7 @@ import pytest
 from jobs import Armed, until
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.errors import ConnectorError, CrosscutError, HistoryError
 from crosscut.ids import CheckpointId
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import check_source, read_source
@@ -199,7 +199,7 @@ def test_a_log_that_has_lost_entries_is_seen_before_anything_is_written(
     writer = open_writer(sink, 1)
     for n in (1, 2):
         writer.commit(permit(n), [stage(writer, [n], n)])
-    with pytest.raises(ConnectorError, match="its log has lost entries"):
+    with pytest.raises(HistoryError, match="The job log has lost entries"):
         open_writer(sink, 2, restore=1, handles=[])
     assert len(broker.consume(out)) == 2
 

@@ -126,7 +126,8 @@ def test_output_is_the_committed_prefix_however_often_the_writer_is_killed(tmp_p
     assert visible(tmp_path) == list(range(final.written)), f"seed {seed}"
     # I11: nothing that was staged in any of the lives is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.json", "out"]
-    assert [path for path in (tmp_path / "out").iterdir() if path.suffix != ".jsonl"] == []
+    left = [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.suffix != ".jsonl"]
+    assert [path.suffix for path in left] == [".ledger"]
 
 
 def test_a_directory_without_permission_is_an_error_before_anything_starts(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from crosscut.interfaces import Sink
 from crosscut.testing.sinks import open_writer, permit, stage
 
 
-def write(sink: Sink, index: int, checkpoint_id: int, records: list[object], epoch: int = 1) -> None:
-    writer = open_writer(sink, epoch, task=TaskId(VertexId("v"), index))
+def write(
+    sink: Sink, index: int, checkpoint_id: int, records: list[object], epoch: int = 1, restore: int = 0
+) -> None:
+    writer = open_writer(sink, epoch, task=TaskId(VertexId("v"), index), restore=restore)
     writer.commit(permit(checkpoint_id, epoch), [stage(writer, records, checkpoint_id)])
     writer.close()
 
@@ -27,8 +29,8 @@ def write(sink: Sink, index: int, checkpoint_id: int, records: list[object], epo
 def test_records_come_by_task_then_checkpoint_then_as_written() -> None:
     rows = collect()
     assert rows.records() == []
-    for index, checkpoint_id, epoch in ((10, 2, 1), (2, 9, 2), (2, 10, 1), (10, 1, 3)):
-        write(rows, index, checkpoint_id, [(index, checkpoint_id, i) for i in range(2)], epoch)
+    for index, checkpoint_id, epoch, restore in ((10, 1, 1, 0), (2, 9, 2, 0), (10, 2, 3, 1), (2, 10, 4, 9)):
+        write(rows, index, checkpoint_id, [(index, checkpoint_id, i) for i in range(2)], epoch, restore)
     expected = [(2, 9), (2, 10), (10, 1), (10, 2)]
     assert rows.records() == [(*name, i) for name in expected for i in range(2)]
 

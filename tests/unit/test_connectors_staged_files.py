@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError, FlowError, InternalError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -32,9 +34,18 @@ def writer_of(
     vertex: str = "v",
     lineage: str = LINEAGE,
     uid: str = "out",
+    driver: str = "driver-1",
 ) -> StagedFiles:
-    context = SinkContext(Lineage(lineage), Epoch(epoch), TaskId(VertexId(vertex), index), uid)
+    """A writer that has not recovered yet."""
+    context = SinkContext(Lineage(lineage), Epoch(epoch), TaskId(VertexId(vertex), index), uid, driver=driver)
     return StagedFiles(str(directory), "txt", text_of, context)
+
+
+def begun(directory: Path, **who: Any) -> StagedFiles:
+    """A writer that has begun with nothing."""
+    writer = writer_of(directory, **who)
+    writer.recover(None, [])
+    return writer
 
 
 def visible(directory: Path) -> list[str]:
@@ -46,17 +57,21 @@ def staged_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob(".crosscut/**/*.staged"))
 
 
+def staged_paths(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.glob(".crosscut/**/*.staged"))
+
+
 def paths(directory: Path, handle: JSON) -> tuple[Path, Path]:
     assert isinstance(handle, dict)
     return directory / str(handle["staged"]), directory / str(handle["final"])
 
 
 def test_a_handle_names_the_file_its_size_and_its_records(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path, epoch=2, index=3)
+    writer = begun(tmp_path, epoch=2, index=3)
     handle = stage(writer, ["one", "two"], 17)
     staged, final = paths(tmp_path, handle)
-    assert staged.parent == tmp_path / ".crosscut" / LINEAGE / "out"
-    assert staged.name.startswith("v-3-2-")
+    assert staged.parent == tmp_path / ".crosscut" / LINEAGE / "out" / "v-3"
+    assert staged.name.startswith("2-")
     assert final.name.startswith("part-00003-000000000017-00000002-out-")
     assert isinstance(handle, dict)
     assert (handle["bytes"], handle["records"]) == (8, 2)
@@ -66,42 +81,65 @@ def test_a_handle_names_the_file_its_size_and_its_records(tmp_path: Path) -> Non
 def test_final_names_sort_by_task_then_checkpoint_and_differ_for_everybody(tmp_path: Path) -> None:
     names = []
     for index, checkpoint_id in ((2, 9), (2, 10), (10, 1)):
-        writer = writer_of(tmp_path, index=index)
+        writer = begun(tmp_path, index=index)
         names.append(paths(tmp_path, stage(writer, ["x"], checkpoint_id))[1].name)
         writer.close()
     assert names == sorted(names)
     for other in ({"epoch": 2}, {"vertex": "w"}, {"lineage": "another"}, {"uid": "out2"}):
-        writer = writer_of(tmp_path, **({"index": 2} | other))
+        writer = begun(tmp_path, **({"index": 2} | other))
         names.append(paths(tmp_path, stage(writer, ["x"], 9))[1].name)
         writer.close()
     assert len(set(names)) == len(names)
 
 
-def test_nothing_but_committed_files_is_left_when_all_is_committed(tmp_path: Path) -> None:
-    """I11: the stage goes with the last writer that needs it."""
-    first, second = writer_of(tmp_path), writer_of(tmp_path, index=1)
+def test_of_a_task_that_has_published_only_its_ledger_is_left_and_of_others_nothing(tmp_path: Path) -> None:
+    """I11: what is staged goes, what is known to be committed stays."""
+    first, second = begun(tmp_path), begun(tmp_path, index=1)
     first.commit(permit(1), [stage(first, ["a"], 1)])
-    handle = stage(second, ["b"], 1)
+    stage(second, ["b"], 1)
     first.close()
-    assert (tmp_path / ".crosscut").exists()
-    second.commit(permit(1), [handle])
+    second.write(["c"])
     second.close()
-    assert [path.suffix for path in tmp_path.iterdir()] == [".txt", ".txt"]
+    third = begun(tmp_path, epoch=2, index=1)
+    third.close()
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    committed, ledger = left[1], left[0]
+    assert committed.startswith("part-00000-") and len(left) == 2
+    assert ledger == f".crosscut/{LINEAGE}/out/v-0/1-driver-1.ledger"
+    assert not (tmp_path / ".crosscut" / LINEAGE / "out" / "v-1").exists()
 
 
-def test_a_stage_directory_that_another_task_removed_is_made_again(tmp_path: Path) -> None:
-    writer, other = writer_of(tmp_path), writer_of(tmp_path, index=1)
+def test_a_job_that_publishes_nothing_leaves_no_trace(tmp_path: Path) -> None:
+    writer, other = begun(tmp_path / "out"), begun(tmp_path / "out", index=1)
+    writer.write(["a"])
+    for one in (writer, other):
+        one.close()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_stage_that_somebody_removes_while_it_is_empty_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    real = os.listdir
+
+    def listdir(directory: int) -> list[str]:
+        if not made:
+            made.append(Path(os.readlink(f"/proc/self/fd/{directory}")))
+            made[0].rmdir()
+        return real(directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listdir)
+        writer = begun(tmp_path)
     writer.commit(permit(1), [stage(writer, ["a"], 1)])
-    other.close()
-    assert not (tmp_path / ".crosscut").exists()
-    writer.commit(permit(2), [stage(writer, ["b"], 2)])
     writer.close()
-    assert visible(tmp_path) == ["a", "b"]
+    assert visible(tmp_path) == ["a"]
 
 
-def test_a_crash_between_link_and_unlink_is_completed_by_the_next_commit(tmp_path: Path) -> None:
-    """F1: both names exist, and are one file."""
-    handle = stage(writer_of(tmp_path), ["a", "b"], 1)
+def test_a_file_with_both_names_loses_the_staged_one_at_the_next_commit(tmp_path: Path) -> None:
+    """F1: some file systems show both after a crash."""
+    handle = stage(begun(tmp_path), ["a", "b"], 1)
     staged, final = paths(tmp_path, handle)
     os.link(staged, final)
     successor = writer_of(tmp_path, epoch=2)
@@ -115,7 +153,7 @@ def test_a_crash_between_link_and_unlink_is_completed_by_the_next_commit(tmp_pat
 
 def test_a_zombie_that_commits_again_is_not_even_an_error(tmp_path: Path) -> None:
     """C1."""
-    zombie = writer_of(tmp_path)
+    zombie = begun(tmp_path)
     handle = stage(zombie, ["a"], 1)
     successor = writer_of(tmp_path, epoch=2)
     successor.recover(permit(1, 2), [handle])
@@ -129,18 +167,17 @@ def test_a_zombie_that_commits_again_is_not_even_an_error(tmp_path: Path) -> Non
 
 
 def test_two_commits_at_the_same_time_both_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C1, F1: the other one links and unlinks between our look and our link."""
-    writer = writer_of(tmp_path)
+    """C1, F1: the other one publishes between our look and our rename."""
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 1)
-    real_link = os.link
+    real = os.rename
 
-    def link(staged: Path, final: Path) -> None:
-        real_link(staged, final)
-        os.unlink(staged)
-        real_link(staged, final)
+    def rename(*args: Any, **directories: Any) -> None:
+        real(*args, **directories)
+        real(*args, **directories)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", link)
+        patch.setattr(os, "rename", rename)
         writer.commit(permit(1), [handle])
     assert visible(tmp_path) == ["a"]
     writer.close()
@@ -151,8 +188,6 @@ def test_recovery_sweeps_older_epochs_of_this_task_only(tmp_path: Path) -> None:
     for identity in (
         {"epoch": 1},
         {"epoch": 4},
-        {"epoch": 5},
-        {"epoch": 6},
         {"index": 1},
         {"index": 10},
         {"vertex": "v-0"},
@@ -160,23 +195,22 @@ def test_recovery_sweeps_older_epochs_of_this_task_only(tmp_path: Path) -> None:
         {"uid": "other"},
         {"lineage": "another"},
     ):
-        stage(writer_of(tmp_path, **identity), ["x"], 1)
-    strange = tmp_path / ".crosscut" / LINEAGE / "out" / "v-0-1-not-ours.txt"
+        stage(begun(tmp_path, **identity), ["x"], 1)
+    strange = tmp_path / ".crosscut" / LINEAGE / "out" / "v-0" / "1-not-ours.txt"
     strange.touch()
-    before = staged_names(tmp_path)
-    writer_of(tmp_path, epoch=5).recover(None, [])
-    gone = [name for name in before if name not in staged_names(tmp_path)]
-    assert [name.rsplit("-", 1)[0] for name in gone] == ["v-0-1", "v-0-4"]
-    assert strange.exists()
-
-
-def test_recovery_without_a_stage_does_nothing(tmp_path: Path) -> None:
-    writer_of(tmp_path / "out").recover(None, [])
-    assert not (tmp_path / "out").exists()
+    # Digits of another script are no numbers of ours.
+    odd = strange.with_name("\u0661-0123456789abcdef.txt.staged")
+    odd.touch()
+    before = staged_paths(tmp_path)
+    writer_of(tmp_path, epoch=5, driver="driver-5").recover(None, [])
+    gone = [name for name in before if name not in staged_paths(tmp_path)]
+    # What the first epoch had left was swept by the fourth.
+    assert [name.rsplit("-", 1)[0] for name in gone] == [f".crosscut/{LINEAGE}/out/v-0/4"]
+    assert strange.exists() and odd.exists()
 
 
 def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 1)
     staged, final = paths(tmp_path, handle)
     final.write_text("b\n")
@@ -192,7 +226,7 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
 
 def test_lost_output_is_an_error_that_says_how_much_and_the_rest_is_committed(tmp_path: Path) -> None:
     """F3: never warn and go on. Try all, then raise."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handles = [stage(writer, [word] * 3, n) for n, word in ((7, "a"), (8, "b"), (9, "c"))]
     paths(tmp_path, handles[1])[0].unlink()
     with pytest.raises(ConnectorError, match=r"lost: 3 records \(6 bytes\) of checkpoint 8") as caught:
@@ -205,7 +239,7 @@ def test_lost_output_is_an_error_that_says_how_much_and_the_rest_is_committed(tm
 @pytest.mark.parametrize("size", range(6))
 def test_a_staged_file_that_was_cut_is_not_committed(size: int, tmp_path: Path) -> None:
     """D1."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["abcde"], 1)
     os.truncate(paths(tmp_path, handle)[0], size)
     with pytest.raises(ConnectorError, match=f"has {size} bytes, expected 6"):
@@ -215,7 +249,7 @@ def test_a_staged_file_that_was_cut_is_not_committed(size: int, tmp_path: Path) 
 
 
 def test_a_committed_file_that_was_changed_is_not_taken_for_ours(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["abcde"], 1)
     writer.commit(permit(1), [handle])
     paths(tmp_path, handle)[1].write_text("abcdefg\n")
@@ -224,57 +258,66 @@ def test_a_committed_file_that_was_changed_is_not_taken_for_ours(tmp_path: Path)
     writer.close()
 
 
-GOOD_STAGED = f".crosscut/{LINEAGE}/out/v-0-1-0123456789abcdef.txt.staged"
-GOOD_FINAL = "part-00000-000000000001-00000001-out-0123456789ab.txt"
+def test_a_stage_behind_a_symbolic_link_is_refused_by_everybody(tmp_path: Path) -> None:
+    """M5: neither to write, nor to publish, nor to sweep."""
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    writer = begun(outside)
+    handle = stage(writer, ["secret"], 1)
+    writer.close()
+    before = staged_paths(outside)
+    for level in range(4):
+        link = inside.joinpath(*Path(before[0]).parts[: level + 1])
+        link.parent.mkdir(parents=True)
+        link.symlink_to(outside.joinpath(*link.relative_to(inside).parts), target_is_directory=True)
+        for begin in ((None, []), (permit(1, 2), [handle])):
+            with pytest.raises(ConnectorError, match="symbolic link in the stage; replace the symbolic link"):
+                writer_of(inside, epoch=2).recover(*begin)
+        with pytest.raises(ConnectorError, match="symbolic link in the stage"):
+            committed_output(str(inside), "txt")
+        assert (visible(inside), visible(outside), staged_paths(outside)) == ([], [], before)
+        shutil.rmtree(inside)
 
 
-@pytest.mark.parametrize(
-    ("staged", "final"),
-    [
-        ("../secret", GOOD_FINAL),
-        ("/etc/passwd", GOOD_FINAL),
-        (GOOD_STAGED.replace("out", ".."), GOOD_FINAL),
-        (GOOD_STAGED.replace(LINEAGE, "."), GOOD_FINAL),
-        (GOOD_STAGED.replace(".crosscut", ".."), GOOD_FINAL),
-        (f"{GOOD_STAGED}/x", GOOD_FINAL),
-        (f"{GOOD_STAGED}\0", GOOD_FINAL),
-        (f"{GOOD_STAGED}\n", GOOD_FINAL),
-        (GOOD_STAGED.replace("out/", "out%2f"), GOOD_FINAL),
-        (GOOD_STAGED, f"../{GOOD_FINAL}"),
-        (GOOD_STAGED, f"/tmp/{GOOD_FINAL}"),
-        (GOOD_STAGED, f"{GOOD_FINAL}/../x"),
-        (GOOD_STAGED, f"{GOOD_FINAL}\0"),
-        (GOOD_STAGED, ".bashrc"),
-        (GOOD_STAGED, None),
-        (7, GOOD_FINAL),
-    ],
-)
-def test_a_handle_that_leaves_the_directory_is_refused(staged: JSON, final: JSON, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", ["link", "fifo", "directory"])
+@pytest.mark.parametrize("which", [0, 1], ids=["staged", "final"])
+def test_what_is_no_regular_file_is_not_published_and_keeps_nobody_waiting(
+    tmp_path: Path, made: str, which: int
+) -> None:
     """M5."""
     (tmp_path / "secret").write_text("secret\n")
-    writer = writer_of(tmp_path / "out")
-    handle: JSON = {"staged": staged, "final": final, "bytes": 7, "records": 1}
-    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
+    writer = begun(tmp_path / "out")
+    handle = stage(writer, ["secret"], 1)
+    path = paths(tmp_path / "out", handle)[which]
+    path.unlink(missing_ok=True)
+    match made:
+        case "link":
+            path.symlink_to(tmp_path / "secret")
+        case "fifo":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    with pytest.raises(ConnectorError, match="is not a regular file; move it away"):
         writer.commit(permit(1), [handle])
-    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
-        writer.recover(permit(1), [handle])
+    assert (tmp_path / "secret").read_text() == "secret\n"
+    writer.close()
 
 
-@pytest.mark.parametrize("handle", [None, "x", [], {}, {"staged": GOOD_STAGED, "final": GOOD_FINAL}])
-def test_what_is_no_handle_is_refused(handle: JSON, tmp_path: Path) -> None:
-    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
-        writer_of(tmp_path).commit(permit(1), [handle])
-
-
-def test_a_symbolic_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", ["link", "fifo"])
+def test_a_ledger_that_is_no_regular_file_is_refused_and_keeps_nobody_waiting(
+    tmp_path: Path, made: str
+) -> None:
     """M5."""
-    outside, inside = tmp_path / "outside", tmp_path / "inside"
-    handle = stage(writer_of(outside), ["secret"], 1)
-    inside.mkdir()
-    (inside / ".crosscut").symlink_to(outside / ".crosscut")
-    with pytest.raises(ConnectorError, match="not a transaction of the file sink"):
-        writer_of(inside).commit(permit(1), [handle])
-    assert visible(inside) == []
+    writer = begun(tmp_path)
+    writer.commit(permit(1), [stage(writer, ["a"], 1)])
+    (ledger,) = (tmp_path / ".crosscut").rglob("*.ledger")
+    ledger.unlink()
+    if made == "fifo":
+        os.mkfifo(ledger)
+    else:
+        ledger.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConnectorError, match="file sink could not begin in"):
+        writer_of(tmp_path, epoch=2).recover(None, [])
+    writer.close()
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden", "a\0"])
@@ -284,25 +327,38 @@ def test_names_that_could_leave_the_directory_are_refused_when_the_writer_is_mad
     """M5."""
     for identity in ({"lineage": name}, {"uid": name}, {"vertex": name}):
         with pytest.raises(FlowError, match="is not usable"):
-            writer_of(tmp_path, **identity)  # type: ignore[arg-type]
+            begun(tmp_path, **identity)  # type: ignore[arg-type]
 
 
 def test_a_permit_must_be_of_this_lineage_and_cover_the_transaction(tmp_path: Path) -> None:
     """I3."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 5)
-    for wrong in (permit(5, lineage="another"), permit(4)):
-        with pytest.raises(InternalError):
-            writer.commit(wrong, [handle])
+    with pytest.raises(InternalError):
+        writer.commit(permit(5, lineage="another"), [handle])
+    with pytest.raises(ConnectorError, match="only what is at or below checkpoint 4 may become visible"):
+        writer.commit(permit(4), [handle])
+    with pytest.raises(ConnectorError, match="only what is at or below checkpoint 4"):
+        writer_of(tmp_path, epoch=2).recover(permit(4, 2), [handle])
     with pytest.raises(InternalError, match="no permit"):
-        writer.recover(None, [handle])
+        writer_of(tmp_path, epoch=2).recover(None, [handle])
     assert visible(tmp_path) == []
     writer.close()
 
 
+def test_a_writer_that_has_not_recovered_writes_and_commits_nothing(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path / "out")
+    with pytest.raises(InternalError, match="used before `recover`"):
+        writer.write(["a"])
+    with pytest.raises(InternalError, match="used before `recover`"):
+        writer.commit(permit(1), [])
+    writer.close()
+    assert not (tmp_path / "out").exists()
+
+
 def test_close_removes_what_was_never_prepared_and_keeps_the_rest(tmp_path: Path) -> None:
     """I11."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 1)
     writer.write(["b"])
     writer.rotate(CheckpointId(2))
@@ -316,7 +372,7 @@ def test_data_and_names_are_on_disk_before_anything_builds_on_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D2: file, then its directory entry, then (the first time) the directories above; and in commit,
-    the final name before the staged one goes. Rotate does none of it."""
+    the ledger before the final name. Rotate does none of it."""
     synced: list[tuple[str, int, int]] = []
     real_fsync = os.fsync
 
@@ -326,21 +382,28 @@ def test_data_and_names_are_on_disk_before_anything_builds_on_them(
         real_fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    writer = writer_of(tmp_path / "out")
+    writer = begun(tmp_path / "out")
+    stage_path = tmp_path / "out" / ".crosscut" / LINEAGE / "out" / "v-0"
+    ledger = stage_path / "1-driver-1.ledger"
+    assert [Path(path) for path, *_ in synced] == [ledger, stage_path]
+    synced.clear()
     writer.write(["a"])
     transaction = writer.rotate(CheckpointId(1))
     assert synced == []
     handle = prepare(writer, transaction)
     staged = paths(tmp_path / "out", handle)[0]
-    assert [Path(path) for path, *_ in synced][:6] == [
+    assert [Path(path) for path, *_ in synced][:7] == [
         staged,
         staged.parent,
-        *list(staged.parent.parents)[:4],
+        *list(staged.parent.parents)[:5],
     ]
-    assert staged.parents[4] == tmp_path
+    assert staged.parents[5] == tmp_path
     synced.clear()
     writer.commit(permit(1), [handle])
-    assert synced == [(str(tmp_path / "out"), 1, 1)]
+    assert synced == [(str(ledger), 1, 0), (str(tmp_path / "out"), 0, 1)]
+    synced.clear()
+    writer.commit(permit(1), [handle])
+    assert synced == [(str(tmp_path / "out"), 0, 1)], "whoever published it may have died before"
     synced.clear()
     stage(writer, ["b"], 2)
     assert [Path(path).suffix for path, *_ in synced] == [".staged", ""]
@@ -360,7 +423,7 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
 
 def test_prepare_may_be_repeated_when_there_is_space_again(tmp_path: Path) -> None:
     """D4: the checkpoint is aborted, the transaction waits for the next one and loses nothing."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     words = [f"word{i}" for i in range(20_000)]
     writer.write(words)
     transaction = writer.rotate(CheckpointId(1))
@@ -374,7 +437,7 @@ def test_prepare_may_be_repeated_when_there_is_space_again(tmp_path: Path) -> No
 
 def test_a_transaction_with_a_failed_write_is_never_prepared(tmp_path: Path) -> None:
     """D4, D1: half of the records are in the file; it does not become part of a checkpoint."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     writer.write(["before"])
     with file_size_limit(50_000), pytest.raises(ConnectorError, match="file sink could not write to"):
         writer.write(["x" * 99] * 10_000)
@@ -388,7 +451,7 @@ def test_a_transaction_with_a_failed_write_is_never_prepared(tmp_path: Path) -> 
 
 def test_a_failed_fsync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D2: the kernel may have dropped the data and would report success the second time."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     writer.write(["a"])
     transaction = writer.rotate(CheckpointId(1))
 
@@ -408,14 +471,14 @@ def test_a_commit_that_failed_for_want_of_space_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D4: ENOSPC only at commit."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 1)
 
-    def link(*_: Any) -> None:
+    def rename(*_: Any, **directories: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", link)
+        patch.setattr(os, "rename", rename)
         with pytest.raises(ConnectorError, match=r"No space left on device; free space") as caught:
             writer.commit(permit(1), [handle])
     assert caught.value.ids["errno"] == errno.ENOSPC
@@ -429,19 +492,21 @@ def test_a_failed_delete_fails_nothing_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D4: only at delete."""
-    writer = writer_of(tmp_path)
+    writer = begun(tmp_path)
     handle = stage(writer, ["a"], 1)
+    stage(writer, ["of no checkpoint"], 2)
 
-    def unlink(*_: Any) -> None:
+    def unlink(*_: Any, **directory: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    successor = writer_of(tmp_path, epoch=2)
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", unlink)
-        writer.commit(permit(1), [handle])
+        successor.recover(permit(1, 2), [handle])
     assert "could not remove" in caplog.text
     assert visible(tmp_path) == ["a"]
-    writer.close()
-    writer_of(tmp_path, epoch=2).recover(permit(1, 2), [handle])
+    successor.close()
+    writer_of(tmp_path, epoch=3).recover(permit(1, 3), [handle])
     assert visible(tmp_path) == ["a"]
     assert staged_names(tmp_path) == []
 
@@ -454,6 +519,7 @@ def test_records_that_cannot_be_encoded_leave_the_transaction_as_it_was(tmp_path
 
     context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
     writer = StagedFiles(str(tmp_path), "txt", refuse, context)
+    writer.recover(None, [])
     writer.write(["a"])
     with pytest.raises(ConnectorError, match="bad record"):
         writer.write(["b", "bad"])

@@ -9,14 +9,17 @@ import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crosscut.connectors.staged_files import StagedFiles, check_directory, local_path
+from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.local_paths import local_path
+from crosscut.connectors.stage import check_directory
+from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import Sink, SinkContext, SinkWriter
+from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 
 _SUFFIX = "pickle"
 
@@ -88,6 +91,10 @@ class Collect(Sink):
     def describe(self) -> str:
         """Return the directory, absolute; "" for a temporary one, which is another one each time."""
         return "" if self._is_temporary else str(self._directory)
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what is known of all that was ever collected here."""
+        return committed_output(str(self._directory), _SUFFIX)
 
     def records(self) -> list[Any]:
         """Return the committed records: by task, then by checkpoint, then as written.

@@ -13,10 +13,14 @@ from typing import Any
 
 import orjson
 
-from crosscut.connectors.staged_files import StagedFiles, check_directory, local_path
+from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.local_paths import local_path
+from crosscut.connectors.stage import check_directory
+from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import Sink, SinkContext, SinkWriter
+from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 
+_SUFFIX = "jsonl"
 _RAW_NEWLINE = orjson.Fragment(b"\n")
 
 
@@ -24,13 +28,14 @@ def jsonl(directory: str | os.PathLike[str]) -> Sink:
     """Return a sink that writes one JSON value a line into files of `directory`, exactly once.
 
     Each task adds one `part-*.jsonl` file a checkpoint, if it has records; by name they sort by task,
-    then checkpoint. What is not committed yet is in the hidden directory `.crosscut`, and what is
-    visible is final. Tuples become arrays; str, int (of any size), float, bool, None, list, dict,
+    then checkpoint. What is visible is final, and may be taken away at once. What is not committed yet is
+    in the hidden directory `.crosscut`, and so is what the job knows to be committed: it stays for as long as
+    the job's checkpoints do. Tuples become arrays; str, int (of any size), float, bool, None, list, dict,
     dataclasses, enums, dates and UUIDs can be written.
 
     Args:
-        directory: A path, or file:///path, on a POSIX file system with hard links that the driver and
-            all workers share. Relative to the working directory of this process. Made if missing.
+        directory: A path, or file:///path, on a POSIX file system that the driver and all workers
+            share. Relative to the working directory of this process. Made if missing.
 
     Raises:
         ConnectorError: `directory` is not a path or is on a remote file system. Later, in the job: a
@@ -51,15 +56,19 @@ class JsonLines(Sink):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        return StagedFiles(self.directory, "jsonl", partial(encoded_lines, directory=self.directory), context)
+        return StagedFiles(self.directory, _SUFFIX, partial(encoded_lines, directory=self.directory), context)
 
     def check(self) -> None:
-        """Raise ConnectorError if `directory` can't be made, written or linked in."""
+        """Raise ConnectorError if `directory` can't be made or written."""
         check_directory(self.directory)
 
     def describe(self) -> str:
         """Return the directory, absolute."""
         return self.directory
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what is known of all that was ever committed into `directory`."""
+        return committed_output(self.directory, _SUFFIX)
 
 
 def encoded_lines(records: Sequence[Any], directory: str) -> bytes:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from crosscut.connectors.staged_files import local_path
+from crosscut.connectors.local_paths import local_path
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import ParamSpec, TypeVar
 
 from crosscut.batch import Batch
-from crosscut.errors import CrosscutError, UserCodeError
+from crosscut.errors import CrosscutError, HistoryError, UserCodeError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.messages import FailureCause, RecordsFlowing, TaskFailed, WorkerMessage
@@ -75,7 +75,7 @@ def failure_cause(error: BaseException) -> FailureCause:
         operator=operator,
         record=record[:CAUSE_CHARS_MAX],
         traceback=text[-CAUSE_CHARS_MAX:],
-        is_final=bool(getattr(error, "damaged", False)),
+        is_final=bool(getattr(error, "damaged", False)) or isinstance(error, HistoryError),
         is_from_outside=_is_from_outside(error),
     )
 

@@ -13,118 +13,63 @@ check raises AssertionError that says what was visible and what should have been
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
-from crosscut.testing.sources import shipped
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.interfaces import JSON, SinkWriter
+from crosscut.testing.sink_histories import (
+    check_a_driver_that_was_overtaken_is_refused,
+    check_newer_output_is_refused,
+    check_output_may_be_taken_away,
+    check_two_drivers_of_one_epoch_exclude_each_other,
+)
+from crosscut.testing.sink_targets import (
+    TASK,
+    SinkTarget,
+    open_writer,
+    permit,
+    prepare,
+    require,
+    require_visible,
+    stage,
+)
 
-_LINEAGE = Lineage("lineage-of-this-job")
-_TASK = TaskId(VertexId("write-out"), 1)
-_SINK_UID = "sink"
-
-
-@dataclass(frozen=True, slots=True)
-class SinkTarget:
-    """A sink, and how to see what it wrote.
-
-    Attributes:
-        sink: Writes to a place where nothing is yet.
-        visible: Returns the committed records: those of one task in the order of its checkpoints, and
-            within one as written. Called at any time, also while transactions are open.
-        record: Makes the i-th record to write; different for different i, and equal to what `visible`
-            returns for it.
-    """
-
-    sink: Sink
-    visible: Callable[[], list[Any]]
-    record: Callable[[int], Any] = "record {}".format
-
-    def records(self, start: int, stop: int) -> list[Any]:
-        """Return records `start` to `stop`, exclusive."""
-        return [self.record(index) for index in range(start, stop)]
-
-
-def open_writer(
-    sink: Sink,
-    epoch: int,
-    *,
-    task: TaskId = _TASK,
-    lineage: str = _LINEAGE,
-    sink_uid: str = _SINK_UID,
-    restore: int = 0,
-    handles: Sequence[JSON] = (),
-) -> SinkWriter:
-    """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
-    held = _held(sink, (lineage, task, sink_uid))
-    writer = shipped(sink).writer(SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held))
-    writer.recover(permit(restore, epoch, lineage) if restore else None, handles)
-    return writer
-
-
-def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:
-    """Return what snapshots hold of a logical task: it is there again for every writer of `sink`."""
-    # With the sink itself, or another one might come to have its id.
-    return _HELD.setdefault(id(sink), (sink, {}))[1].setdefault(task, HeldData())
-
-
-_HELD: dict[int, tuple[Sink, dict[tuple[str, TaskId, str], HeldData]]] = {}
-
-
-def permit(checkpoint_id: int, epoch: int = 1, lineage: str = _LINEAGE) -> CommitPermit:
-    """Return the permit for a checkpoint that the check declares complete."""
-    return CommitPermit(Lineage(lineage), Epoch(epoch), CheckpointId(checkpoint_id))
-
-
-def stage(writer: SinkWriter, records: Sequence[Any], checkpoint_id: int) -> JSON:
-    """Write `records` as one transaction and return its handle as the job log would."""
-    writer.write(list(records))
-    return prepare(writer, writer.rotate(CheckpointId(checkpoint_id)))
-
-
-def prepare(writer: SinkWriter, transaction: Any) -> JSON:
-    """Prepare a rotated transaction and return its handle as the job log would."""
-    _require(transaction is not None, "rotate() returned None although records were written")
-    handle = writer.prepare(transaction)
-    restored: JSON = json.loads(json.dumps(handle))
-    _require(restored == handle, f"handle {handle!r} is not JSON")
-    return restored
+__all__ = ["SINK_CHECKS", "SinkTarget", "open_writer", "permit", "prepare", "stage"]
 
 
 def check_nothing_is_visible_before_commit(target: SinkTarget) -> None:
     """I3: not after write, not after rotate, not after prepare, not after close; all of it after commit."""
-    _require_visible(target, [])
+    require_visible(target, [])
     writer = open_writer(target.sink, 1)
     writer.write(target.records(0, 500))
-    _require_visible(target, [])
+    require_visible(target, [])
     transaction = writer.rotate(CheckpointId(1))
-    _require_visible(target, [])
+    require_visible(target, [])
     handle = prepare(writer, transaction)
-    _require_visible(target, [])
+    require_visible(target, [])
     writer.close()
-    _require_visible(target, [])
+    require_visible(target, [])
     open_writer(target.sink, 2, restore=1, handles=[handle]).close()
-    _require_visible(target, target.records(0, 500))
+    require_visible(target, target.records(0, 500))
 
 
 def check_order_is_kept(target: SinkTarget) -> None:
     """Records come out as they went in, over batches, transactions and epochs."""
-    written = 0
+    written = checkpoint_id = 0
+    handles: list[JSON] = []
     for epoch in (1, 2):
-        writer = open_writer(target.sink, epoch)
+        writer = open_writer(target.sink, epoch, restore=checkpoint_id, handles=handles)
         for checkpoint_id in range(10 * epoch, 10 * epoch + 3):
             for size in (1, 0, 30, 2):
                 writer.write(target.records(written, written + size))
                 written += size
-            handle = prepare(writer, writer.rotate(CheckpointId(checkpoint_id)))
-            writer.commit(permit(checkpoint_id, epoch), [handle])
-            _require_visible(target, target.records(0, written))
+            handles = [prepare(writer, writer.rotate(CheckpointId(checkpoint_id)))]
+            writer.commit(permit(checkpoint_id, epoch), handles)
+            require_visible(target, target.records(0, written))
         writer.close()
 
 
@@ -137,9 +82,9 @@ def check_rotation_cuts_at_once(target: SinkTarget) -> None:
     handle = prepare(writer, transaction)
     writer.write(target.records(20, 30))
     writer.commit(permit(1), [handle])
-    _require_visible(target, target.records(0, 10))
+    require_visible(target, target.records(0, 10))
     writer.commit(permit(2), [prepare(writer, writer.rotate(CheckpointId(2)))])
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
     writer.close()
 
 
@@ -150,22 +95,22 @@ def check_caller_may_reuse_the_list(target: SinkTarget) -> None:
     writer.write(records)
     records.clear()
     writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
-    _require_visible(target, target.records(0, 5))
+    require_visible(target, target.records(0, 5))
     writer.close()
 
 
 def check_empty_transaction_is_none(target: SinkTarget) -> None:
     """F8: a checkpoint without records has no transaction, first, in between and after an empty write."""
     writer = open_writer(target.sink, 1)
-    _require(writer.rotate(CheckpointId(1)) is None, "rotate() without a write returned a transaction")
+    require(writer.rotate(CheckpointId(1)) is None, "rotate() without a write returned a transaction")
     handle = stage(writer, target.records(0, 3), 2)
-    _require(writer.rotate(CheckpointId(3)) is None, "a second rotate() returned a transaction")
+    require(writer.rotate(CheckpointId(3)) is None, "a second rotate() returned a transaction")
     writer.write([])
-    _require(writer.rotate(CheckpointId(4)) is None, "rotate() after write([]) returned a transaction")
+    require(writer.rotate(CheckpointId(4)) is None, "rotate() after write([]) returned a transaction")
     writer.commit(permit(4), [])
     writer.commit(permit(4), [handle])
     writer.close()
-    _require_visible(target, target.records(0, 3))
+    require_visible(target, target.records(0, 3))
 
 
 def check_commit_may_be_repeated(target: SinkTarget) -> None:
@@ -174,16 +119,16 @@ def check_commit_may_be_repeated(target: SinkTarget) -> None:
     handles = [stage(writer, target.records(0, 10), 1)]
     for _ in range(3):
         writer.commit(permit(1), handles)
-        _require_visible(target, target.records(0, 10))
+        require_visible(target, target.records(0, 10))
     handles.append(stage(writer, target.records(10, 20), 2))
     writer.commit(permit(2), handles)
-    _require_visible(target, target.records(0, 20))
+    require_visible(target, target.records(0, 20))
     writer.close()
     successor = open_writer(target.sink, 2, restore=2, handles=handles)
-    _require_visible(target, target.records(0, 20))
+    require_visible(target, target.records(0, 20))
     successor.commit(permit(2, 2), handles)
     successor.close()
-    _require_visible(target, target.records(0, 20))
+    require_visible(target, target.records(0, 20))
 
 
 def check_everything_pending_is_committed(target: SinkTarget) -> None:
@@ -192,10 +137,10 @@ def check_everything_pending_is_committed(target: SinkTarget) -> None:
     handles = [stage(writer, target.records(0, 10), 1), stage(writer, target.records(10, 20), 2)]
     open_transaction = stage(writer, target.records(20, 30), 3)
     writer.commit(permit(2), handles)
-    _require_visible(target, target.records(0, 20))
+    require_visible(target, target.records(0, 20))
     writer.commit(permit(3), [open_transaction])
     writer.close()
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
 
 
 def check_checkpoint_may_be_restored_twice(target: SinkTarget) -> None:
@@ -205,7 +150,7 @@ def check_checkpoint_may_be_restored_twice(target: SinkTarget) -> None:
     writer.close()
     for epoch in (2, 3, 4):
         open_writer(target.sink, epoch, restore=2, handles=handles).close()
-        _require_visible(target, target.records(0, 20))
+        require_visible(target, target.records(0, 20))
 
 
 def check_orphans_are_never_visible(target: SinkTarget) -> None:
@@ -216,19 +161,19 @@ def check_orphans_are_never_visible(target: SinkTarget) -> None:
     writer.write(target.records(20, 30))
     writer.close()
     successor = open_writer(target.sink, 2, restore=1, handles=[kept])
-    _require_visible(target, target.records(0, 10))
+    require_visible(target, target.records(0, 10))
     successor.commit(permit(3, 2), [stage(successor, target.records(10, 30), 3)])
     successor.close()
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
 
 
 def check_others_are_left_alone(target: SinkTarget) -> None:
     """F6: recovery of one task aborts nothing of another task, sink or lineage."""
     others: dict[str, dict[str, Any]] = {
-        "same vertex": {"task": TaskId(_TASK.vertex, 0)},
-        "similar index": {"task": TaskId(_TASK.vertex, 11)},
-        "other vertex": {"task": TaskId(VertexId("other"), _TASK.index)},
-        "similar vertex": {"task": TaskId(VertexId(f"{_TASK.vertex}-1"), _TASK.index)},
+        "same vertex": {"task": TaskId(TASK.vertex, 0)},
+        "similar index": {"task": TaskId(TASK.vertex, 11)},
+        "other vertex": {"task": TaskId(VertexId("other"), TASK.index)},
+        "similar vertex": {"task": TaskId(VertexId(f"{TASK.vertex}-1"), TASK.index)},
         "other sink": {"sink_uid": "sink-2"},
         "other lineage": {"lineage": "another-lineage"},
     }
@@ -238,11 +183,11 @@ def check_others_are_left_alone(target: SinkTarget) -> None:
         staged.append((name, identity, stage(writer, target.records(index, index + 1), 1)))
         writer.close()
     open_writer(target.sink, 7).close()
-    _require_visible(target, [])
+    require_visible(target, [])
     for _, identity, handle in staged:
         open_writer(target.sink, 8, **identity, restore=1, handles=[handle]).close()
     found, expected = target.visible(), target.records(0, len(staged))
-    _require(
+    require(
         sorted(map(repr, found)) == sorted(map(repr, expected)),
         f"recovery of one task touched others {list(others)}: visible {found!r}, expected {expected!r}",
     )
@@ -263,15 +208,15 @@ def check_zombie_changes_nothing(target: SinkTarget) -> None:
     # To be refused is as good as not to be seen.
     with suppress(ConnectorError):
         zombie.commit(permit(1, 1), handles)
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
     with suppress(ConnectorError):
         prepare(zombie, in_flight)
         stage(zombie, target.records(20, 25), 4)
     zombie.close()
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
     successor.close()
     open_writer(target.sink, 3, restore=3, handles=[later]).close()
-    _require_visible(target, target.records(0, 30))
+    require_visible(target, target.records(0, 30))
 
 
 def check_random_lives(target: SinkTarget, seed: int = 1, steps: int = 120) -> None:
@@ -317,10 +262,10 @@ def check_random_lives(target: SinkTarget, seed: int = 1, steps: int = 120) -> N
                 pending = []
             case _:
                 pass  # a commit before anything is complete
-        _require_visible(target, target.records(0, committed), f"seed {seed}")
+        require_visible(target, target.records(0, committed), f"seed {seed}")
     for open_one in (writer, *zombies):
         open_one.close()
-    _require_visible(target, target.records(0, committed), f"seed {seed}, after close")
+    require_visible(target, target.records(0, committed), f"seed {seed}, after close")
 
 
 SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
@@ -335,23 +280,9 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_orphans_are_never_visible,
     check_others_are_left_alone,
     check_zombie_changes_nothing,
+    check_output_may_be_taken_away,
+    check_newer_output_is_refused,
+    check_two_drivers_of_one_epoch_exclude_each_other,
+    check_a_driver_that_was_overtaken_is_refused,
     check_random_lives,
 )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def _require_visible(target: SinkTarget, expected: list[Any], why: str = "") -> None:
-    found = target.visible()
-    if found != expected:
-        index = next(
-            (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
-            min(len(found), len(expected)),
-        )
-        raise AssertionError(
-            f"{len(found)} records are visible, expected {len(expected)}; they differ from {index} on: "
-            f"{found[index : index + 3]!r} instead of {expected[index : index + 3]!r} {why}"
-        )

@@ -30,10 +30,11 @@ _SETTINGS = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Everything of its task at or below `checkpoint_id` is committed; `epoch` wrote this."""
+    """Everything of its task at or below `checkpoint_id` is committed; `epoch` of `driver` wrote this."""
 
     epoch: Epoch
     checkpoint_id: CheckpointId
+    driver: str = ""
 
 
 def committed_up_to(
@@ -96,7 +97,7 @@ class Markers:
 
     def message(self, marker: Marker) -> Outgoing:
         """Return the message that says so."""
-        content = {"epoch": marker.epoch, "checkpoint": marker.checkpoint_id}
+        content = {"epoch": marker.epoch, "checkpoint": marker.checkpoint_id, "driver": marker.driver}
         return self._topic, self._key, json.dumps(content).encode()
 
     def partition(self, client: Any) -> int:
@@ -151,8 +152,9 @@ class Markers:
     def _decoded(self, data: bytes) -> Marker:
         try:
             content = json.loads(data)
-            return Marker(Epoch(content["epoch"]), CheckpointId(content["checkpoint"]))
-        except (KeyError, TypeError, ValueError) as error:
+            epoch, checkpoint_id = Epoch(content["epoch"]), CheckpointId(content["checkpoint"])
+            return Marker(epoch, checkpoint_id, str(content.get("driver", "")))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"{data!r:.200} in topic {self._topic!r} at {self._servers} is no marker of a sink; does "
                 f"somebody else write there?"

@@ -20,7 +20,8 @@ from crosscut.connectors.kafka.records import Encoding, Outgoing, checked, encod
 from crosscut.connectors.secrets import shown
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.protocol.history import check_history
 
 COMMIT_TIMEOUT_S = 60.0
 """For one transaction, from its first message to its commit."""
@@ -168,23 +169,17 @@ class TransactionalWriter(SinkWriter):
         self._name = f"crosscut-{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{sink.topic}"
         self._where = f"topic {sink.topic!r} at {sink.servers}, sink {context.sink_uid!r}, task {task}"
         self._open: list[Outgoing] = []
+        self._restored: CommitPermit | None = None
         self._producer: Any = None
         self._markers = Markers(sink.servers, sink.options, sink.marker_topic, self._name)
         self._marker_partition = 0
         self._committed = CheckpointId(0)
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._restored = permit
         pending = self._transactions(handles)
-        restored = permit.checkpoint_id if permit is not None else CheckpointId(0)
         found = self._connect(permit, has_pending=bool(pending))
-        if found > restored:
-            raise ConnectorError(
-                f"{self._where}: output of checkpoint {found} is committed, and the job goes on from "
-                "checkpoint "
-                f"{restored}: its log has lost entries, or this is a copy of its checkpoint directory; "
-                "nothing "
-                f"was written"
-            )
+        restored = permit.checkpoint_id if permit is not None else CheckpointId(0)
         self._commit([one for one in pending if one[0] > found], restored)
 
     def write(self, records: list[Any]) -> None:
@@ -249,10 +244,26 @@ class TransactionalWriter(SinkWriter):
             self._disconnect()
             raise self._failed("the transactions could not be taken over", error) from error
         try:
-            return committed_up_to(marker, self._context, permit, has_pending=has_pending, where=self._where)
+            found = committed_up_to(marker, self._context, permit, has_pending=has_pending, where=self._where)
+            if marker is not None:
+                self._check_history(marker)
+            return found
         except ConnectorError:
             self._disconnect()
             raise
+
+    def _check_history(self, marker: Marker) -> None:
+        context, epoch, driver = self._context, marker.epoch, marker.driver
+        place = f"topic {self._sink.topic!r} at {self._sink.servers}"
+        check_history(
+            context,
+            self._restored,
+            [
+                CommittedOutput(
+                    place, context.lineage, context.sink_uid, context.task, epoch, driver, marker.checkpoint_id
+                )
+            ],
+        )
 
     def _commit(self, transactions: Sequence[tuple[CheckpointId, int]], up_to: CheckpointId) -> None:
         """Commit, in one transaction, what is held, and the marker that says so."""
@@ -269,7 +280,7 @@ class TransactionalWriter(SinkWriter):
                         f"expected {count}"
                     )
                 send(producer, messages)
-            topic, key, value = self._markers.message(Marker(context.epoch, up_to))
+            topic, key, value = self._markers.message(Marker(context.epoch, up_to, context.driver))
             producer.produce(topic, value, key, self._marker_partition)
             producer.commit_transaction(COMMIT_TIMEOUT_S)
         except library().KafkaException as error:

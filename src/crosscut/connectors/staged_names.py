@@ -1,0 +1,228 @@
+"""What the files of a file sink are called, what their handles say, and what is to be done with one.
+
+Pure: nothing here looks at a disk. Every handle is compared with the names that its own task would have
+made, so one that was tampered with, or belongs to another task, sink, lineage or directory, leads nowhere.
+
+    part-00003-000000000017-00000002-<sink uid>-<digest>.jsonl                          committed
+    .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<random>.jsonl.staged                   staged
+    .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<driver>.ledger                         what is committed
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+
+from crosscut.errors import ConnectorError
+from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, Lineage, TaskId, VertexId, checked_name
+from crosscut.interfaces import JSON, SinkContext
+
+STAGE_DIRECTORY = ".crosscut"
+NO_DRIVER = "unnamed"
+SIZE_MAX = 2**63
+
+# [0-9], as \d takes digits of every script; and as many as fit, since int() refuses thousands of them.
+_STAGED = re.compile(r"(?P<epoch>[0-9]{1,18})-[0-9a-f]{16}\.(?P<suffix>[A-Za-z0-9]+)\.staged")
+_LEDGER = re.compile(r"(?P<epoch>[0-9]{1,18})-(?P<driver>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})\.ledger")
+_TASK = re.compile(r"(?P<vertex>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-(?P<index>[0-9]{1,9})")
+_FINAL = re.compile(
+    r"part-(?P<index>[0-9]{5,9})-(?P<checkpoint>[0-9]{12,18})-(?P<epoch>[0-9]{8,18})-"
+    r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-[0-9a-f]{12}\.(?P<suffix>[A-Za-z0-9]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A transaction of this very task, checked.
+
+    Attributes:
+        staged: Name in the stage of the task.
+        final: Name in the sink's directory.
+    """
+
+    staged: str
+    final: str
+    size_bytes: int
+    record_count: int
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerName:
+    """Whose ledger a file is."""
+
+    epoch: Epoch
+    driver: str
+
+
+class TaskNames:
+    """The names that one task of a sink gives, in one epoch.
+
+    Raises:
+        FlowError: A part of the context can't be part of a path.
+    """
+
+    def __init__(self, context: SinkContext, suffix: str) -> None:
+        self._suffix = suffix
+        self._epoch = context.epoch
+        self._lineage = checked_name(context.lineage, "lineage")
+        self._uid = checked_name(context.sink_uid, "sink uid")
+        self._vertex = checked_name(context.task.vertex, "vertex id")
+        self._index = context.task.index
+        self.stage = (STAGE_DIRECTORY, self._lineage, self._uid, f"{self._vertex}-{self._index}")
+        """The names of the directories down to the stage of the task."""
+        self.ledger = f"{self._epoch}-{checked_name(context.driver or NO_DRIVER, 'driver')}.ledger"
+
+    def new_staged(self) -> str:
+        """Return a name that nobody has used."""
+        return f"{self._epoch}-{secrets.token_hex(8)}.{self._suffix}.staged"
+
+    def epoch_of_staged(self, name: str) -> Epoch | None:
+        """Return which epoch has staged a file, None if it is no staged file."""
+        found = _STAGED.fullmatch(name)
+        return Epoch(int(found["epoch"])) if found else None
+
+    def handle(self, staged: str, checkpoint_id: CheckpointId, size_bytes: int, record_count: int) -> JSON:
+        """Return the handle of a transaction that this task has staged in this epoch."""
+        return {
+            "staged": "/".join((*self.stage, staged)),
+            "final": self._final(staged, checkpoint_id, self._epoch),
+            "bytes": size_bytes,
+            "records": record_count,
+        }
+
+    def checked(self, handle: JSON, directory: str) -> Handle:
+        """Return `handle` as what it says, if it is one that this task has made in this or an older epoch.
+
+        Raises:
+            ConnectorError: It is not.
+        """
+        match handle:
+            case {"staged": str(staged), "final": str(final), "bytes": int(size), "records": int(count)}:
+                *stage, name = staged.split("/")
+                parts, made = _FINAL.fullmatch(final), self.epoch_of_staged(name)
+                if parts and made is not None and tuple(stage) == self.stage and _are_sizes(size, count):
+                    checkpoint_id = CheckpointId(int(parts["checkpoint"]))
+                    if final == self._final(name, checkpoint_id, made):
+                        return Handle(name, final, size, count, checkpoint_id)
+            case _:
+                pass
+        raise ConnectorError(
+            f"{handle!r:.500} is not a transaction of sink {self._uid!r}, task {self._vertex}[{self._index}] "
+            f"of lineage {self._lineage}, in {directory}: the checkpoint belongs to another sink or was "
+            f"changed; nothing of it was committed. Restore the checkpoint directory from a backup",
+            directory=directory,
+        )
+
+    def _final(self, staged: str, checkpoint_id: CheckpointId, epoch: Epoch) -> str:
+        """Return a name that sorts by task, then checkpoint, and that nobody else will ever use."""
+        numbers = f"{self._index:05d}-{checkpoint_id:012d}-{epoch:08d}"
+        whole = f"{self._lineage}/{self._vertex}/{numbers}/{staged}"
+        digest = blake2b(whole.encode(), digest_size=6).hexdigest()
+        return f"part-{numbers}-{self._uid}-{digest}.{self._suffix}"
+
+
+def _are_sizes(*found: int) -> bool:
+    return all(type(one) is int and 0 < one < SIZE_MAX for one in found)
+
+
+def ledger_name(name: str) -> LedgerName | None:
+    """Return whose ledger a file of that name is, None if it is none."""
+    found = _LEDGER.fullmatch(name)
+    return LedgerName(Epoch(int(found["epoch"])), found["driver"]) if found else None
+
+
+def task_of(name: str) -> TaskId | None:
+    """Return the task whose stage a directory of that name is, None if it is none."""
+    found = _TASK.fullmatch(name)
+    return TaskId(VertexId(found["vertex"]), int(found["index"])) if found else None
+
+
+def lineage_of(name: str) -> Lineage | None:
+    """Return the lineage whose stage a directory of that name is, None if it is none."""
+    return Lineage(name) if PLAIN_NAME.fullmatch(name) else None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedName:
+    """What the name of a committed file says."""
+
+    index: int
+    checkpoint_id: CheckpointId
+    epoch: Epoch
+    sink_uid: str
+
+
+def committed_name(name: str, suffix: str) -> CommittedName | None:
+    """Return what the name of a file says, None if no file sink has committed it."""
+    found = _FINAL.fullmatch(name)
+    if found is None or found["suffix"] != suffix:
+        return None
+    checkpoint_id, epoch = CheckpointId(int(found["checkpoint"])), Epoch(int(found["epoch"]))
+    return CommittedName(int(found["index"]), checkpoint_id, epoch, found["uid"])
+
+
+# What is known to be committed.
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Transactions of one task that are visible or were: all up to `through`, except those in `missing`.
+
+    Attributes:
+        missing: What was to be published and could not be found anywhere: it may come back from a backup.
+    """
+
+    through: CheckpointId = CheckpointId(0)
+    missing: frozenset[CheckpointId] = frozenset()
+
+    def __contains__(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id <= self.through and checkpoint_id not in self.missing
+
+    def with_more(self, found: Iterable[CheckpointId], lost: Iterable[CheckpointId]) -> Published:
+        """Return what is published once `found` is, too, although `lost` is not there."""
+        more = frozenset(found)
+        through = max((self.through, *more))
+        newly_lost = {n for n in lost if self.through < n < through}
+        return Published(through, (self.missing | newly_lost) - more)
+
+    def joined(self, other: Published) -> Published:
+        """Return what is published according to one of the two."""
+        missing = {n for n in self.missing | other.missing if n not in self and n not in other}
+        return Published(max(self.through, other.through), frozenset(missing))
+
+
+class Step(Enum):
+    """What there is to do for one transaction that is to be published."""
+
+    PUBLISH = "it is staged and not visible: give the file its final name"
+    TIDY = "it is visible, and the staged name is another one of the same file: remove that"
+    DONE = "it is visible"
+    TAKEN = "it has been published, and somebody took it away since"
+    LOST = "it is nowhere, and was never published"
+    IN_THE_WAY = "another file has its final name"
+
+
+def next_step(*, is_staged: bool, is_visible: bool, is_one_file: bool, is_published: bool) -> Step:
+    """Decide about one transaction.
+
+    A rename moves the file, so it has either of the two names: if it is staged, it is not published, whatever
+    the ledger says, which is written before.
+
+    Args:
+        is_staged: There is a file with its staged name.
+        is_visible: There is a file with its final name.
+        is_one_file: They are the same (a file system may show both after a crash).
+        is_published: The ledger has it. Only matters if there is neither.
+    """
+    if is_staged and is_visible:
+        return Step.TIDY if is_one_file else Step.IN_THE_WAY
+    if is_staged:
+        return Step.PUBLISH
+    if is_visible:
+        return Step.DONE
+    return Step.TAKEN if is_published else Step.LOST

@@ -1,0 +1,152 @@
+"""Does what a sink has made visible belong to the checkpoints that a job goes on from? Pure decisions.
+
+A checkpoint directory says what a job has done; its sinks remember what they have made visible of it.
+They disagree if newest log entries are lost, if a backup was restored, if a copy of the directory is
+run, or if the directory was deleted. Going on would write the same output again, so it is refused, by
+name. Every writer asks for its own task, at the resource, where a second driver can't be overlooked;
+the driver asks before it claims an epoch, so that in most cases nothing at all has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from crosscut.errors import HistoryError
+from crosscut.ids import CheckpointId, Lineage
+from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
+
+
+@dataclass(frozen=True, slots=True)
+class NewerOutput:
+    """Of this very history more is visible than the restored checkpoint knows of."""
+
+    output: CommittedOutput
+    restored: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherDriver:
+    """Somebody else writes as this task, in the same epoch or in a newer one."""
+
+    output: CommittedOutput
+    context: SinkContext
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignOutput:
+    """There is output of another history, and this one begins with nothing."""
+
+    output: CommittedOutput
+
+
+def conflict_of_task(
+    context: SinkContext, restored: CheckpointId, found: Iterable[CommittedOutput]
+) -> NewerOutput | AnotherDriver | None:
+    """Decide whether a sink task may write, or go on writing.
+
+    Args:
+        restored: The checkpoint that this epoch began with, 0 for none.
+        found: What the sink remembers; what is not of this logical task and lineage, and what this very
+            epoch has written, plays no part.
+    """
+    others = [one for one in found if _is_same_task(one, context) and not _is_own(one, context)]
+    # What is newer first: that says more about what has gone wrong.
+    for one in others:
+        if one.checkpoint_id > restored:
+            return NewerOutput(one, restored)
+    for one in others:
+        if one.epoch >= context.epoch:
+            return AnotherDriver(one, context)
+    return None
+
+
+def conflict_at_start(
+    lineage: Lineage,
+    restored: CheckpointId,
+    found: Iterable[CommittedOutput],
+    *,
+    is_new: bool,
+    is_fresh: bool,
+) -> NewerOutput | ForeignOutput | None:
+    """Decide whether a driver may claim an epoch.
+
+    Args:
+        found: What all sinks of the flow remember; read *before* the log, so that whatever was visible
+            then is known to the log that was read afterwards.
+        is_new: The log is empty: this is a new history.
+        is_fresh: The user knows that there may be output of another one, and wants this one beside it.
+    """
+    visible = [one for one in found if one.checkpoint_id > 0]
+    for one in visible:
+        if one.lineage == lineage and one.checkpoint_id > restored:
+            return NewerOutput(one, restored)
+    if is_new and not is_fresh and visible:
+        return ForeignOutput(visible[0])
+    return None
+
+
+def shown(conflict: NewerOutput | AnotherDriver | ForeignOutput) -> str:
+    """Return what people are told."""
+    one = conflict.output
+    match conflict:
+        case NewerOutput(_, restored):
+            origin = f"goes on from checkpoint {restored}" if restored else "begins with nothing"
+            return (
+                f"{_who(one)} has committed output up to checkpoint {one.checkpoint_id} of this very job, "
+                f"which {origin}: it would be written a second time. The job log has lost entries, or an "
+                f"old backup of the checkpoint directory was restored, or this is a copy of one whose job "
+                f"went on elsewhere. Use the newest checkpoint directory; or choose an empty one, which "
+                f"begins with nothing, and another place for the output"
+            )
+        case AnotherDriver(_, context):
+            return (
+                f"{_who(one)} belongs to epoch {one.epoch} of driver {one.driver!r}, and this is epoch "
+                f"{context.epoch} of driver {context.driver!r}: two drivers of one history. A copy of the "
+                f"checkpoint directory runs at the same time, or the job log has lost entries. Stop the "
+                f"other one for good before this one is started again; nothing was written twice"
+            )
+        case ForeignOutput():
+            whose = f"lineage {one.lineage}" if one.lineage else "a lineage that is not known any more"
+            return (
+                f"{_who(one)} has committed output of another history ({whose}, up to checkpoint "
+                f"{one.checkpoint_id}), and this job begins with nothing: what is there would stay, and be "
+                f"written again. Was the checkpoint directory deleted, or is it another one? Use the "
+                f"directory that belongs to the output, or another place for the output, or remove what is "
+                f"there; or start with fresh=True (--fresh) to add to it"
+            )
+        case _:
+            assert_never(conflict)
+
+
+def check_history(
+    context: SinkContext, permit: CommitPermit | None, found: Iterable[CommittedOutput]
+) -> None:
+    """Refuse to write as a sink task if what the sink remembers contradicts what was restored.
+
+    For `SinkWriter.recover`, before anything is written; best in the transaction that also fences older
+    epochs. In `commit` the same with the permit of the checkpoint that was *restored*.
+
+    Args:
+        permit: The one that `recover` was given.
+        found: What the sink remembers of this task, at least.
+
+    Raises:
+        HistoryError: The job must not go on; it ends, whatever its restart strategy.
+    """
+    conflict = conflict_of_task(context, permit.checkpoint_id if permit else CheckpointId(0), found)
+    if conflict is not None:
+        raise HistoryError(shown(conflict), place=conflict.output.place)
+
+
+def _is_same_task(one: CommittedOutput, context: SinkContext) -> bool:
+    return (one.lineage, one.sink_uid, one.task) == (context.lineage, context.sink_uid, context.task)
+
+
+def _is_own(one: CommittedOutput, context: SinkContext) -> bool:
+    return (one.epoch, one.driver) == (context.epoch, context.driver)
+
+
+def _who(one: CommittedOutput) -> str:
+    return f"{one.place}: task {one.task} of sink {one.sink_uid!r}"

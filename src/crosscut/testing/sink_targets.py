@@ -1,0 +1,112 @@
+"""What the conformance checks of sinks have in common: a sink to look at, and what the runtime does to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
+from crosscut.testing.sources import shipped
+
+LINEAGE = Lineage("lineage-of-this-job")
+TASK = TaskId(VertexId("write-out"), 1)
+SINK_UID = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTarget:
+    """A sink, and how to see what it wrote.
+
+    Attributes:
+        sink: Writes to a place where nothing is yet.
+        visible: Returns the committed records: those of one task in the order of its checkpoints, and
+            within one as written. Called at any time, also while transactions are open.
+        record: Makes the i-th record to write; different for different i, and equal to what `visible`
+            returns for it.
+        take: Takes everything visible away, as readers may, and returns it as `visible` would have. None:
+            readers of this sink can't.
+    """
+
+    sink: Sink
+    visible: Callable[[], list[Any]]
+    record: Callable[[int], Any] = "record {}".format
+    take: Callable[[], list[Any]] | None = None
+
+    def records(self, start: int, stop: int) -> list[Any]:
+        """Return records `start` to `stop`, exclusive."""
+        return [self.record(index) for index in range(start, stop)]
+
+
+def open_writer(
+    sink: Sink,
+    epoch: int,
+    *,
+    task: TaskId = TASK,
+    lineage: str = LINEAGE,
+    sink_uid: str = SINK_UID,
+    driver: str = "driver-1",
+    restore: int = 0,
+    handles: Sequence[JSON] = (),
+) -> SinkWriter:
+    """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
+    held = _held(sink, (lineage, task, sink_uid))
+    context = SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held, driver)
+    writer = shipped(sink).writer(context)
+    try:
+        writer.recover(permit(restore, epoch, lineage) if restore else None, handles)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:
+    """Return what snapshots hold of a logical task: it is there again for every writer of `sink`."""
+    # With the sink itself, or another one might come to have its id.
+    return _HELD.setdefault(id(sink), (sink, {}))[1].setdefault(task, HeldData())
+
+
+_HELD: dict[int, tuple[Sink, dict[tuple[str, TaskId, str], HeldData]]] = {}
+
+
+def permit(checkpoint_id: int, epoch: int = 1, lineage: str = LINEAGE) -> CommitPermit:
+    """Return the permit for a checkpoint that the check declares complete."""
+    return CommitPermit(Lineage(lineage), Epoch(epoch), CheckpointId(checkpoint_id))
+
+
+def stage(writer: SinkWriter, records: Sequence[Any], checkpoint_id: int) -> JSON:
+    """Write `records` as one transaction and return its handle as the job log would."""
+    writer.write(list(records))
+    return prepare(writer, writer.rotate(CheckpointId(checkpoint_id)))
+
+
+def prepare(writer: SinkWriter, transaction: Any) -> JSON:
+    """Prepare a rotated transaction and return its handle as the job log would."""
+    require(transaction is not None, "rotate() returned None although records were written")
+    handle = writer.prepare(transaction)
+    restored: JSON = json.loads(json.dumps(handle))
+    require(restored == handle, f"handle {handle!r} is not JSON")
+    return restored
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise AssertionError unless `condition` holds."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def require_visible(target: SinkTarget, expected: list[Any], why: str = "") -> None:
+    """Compare what is visible, in order, with what should be."""
+    found = target.visible()
+    if found != expected:
+        index = next(
+            (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+            min(len(found), len(expected)),
+        )
+        raise AssertionError(
+            f"{len(found)} records are visible, expected {len(expected)}; they differ from {index} on: "
+            f"{found[index : index + 3]!r} instead of {expected[index : index + 3]!r} {why}"
+        )
