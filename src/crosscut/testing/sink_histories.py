@@ -17,7 +17,6 @@ from crosscut.testing.sink_targets import (
     stage,
 )
 
-
 COMMIT_ATTEMPTS = 3
 """A commit may fail, and is tried again, as in a job: a writer whose connection somebody has taken over
 connects anew."""

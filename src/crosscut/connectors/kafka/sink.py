@@ -260,7 +260,13 @@ class TransactionalWriter(SinkWriter):
             self._restored,
             [
                 CommittedOutput(
-                    place, context.lineage, context.sink_uid, context.task, epoch, driver, marker.checkpoint_id
+                    place,
+                    context.lineage,
+                    context.sink_uid,
+                    context.task,
+                    epoch,
+                    driver,
+                    marker.checkpoint_id,
                 )
             ],
         )
