@@ -68,14 +68,15 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChannelId:
-    """A directed FIFO link between two tasks.
+    """A directed FIFO link between two tasks, called by what it joins: snapshots name it, and a flow whose
+    independent parts are written in another order still has it.
 
-    `edge` is the index of the edge in the compiled graph: two tasks may be joined by more than one.
+    `input` is the place among the inputs of the target's vertex: two tasks may be joined more than once.
     """
 
-    edge: int
+    input: int
     source: TaskId
     target: TaskId
 
     def __str__(self) -> str:
-        return f"{self.source}->{self.target}#{self.edge}"
+        return f"{self.source}->{self.target}#{self.input}"

@@ -47,7 +47,7 @@ def test_a_log_that_was_cut_off_is_refused(log: list[LoggedBatch], data: st.Data
 
 @pytest.mark.parametrize(
     "header",
-    [b"[]", b"{}", b"7", b'{"edge": 1, "source": ["a"], "target": ["b", 0], "rows": 1, "by_sender": true}'],
+    [b"[]", b"{}", b"7", b'{"input": 1, "source": ["a"], "target": ["b", 0], "rows": 1, "by_sender": true}'],
 )
 def test_a_header_that_is_none_is_refused(header: bytes) -> None:
     data = MAGIC + len(header).to_bytes(4) + (0).to_bytes(8) + header
@@ -56,7 +56,7 @@ def test_a_header_that_is_none_is_refused(header: bytes) -> None:
 
 
 def test_a_log_of_something_else_says_what_it_starts_with() -> None:
-    with pytest.raises(StateError, match=r"starts with b'PAR1': expected b'XCL1'"):
+    with pytest.raises(StateError, match=r"starts with b'PAR1': expected b'XCL2'"):
         decoded_log(b"PAR1....")
 
 

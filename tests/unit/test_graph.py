@@ -309,7 +309,7 @@ def test_explain_shows_vertices_channels_key_groups_and_back_edges() -> None:
         "  counts: counts (count, updates) > 5-map > 6-sink\n"
         "\n"
         "channels: 4\n"
-        "  #0 1-source -> counts: hash, 4 channels\n"
+        "  1-source -> counts#0: hash, 4 channels\n"
         "\n"
         "key groups: 128\n"
         "  counts: task 0: 0-63, task 1: 64-127\n"
@@ -333,4 +333,4 @@ def test_explain_of_a_flow_without_keys_says_so_and_long_lists_are_cut() -> None
 def test_explain_lists_back_edges() -> None:
     graph = word_count().compile(2, 128)
     looped = replace(graph, edges=(*graph.edges, Edge(1, "counts", "counts", "rebalance", back_edge=True)))
-    assert "\nback edges: #1 counts -> counts\n" in explained(looped)
+    assert "\nback edges: counts -> counts#1\n" in explained(looped)

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import ChannelId, TaskId, VertexId
 
 
 def channels_of(graph: JobGraph, edge: Edge) -> tuple[ChannelId, ...]:
     """Return the channels of `edge`, by source index, then target index."""
-    return tuple(channel for index in range(graph.parallelism) for channel in _leaving(graph, edge, index))
+    return tuple(channel for index in range(graph.parallelism) for channel in leaving(graph, edge, index))
 
 
 def inputs_of(graph: JobGraph, task: TaskId) -> tuple[ChannelId, ...]:
-    """Return the channels that `task` reads from, by edge index, then source index."""
-    return tuple(
-        _channel(edge, source, task.index)
-        for edge in graph.edges
-        if edge.target == task.vertex
-        for source in _peers(graph, edge, task.index)
-    )
+    """Return the channels that `task` reads from, by input, then source index."""
+    return _entering(graph, task, [edge for edge in graph.edges if edge.target == task.vertex])
+
+
+def back_edges_of(graph: JobGraph, task: TaskId) -> frozenset[ChannelId]:
+    """Return those of them that close a cycle."""
+    edges = [edge for edge in graph.edges if edge.target == task.vertex and edge.back_edge]
+    return frozenset(_entering(graph, task, edges))
 
 
 def outputs_of(graph: JobGraph, task: TaskId) -> tuple[ChannelId, ...]:
-    """Return the channels that `task` writes to, by edge index, then target index."""
+    """Return the channels that `task` writes to, by the order of the edges, then target index."""
     return tuple(
         channel
         for edge in graph.edges
         if edge.source == task.vertex
-        for channel in _leaving(graph, edge, task.index)
+        for channel in leaving(graph, edge, task.index)
     )
 
 
-def _leaving(graph: JobGraph, edge: Edge, source: int) -> tuple[ChannelId, ...]:
+def leaving(graph: JobGraph, edge: Edge, source: int) -> tuple[ChannelId, ...]:
+    """Return the channels of `edge` that start at its source's task `source`, by target index."""
     return tuple(_channel(edge, source, target) for target in _peers(graph, edge, source))
+
+
+def _entering(graph: JobGraph, task: TaskId, edges: Iterable[Edge]) -> tuple[ChannelId, ...]:
+    return tuple(
+        _channel(edge, source, task.index) for edge in edges for source in _peers(graph, edge, task.index)
+    )
 
 
 def _peers(graph: JobGraph, edge: Edge, index: int) -> range:
@@ -41,4 +51,4 @@ def _peers(graph: JobGraph, edge: Edge, index: int) -> range:
 
 
 def _channel(edge: Edge, source: int, target: int) -> ChannelId:
-    return ChannelId(edge.index, TaskId(VertexId(edge.source), source), TaskId(VertexId(edge.target), target))
+    return ChannelId(edge.input, TaskId(VertexId(edge.source), source), TaskId(VertexId(edge.target), target))

@@ -86,18 +86,15 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
     vertices = _chained(nodes, consumers)
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
     # Only the head of a chain reads from other vertices, and only its end is read by them.
-    links = [
-        (vertex_of[source], vertex.vertex_id, how)
+    edges = [
+        Edge(position, vertex_of[source], vertex.vertex_id, how)
         for vertex in vertices
-        for source, how in vertex.chain[0].inputs
+        for position, (source, how) in enumerate(vertex.chain[0].inputs)
     ]
-    closing = back_edges([v.vertex_id for v in vertices], [(source, target) for source, target, _ in links])
-    edges = tuple(
-        Edge(index, source, target, how, back_edge=(source, target) in closing)
-        for index, (source, target, how) in enumerate(links)
-    )
+    closing = back_edges([v.vertex_id for v in vertices], [(one.source, one.target) for one in edges])
+    edges = [replace(one, back_edge=(one.source, one.target) in closing) for one in edges]
     return JobGraph(
-        name, vertices, edges, parallelism, max_parallelism, _fingerprint(vertices, max_parallelism)
+        name, vertices, tuple(edges), parallelism, max_parallelism, _fingerprint(vertices, max_parallelism)
     )
 
 

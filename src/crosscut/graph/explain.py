@@ -30,7 +30,7 @@ def explained(graph: JobGraph) -> str:
     The same graph gives the same text in every process; the format is for people and may change.
     """
     keyed = [v.vertex_id for v in graph.vertices if isinstance(v.chain[0].spec, _KEYED)]
-    backward = [f"#{edge.index} {edge.source} -> {edge.target}" for edge in graph.edges if edge.back_edge]
+    backward = [str(edge) for edge in graph.edges if edge.back_edge]
     lines = [
         f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
         "",
@@ -39,8 +39,7 @@ def explained(graph: JobGraph) -> str:
         "",
         f"channels: {sum(len(channels_of(graph, edge)) for edge in graph.edges)}",
         *(
-            f"  #{edge.index} {edge.source} -> {edge.target}: {edge.partitioning}, "
-            f"{_counted(len(channels_of(graph, edge)), 'channel')}"
+            f"  {edge}: {edge.partitioning}, {_counted(len(channels_of(graph, edge)), 'channel')}"
             for edge in graph.edges
         ),
         "",

@@ -123,14 +123,18 @@ class OperatorNode:
 class Edge:
     """A link between two vertices; becomes channels between their tasks.
 
-    `index` is the edge's place in `JobGraph.edges`. `back_edge`: closes a cycle.
+    `input` is its place among the inputs of the target; together they call it, whatever the order of the
+    vertices. `back_edge`: closes a cycle.
     """
 
-    index: int
+    input: int
     source: str
     target: str
     partitioning: Partitioning
     back_edge: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}#{self.input}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from crosscut.errors import StateError
-from crosscut.graph.channels import inputs_of, outputs_of
+from crosscut.graph.channels import back_edges_of, inputs_of, leaving
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
@@ -171,7 +171,7 @@ async def build_tasks(
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
-        closing = frozenset(channel for channel in inputs if graph.edges[channel.edge].back_edge)
+        closing = back_edges_of(graph, task_id)
         replay: list[LoggedBatch] = []
         for part in snapshot.log:
             replay += decoded_log(await pool.in_thread(read_part, part))
@@ -236,11 +236,10 @@ def _writer_of(
 def _outputs_of(
     graph: JobGraph, vertex: Vertex, task: TaskId, router: KeyRouter, batch_rows: int
 ) -> list[Output]:
-    channels = outputs_of(graph, task)
     return [
         build_output(
             edge.partitioning,
-            tuple(channel for channel in channels if channel.edge == edge.index),
+            leaving(graph, edge, task.index),
             batch_rows=batch_rows,
             router=router,
             key_by_uid=vertex.chain[-1].uid,

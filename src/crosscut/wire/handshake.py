@@ -131,7 +131,7 @@ def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) 
 def channel_detail(channel: ChannelId) -> bytes:
     """Return the `detail` of the connection that carries `channel`."""
     source, target = channel.source, channel.target
-    parts = ("channel", channel.edge, source.vertex, source.index, target.vertex, target.index)
+    parts = ("channel", channel.input, source.vertex, source.index, target.vertex, target.index)
     return sha256(encoded_key(parts)).digest()
 
 

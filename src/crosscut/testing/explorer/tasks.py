@@ -320,7 +320,7 @@ class ExploredTask:
                     self.expedite(channel, n)
             case do.StartLog(n, channels):
                 for one in channels:
-                    self.start_log(n, one.edge)
+                    self.start_log(n, one.input)
             case do.StartAlignmentTimer(n):
                 self.timers.add(n)
             case do.StoreSnapshot(n):

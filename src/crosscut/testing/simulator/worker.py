@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, assert_never
 
 from crosscut.batch import Batch
-from crosscut.graph.channels import inputs_of, outputs_of
+from crosscut.graph.channels import back_edges_of, inputs_of, outputs_of
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.protocol.messages import (
@@ -473,7 +473,7 @@ class VirtualWorker(Process):
         self.pool.received(channel, item)
         if isinstance(item, Batch):
             self._incoming_bytes[channel] = self._incoming_bytes.get(channel, 0) + size_bytes
-            if self._graph.edges[channel.edge].back_edge:
+            if channel in back_edges_of(self._graph, channel.target):
                 self.emptied(channel)
 
     def emptied(self, channel: ChannelId) -> None:

@@ -1,0 +1,132 @@
+"""Sources and sinks with a fixed cost a call, at default settings: records/s against what is possible.
+
+Prints a JSON line for each cost and place. Possible is a full batch for each fixed cost, and what the engine
+takes for as many records without any. `checkpoint_ms` says whether barriers pass in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import crosscut as cc
+from bench.throughput import Discard, _DiscardWriter, counted
+
+KEYS = 1_000
+
+
+class Numbers(cc.Source):
+    """Endless numbers, one split a task; each read takes `fixed_s` more."""
+
+    def __init__(self, fixed_s: float) -> None:
+        self.fixed_s = fixed_s
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split(f"numbers-{index}", 0) for index in range(parallelism)]
+
+    def reader(self, split: cc.Split, position: Any) -> cc.SplitReader:
+        return _NumbersReader(self.fixed_s, int(position))
+
+
+class _NumbersReader(cc.SplitReader):
+    def __init__(self, fixed_s: float, position: int) -> None:
+        self._fixed_s = fixed_s
+        self._position = position
+
+    @property
+    def position(self) -> Any:
+        return self._position
+
+    def read(self, limit: int) -> list[int]:
+        if self._fixed_s:
+            time.sleep(self._fixed_s)
+        first = self._position
+        self._position = first + limit
+        return list(range(first, first + limit))
+
+
+class Costly(Discard):
+    """A sink with nothing behind it, but for a fixed cost a write."""
+
+    def __init__(self, fixed_s: float) -> None:
+        self.fixed_s = fixed_s
+
+    def writer(self, context: cc.SinkContext) -> cc.SinkWriter:
+        return _CostlyWriter(self.fixed_s)
+
+
+class _CostlyWriter(_DiscardWriter):
+    def __init__(self, fixed_s: float) -> None:
+        self._fixed_s = fixed_s
+
+    def write(self, records: list[Any]) -> None:
+        if self._fixed_s:
+            time.sleep(self._fixed_s)
+
+
+def key_of(number: int) -> int:
+    return number % KEYS
+
+
+def run(place: str, fixed_ms: float, seconds: float, parallelism: int) -> dict[str, Any]:
+    """Run with that cost in the source or in the sink for `seconds` once the job is warm."""
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    flow = cc.Flow("fixed-cost")
+    source = Numbers(fixed_ms / 1_000 if place == "source" else 0)
+    sink = Costly(fixed_ms / 1_000 if place == "sink" else 0)
+    flow.source(source).key_by(key_of).count().sink(sink)
+    job = flow.start(cc.Settings(parallelism=parallelism, checkpoint_dir=directory))
+    try:
+        deadline = time.monotonic() + 60
+        while job.status != "running" or not job.progress()["records_read"]:
+            if job.wait(0.1) or time.monotonic() > deadline:
+                raise SystemExit("the job did not start")
+        job.wait(3)
+        before, started = counted(job)
+        job.wait(seconds)
+        after, ended = counted(job)
+        durations = [one.duration_ms for one in job.checkpoints()]
+    finally:
+        job.cancel()
+        shutil.rmtree(directory)
+    return {
+        "benchmark": "fixed_cost",
+        "place": place,
+        "fixed_ms": fixed_ms,
+        "records_per_s": round((after - before) / (ended - started)),
+        "checkpoint_ms": round(statistics.median(durations), 1) if durations else None,
+        "checkpoint_ms_max": max(durations, default=None),
+    }
+
+
+def possible_per_s(fixed_ms: float, free_per_s: float, parallelism: int) -> float:
+    """Return the records/s of full batches, given those without any fixed cost."""
+    batch_rows = cc.Settings().batch_rows * parallelism
+    return batch_rows / (fixed_ms / 1_000 + batch_rows / free_per_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--fixed-ms", type=float, nargs="+", default=[0.5, 1.5, 5, 20])
+    parser.add_argument("--place", choices=["source", "sink"], nargs="+", default=["source", "sink"])
+    options = parser.parse_args()
+    for place in options.place:
+        free_per_s = 0.0
+        for fixed_ms in [0.0, *options.fixed_ms]:
+            result = run(place, fixed_ms, options.seconds, options.parallelism)
+            free_per_s = free_per_s or result["records_per_s"]
+            possible = possible_per_s(fixed_ms, free_per_s, options.parallelism)
+            result["possible"] = round(possible)
+            result["share"] = round(result["records_per_s"] / possible, 3)
+            print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
