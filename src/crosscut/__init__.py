@@ -15,7 +15,7 @@ job.wait()
 
 from __future__ import annotations
 
-from crosscut import errors, files, kafka
+from crosscut import errors, files, kafka, postgres, sqlite
 from crosscut.connectors.collect import collect
 from crosscut.connectors.generate import generate
 from crosscut.connectors.secrets import environment
@@ -72,4 +72,6 @@ __all__ = [
     "generate",
     "kafka",
     "no_deadlock",
+    "postgres",
+    "sqlite",
 ]

@@ -1,0 +1,329 @@
+"""Postgres, through psycopg 3: rows go in by COPY, in the transaction that moves the marker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from reprlib import repr as shortened
+from typing import Any
+from uuid import UUID
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.secrets import Environment
+from crosscut.connectors.tables.rows import Columns, Table, quoted, row_maker, table_of
+from crosscut.connectors.tables.writer import Database, Session, TableWriter
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+
+CONNECT_TIMEOUT_S = 15
+LOCK_TIMEOUT_MS = 60_000
+"""For a lock that somebody else holds on the table or the marker."""
+
+_MARKERS = "crosscut_markers"
+_COLUMNS = "target, lineage, sink, vertex, task, epoch, driver, checkpoint"
+_CREATE_MARKERS = f"""
+    create table if not exists {_MARKERS} (
+        target text not null, lineage text not null, sink text not null, vertex text not null,
+        task bigint not null, epoch bigint not null, driver text not null, checkpoint bigint not null,
+        primary key (target, lineage, sink, vertex, task))
+"""
+# Two sessions that make a table at the same moment collide in the catalogue, "if not exists" or not.
+_MAKING = "select pg_advisory_xact_lock(hashtext('crosscut tables'))"
+
+_ESCAPES = str.maketrans(
+    {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
+)
+
+
+def sink(
+    conninfo: str | Environment,
+    table: str,
+    columns: Columns,
+    *,
+    key: str | Sequence[str] | None = None,
+    row: Callable[[Any], Any] | None = None,
+) -> Sink:
+    """Return a sink that writes records as rows of a table, exactly once.
+
+    The rows of a checkpoint become visible together, in one transaction, once it is complete. Nothing is
+    prepared or open between two checkpoints, so no orphan can hold locks or hold VACUUM back.
+
+    Args:
+        conninfo: As libpq takes it: "host=db dbname=shop user=me", or a URL. Keep the password out of it: in
+            ~/.pgpass or PGPASSWORD of driver and workers, or give the whole as `crosscut.environment("DSN")`.
+        table: Its name, in the first schema of the search path; made if it is not there and `columns` has
+            types.
+        columns: Names, in the order of the values of a record, or a dict of names and SQL types.
+        key: Rows that are equal in these columns replace each other, the newest wins; there must be a unique
+            index on them. None: append.
+        row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
+            Default: the record itself.
+
+    Raises:
+        ConnectorError: An argument is not as described. Later: the server can't be reached, the table
+            does not fit, or it refuses a row.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> columns = {"word": "text", "count": "bigint"}
+        >>> counts = cc.postgres.sink("dbname=shop", "counts", columns, key="word")
+    """
+    if not isinstance(conninfo, Environment) and (not isinstance(conninfo, str) or "\0" in conninfo):
+        raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
+    if row is not None and not callable(row):
+        raise ConnectorError(f"row={row!r}: expected a function that takes a record, or None")
+    return PostgresSink(conninfo, table_of(table, columns, key), row)
+
+
+@dataclass(frozen=True, eq=False)
+class PostgresSink(Sink):
+    """See `sink`."""
+
+    conninfo: str | Environment
+    table: Table
+    row: Callable[[Any], Any] | None
+
+    def __repr__(self) -> str:
+        return f"crosscut.postgres.sink({self.table.name!r})"
+
+    def describe(self) -> str:
+        """Say which table this is, and nothing of how it is reached."""
+        return f"Postgres table {self.table.name}"
+
+    def check(self) -> None:
+        """Raise ConnectorError if the server can't be reached, or the table is another one."""
+        database = _Postgres(self.conninfo, self.table)
+        try:
+            with database.transaction():
+                pass
+        finally:
+            database.close()
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return all markers of this table."""
+        database = _Postgres(self.conninfo, self.table)
+        try:
+            with database.transaction() as session:
+                return session.markers()
+        finally:
+            database.close()
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        to_row = row_maker(self.table, self.row)
+        return TableWriter(_Postgres(self.conninfo, self.table), to_row, context, self.describe())
+
+
+class _Postgres(Database):
+    def __init__(self, conninfo: str | Environment, table: Table) -> None:
+        self._conninfo = conninfo
+        self._table = table
+        self._place = f"Postgres table {table.name}"
+        self._connection: Any = None
+
+    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
+        place = self._place
+        lines = ["\t".join([_text(value, row, place) for value in row]) for row in rows]
+        try:
+            return ("\n".join(lines) + "\n").encode()
+        except UnicodeEncodeError as error:
+            raise ConnectorError(f"{place}: text that is no Unicode can't be stored: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[_PostgresSession]:
+        psycopg = required("psycopg", "postgres")
+        try:
+            connection = self._connected(psycopg)
+            with connection.transaction():
+                yield _PostgresSession(connection, self._table, self._place)
+        except psycopg.Error as error:
+            # Committed or not: the next attempt asks the marker, over a connection of its own.
+            self.close()
+            raise ConnectorError(f"{self._place}: {_shown(error)}") from None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    def _connected(self, psycopg: Any) -> Any:
+        if self._connection is None or self._connection.closed:
+            conninfo = self._conninfo
+            text = conninfo.value() if isinstance(conninfo, Environment) else conninfo
+            connection = psycopg.connect(
+                text,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="crosscut",
+                options=f"-c lock_timeout={LOCK_TIMEOUT_MS} -c synchronous_commit=on",
+            )
+            try:
+                with connection.transaction():
+                    self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _prepare(self, connection: Any) -> None:
+        table = self._table
+        connection.execute(_MAKING)
+        connection.execute(_CREATE_MARKERS)
+        if all(table.types.values()):
+            columns = [f"{quoted(name)} {kind}" for name, kind in table.types.items()]
+            if table.key:
+                columns.append(f"primary key ({', '.join(map(quoted, table.key))})")
+            connection.execute(f"create table if not exists {quoted(table.name)} ({', '.join(columns)})")
+        found = [
+            name
+            for (name,) in connection.execute(
+                "select attname from pg_attribute where attrelid = to_regclass(%s) and attnum > 0 "
+                "and not attisdropped order by attnum",
+                (quoted(table.name),),
+            )
+        ]
+        if not found:
+            raise ConnectorError(
+                f"{self._place} is not there: make it, or give columns their types, such as "
+                f"{{{table.columns[0]!r}: 'text'}}"
+            )
+        if missing := sorted(set(table.columns) - set(found)):
+            raise ConnectorError(
+                f"{self._place} has no column {', '.join(missing)}; it has {', '.join(found)}"
+            )
+
+
+class _PostgresSession(Session):
+    def __init__(self, connection: Any, table: Table, place: str) -> None:
+        self._connection = connection
+        self._table = table
+        self._place = place
+
+    def marker(self, context: SinkContext) -> CommittedOutput | None:
+        task = context.task
+        owner = (self._table.name, context.lineage, context.sink_uid, task.vertex, task.index)
+        # There has to be a row to lock: two who begin at once would both find none.
+        made = self._connection.execute(
+            f"insert into {_MARKERS} ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, 0) "
+            "on conflict do nothing",
+            (*owner, context.epoch, context.driver),
+        ).rowcount
+        if made:
+            return None
+        (found,) = self._markers(
+            "and lineage = %s and sink = %s and vertex = %s and task = %s for update", owner
+        )
+        return found
+
+    def markers(self) -> tuple[CommittedOutput, ...]:
+        """Return the markers of all tasks that have ever written to the table."""
+        return self._markers("order by lineage, sink, vertex, task", (self._table.name,))
+
+    def _markers(self, condition: str, parameters: tuple[Any, ...]) -> tuple[CommittedOutput, ...]:
+        rows = self._connection.execute(
+            f"select lineage, sink, vertex, task, epoch, driver, checkpoint from {_MARKERS} "
+            f"where target = %s {condition}",
+            parameters,
+        )
+        return tuple(
+            CommittedOutput(
+                self._place,
+                Lineage(lineage),
+                sink_uid,
+                TaskId(VertexId(vertex), task),
+                Epoch(epoch),
+                driver,
+                CheckpointId(n),
+            )
+            for lineage, sink_uid, vertex, task, epoch, driver, n in rows
+        )
+
+    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+        task = context.task
+        self._connection.execute(
+            f"update {_MARKERS} set epoch = %s, driver = %s, checkpoint = %s "
+            "where target = %s and lineage = %s and sink = %s and vertex = %s and task = %s",
+            (
+                context.epoch,
+                context.driver,
+                checkpoint_id,
+                self._table.name,
+                context.lineage,
+                context.sink_uid,
+                task.vertex,
+                task.index,
+            ),
+        )
+
+    def insert(self, data: bytes) -> int:
+        table = self._table
+        target, columns = quoted(table.name), ", ".join(map(quoted, table.columns))
+        if not table.key:
+            return self._copied(f"copy {target} ({columns}) from stdin", data)
+        # A key may come more than once in a checkpoint: the order of arrival decides.
+        self._connection.execute(
+            f"create temporary table crosscut_rows on commit drop as select {columns} from {target} limit 0"
+        )
+        self._connection.execute("alter table crosscut_rows add column crosscut_order bigserial")
+        count = self._copied(f"copy crosscut_rows ({columns}) from stdin", data)
+        keys = ", ".join(map(quoted, table.key))
+        rest = [name for name in table.columns if name not in table.key]
+        changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
+        what = f"update set {changes}" if changes else "nothing"
+        self._connection.execute(
+            f"insert into {target} ({columns}) select distinct on ({keys}) {columns} "
+            f"from crosscut_rows order by {keys}, crosscut_order desc on conflict ({keys}) do {what}"
+        )
+        self._connection.execute("drop table crosscut_rows")
+        return count
+
+    def _copied(self, statement: str, data: bytes) -> int:
+        cursor = self._connection.cursor()
+        with cursor.copy(statement) as copy:
+            copy.write(data)
+        return int(cursor.rowcount)
+
+
+def _text(value: Any, row: tuple[Any, ...], place: str) -> str:
+    """Return `value` as COPY takes it in its text format."""
+    if value is None:
+        return "\\N"
+    kind = type(value)
+    if kind is str:
+        if "\0" in value:
+            raise ConnectorError(
+                f"{place}: text in row {shortened(row)} holds a zero byte, which Postgres refuses"
+            )
+        return str(value.translate(_ESCAPES))
+    if kind is bool:
+        return "t" if value else "f"
+    if isinstance(value, int | float | Decimal | UUID):
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds()} seconds"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "\\\\x" + bytes(value).hex()
+    if isinstance(value, dict | list | tuple):
+        with suppress(TypeError, ValueError):
+            return json.dumps(value, allow_nan=False).translate(_ESCAPES)
+    raise ConnectorError(
+        f"{place}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
+        "expected "
+        f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON"
+    )
+
+
+def _shown(error: Any) -> str:
+    """Return what the server says, without what stands in the connection string."""
+    said = error.diag.message_primary or str(error)
+    detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
+    return f"{type(error).__name__}: {said}{detail}"

@@ -1,0 +1,106 @@
+"""From records to rows: which columns a table has, and what stands in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from reprlib import repr as shortened
+from typing import Any
+
+from crosscut.errors import ConnectorError
+
+Columns = Sequence[str] | Mapping[str, str]
+"""Names; with SQL types, if the table is to be made where it is not there."""
+
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_ ]*(\(\d+(, ?\d+)?\))?(\[\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a sink writes to.
+
+    Attributes:
+        types: By column, "" where the table has to be there already.
+        key: Rows with equal values in these columns replace each other; empty: rows are appended.
+    """
+
+    name: str
+    types: Mapping[str, str]
+    key: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self.types)
+
+
+def table_of(name: object, columns: object, key: object) -> Table:
+    """Return the table that the arguments of a sink describe.
+
+    Raises:
+        ConnectorError: They describe none.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ConnectorError(f"table={name!r}: expected the name of a table")
+    if isinstance(columns, Mapping):
+        types = dict(columns)
+    elif isinstance(columns, Sequence) and not isinstance(columns, str):
+        types = dict.fromkeys(columns, "")
+        if len(types) < len(columns):
+            raise ConnectorError(f"columns={columns!r}: one is named twice")
+    else:
+        types = {}
+    if not types or not all(isinstance(one, str) and one and "\0" not in one for one in types):
+        raise ConnectorError(
+            f"columns={columns!r}: expected names of columns, or a dict of names and SQL types, such as "
+            f"{{'word': 'text', 'count': 'bigint'}}"
+        )
+    for column, kind in types.items():
+        # It goes into a statement as it stands: no place for more than a type.
+        if kind and (not isinstance(kind, str) or _TYPE.fullmatch(kind) is None):
+            raise ConnectorError(
+                f"columns: {kind!r} is no type for {column!r}; expected one such as 'bigint'"
+            )
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
+    if key is not None and (not names or not set(names) <= types.keys()):
+        raise ConnectorError(f"key={key!r}: expected some of the columns {', '.join(types)}, or None")
+    return Table(name, types, names)
+
+
+def quoted(name: str) -> str:
+    """Return `name` as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def row_maker(table: Table, row: Callable[[Any], Any] | None) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what makes a row of a record: by `row`, then by what the result is.
+
+    A mapping and a dataclass by the names of the columns, a tuple or list by their order, anything else
+    as the only column.
+    """
+    names = table.columns
+
+    def make(record: Any) -> tuple[Any, ...]:
+        found = record if row is None else row(record)
+        if isinstance(found, Mapping):
+            if missing := [name for name in names if name not in found]:
+                raise _refused(record, table, f"it has no {', '.join(missing)}")
+            return tuple([found[name] for name in names])
+        if is_dataclass(found) and not isinstance(found, type):
+            if missing := sorted(set(names) - {one.name for one in fields(found)}):
+                raise _refused(record, table, f"it has no {', '.join(missing)}")
+            return tuple([getattr(found, name) for name in names])
+        values = tuple(found) if isinstance(found, tuple | list) else (found,)
+        if len(values) != len(names):
+            raise _refused(record, table, f"it has {len(values)} values")
+        return values
+
+    return make
+
+
+def _refused(record: Any, table: Table, reason: str) -> ConnectorError:
+    return ConnectorError(
+        f"record {shortened(record)} is no row of table {table.name!r} with columns "
+        f"{', '.join(table.columns)}: {reason}; set row= to a function that returns one"
+    )

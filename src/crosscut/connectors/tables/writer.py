@@ -1,0 +1,134 @@
+"""The sink writer of all databases: the marker, the rows, and the fence in one transaction.
+
+Nothing is staged in the database. The rows of a checkpoint are held in its snapshot; the commit locks
+the marker of the logical task, sees who has written last and up to which checkpoint, adds the rows
+that are not there yet, and moves the marker. Whatever happens to the answer, the next attempt reads the
+marker and knows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
+from crosscut.protocol.history import check_history
+
+
+class Session(ABC):
+    """One transaction of a database: all of it becomes visible at its end, or nothing does."""
+
+    @abstractmethod
+    def marker(self, context: SinkContext) -> CommittedOutput | None:
+        """Return the marker of the logical task, and lock it until the end of the transaction."""
+
+    @abstractmethod
+    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+        """Set the marker: everything up to `checkpoint_id` is there, says this epoch of this driver."""
+
+    @abstractmethod
+    def insert(self, data: bytes) -> int:
+        """Add rows that `Database.encoded` has made; return how many."""
+
+
+class Database(ABC):
+    """Where a sink's table is. Used by one thread at a time."""
+
+    @abstractmethod
+    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
+        """Return rows as data, to be held in a snapshot.
+
+        Raises:
+            ConnectorError: A value can't be stored; names the row.
+        """
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Session]:
+        """Begin a transaction, over a connection that is made anew after any failure.
+
+        Raises:
+            ConnectorError: On entry or at the end: the database can't be reached, or it refuses. At the end
+                the outcome is then unknown.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class TableWriter(SinkWriter):
+    """See the module.
+
+    Args:
+        to_row: Makes a row of a record.
+        place: What errors call the table.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        to_row: Callable[[Any], tuple[Any, ...]],
+        context: SinkContext,
+        place: str,
+    ) -> None:
+        self._database = database
+        self._to_row = to_row
+        self._context = context
+        self._place = place
+        self._restored: CommitPermit | None = None
+        self._open: list[tuple[Any, ...]] = []
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._restored = permit
+        self._commit(permit.checkpoint_id if permit else CheckpointId(0), handles)
+
+    def write(self, records: list[Any]) -> None:
+        self._open += map(self._to_row, records)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if not self._open:
+            return None
+        rows, self._open = self._open, []
+        return checkpoint_id, rows
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, rows = transaction
+        self._context.held.keep(checkpoint_id, self._database.encoded(rows))
+        return {"checkpoint": checkpoint_id, "rows": len(rows)}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        pending = [n for n, _ in map(self._checked, handles)]
+        if pending:
+            self._commit(max(pending), handles)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _commit(self, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
+        context = self._context
+        pending = [self._checked(handle) for handle in handles]
+        with self._database.transaction() as session:
+            marker = session.marker(context)
+            check_history(context, self._restored, [marker] if marker else [])
+            there = marker.checkpoint_id if marker else CheckpointId(0)
+            for checkpoint_id, expected in pending:
+                if checkpoint_id <= there:
+                    continue
+                found = session.insert(context.held.data(checkpoint_id))
+                if found != expected:
+                    raise ConnectorError(
+                        f"{self._place}: {found} rows are held for checkpoint {checkpoint_id}, expected "
+                        f"{expected}"
+                    )
+            session.mark(context, max(up_to, there))
+
+    def _checked(self, handle: JSON) -> tuple[CheckpointId, int]:
+        match handle:
+            case {"checkpoint": int(n), "rows": int(rows), **rest} if not rest and n > 0:
+                return CheckpointId(n), rows
+            case _:
+                raise ConnectorError(f"{self._place}: {handle!r:.200} is no transaction of a table")

@@ -1,0 +1,7 @@
+"""SQLite tables as sinks: `crosscut.sqlite.sink`."""
+
+from __future__ import annotations
+
+from crosscut.connectors.tables.sqlite import sink
+
+__all__ = ["sink"]

