@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.made $(REQUIREMENTS)
 
 $(VENV)/.test: $(VENV)/.made $(REQUIREMENTS)
 	@echo "Installing into $(VENV), for development"
-	@$(PIP) -e '.[fast,kafka,dev]'
+	@$(PIP) -e '.[fast,kafka,postgres,dev]'
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.bench: $(VENV)/.made $(REQUIREMENTS)

@@ -6,7 +6,7 @@ import random
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -186,10 +186,12 @@ def test_a_server_that_crashes_and_comes_back_costs_time_only(started: Any, tmp_
 def test_what_does_not_fit_is_named(
     place: Make, columns: Any, arguments: Any, records: Any, message: str
 ) -> None:
-    with pytest.raises(CrosscutError, match=message):
+    with ExitStack() as closing_all, pytest.raises(CrosscutError, match=message):
         table = place(columns, **arguments)
         table.sink.check()
-        stage(open_writer(table.sink, 1), records or [], 1)
+        writer = open_writer(table.sink, 1)
+        closing_all.callback(writer.close)
+        stage(writer, records or [], 1)
 
 
 def test_a_table_with_other_columns_is_refused_before_the_job_starts(server: PostgresServer) -> None:
