@@ -18,9 +18,15 @@ from crosscut.errors import StoreError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
-from crosscut.operators.stateless import Map
+from crosscut.operators.stateless import FlatMap, Map
 from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.messages import Part, SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
+from crosscut.protocol.messages import (
+    Part,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    TaskFailed,
+    WorkerMessage,
+)
 from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.protocol.switching import AlignedThenUnaligned
 from crosscut.protocol.unaligned import UnalignedBarriers
@@ -455,3 +461,110 @@ async def test_a_part_that_is_acknowledged_stays() -> None:
     site.pool.abort(N1)
     await site.close()
     assert site.store.deleted == []
+
+
+# An epoch that is over.
+
+
+@scene
+async def test_after_a_failure_in_the_middle_of_a_batch_nothing_reaches_the_task() -> None:
+    """Half a batch is in its state: the alignment timer, which is due now, must not have that captured."""
+
+    def fails_at_the_second(record: Any) -> Any:
+        if record == "second":
+            raise ValueError("no")
+        return record
+
+    site = Site(Map("fails", fails_at_the_second), protocol=AlignedThenUnaligned, state=with_state())
+    site.store.is_open.set()
+    await site.block(A)
+    assert site.pool._background, "the timer waits"
+    site.receive(B, ["first", "second", "third"])
+    await site.until(lambda: site.pool.is_over, "the failure")
+    await site.until(lambda: not site.pool._background, "the end of timers and background work")
+    reached: list[Task] = []
+    (runner,) = site.pool._runners
+    runner.tell(reached.append)
+    site.receive(A, ["later"])
+    site.receive(B, Barrier(N1))
+    site.pool.trigger(N1)
+    site.pool.capture(N1)
+    site.pool.completed(N1)
+    runner.tell(lambda task: task.alignment_timed_out(N1))
+    site.pool._round()
+    assert reached == []
+    assert site.join._frozen == {}
+    assert not site.store.writing.is_set()
+    assert isinstance(site.said[-1], TaskFailed)
+    assert not [one for one in site.said if isinstance(one, SnapshotAcknowledged)]
+    await site.close()
+
+
+# A task that sends to itself.
+
+LOOP, OUT = ChannelId(1, JOIN, JOIN), ChannelId(0, JOIN, TaskId(VertexId("remote"), 0))
+
+
+class Connection:
+    """A channel to another worker that takes one item, and barriers."""
+
+    def __init__(self) -> None:
+        self.sent: list[Item] = []
+
+    @property
+    def is_full(self) -> bool:
+        return True
+
+    def send_item(self, item: Item) -> None:
+        self.sent.append(item)
+
+
+@scene
+async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_leads_back() -> None:
+    """Else the snapshot is taken for whole, and nothing moves the barrier ahead when its time is over."""
+    store, said, connection = HeldStore(), list[WorkerMessage](), Connection()
+    pool = TaskPool(
+        epoch=Epoch(1),
+        store=store,
+        batch_rows=100,
+        linger_ms=60_000,
+        channel_bytes=CHANNEL_BYTES,
+        alignment_timeout_ms=1,
+        sink_timeout_ms=60_000,
+        failpoints=Failpoints(None, None),
+        report=said.append,
+        give_credit=lambda channel, size_bytes: None,
+    )
+    inputs, closing = (A, LOOP), frozenset({LOOP})
+    output = build_output(
+        "broadcast", (LOOP, OUT), batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    task = Task(
+        task_id=JOIN,
+        epoch=Epoch(1),
+        protocol=AlignedThenUnaligned(inputs, closing),
+        inputs={one: InputQueue() for one in inputs},
+        back_edges=closing,
+        chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
+        outputs=[output],
+        batch_rows=100,
+    )
+    pool.add(task, inputs, None, None, closing)
+    pool.connect({OUT: connection})  # type: ignore[dict-item]
+    task.offer(A, Batch([1]))
+    task.offer(A, Barrier(N1))
+    pool.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not store.writing.is_set():
+        assert time.monotonic() < deadline_s, said
+        await asyncio.sleep(0)
+    # It has overtaken the record, which is in the snapshot instead.
+    assert connection.sent == [Barrier(N1)]
+    assert [len(item) for item in task.unsent[OUT] if isinstance(item, Batch)] == [1]
+    store.is_open.set()
+    while not any(isinstance(one, SnapshotAcknowledged) for one in said):
+        assert time.monotonic() < deadline_s, said
+        await asyncio.sleep(0)
+    (snapshot,) = (one.snapshot for one in said if isinstance(one, SnapshotAcknowledged))
+    assert snapshot.in_flight == 2, "what goes round, and what the barrier has overtaken"
+    await pool.close()

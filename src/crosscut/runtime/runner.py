@@ -118,8 +118,24 @@ class TaskRunner:
         task = self.task
         return (not self.clogged or task.is_awaited) and self.due_ns <= now_ns and task.has_work
 
+    def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call `action`, which does something with the task. Everything that reaches the task does so here.
+
+        Once the epoch is over nothing does: after a failure in the middle of a batch its state is half
+        a batch, which no timer, answer or word may have captured. What `action` raises ends the epoch.
+        """
+        if self._pool.is_over:
+            return
+        try:
+            action(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+            self._pool.failed(self.task.task_id, error)
+
     def run(self, now_ns: int) -> None:
         """Let the task do one piece of work and carry out what it asks for."""
+        self.reach(self._run, now_ns)
+
+    def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
         rows_before = task.records_in
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
@@ -147,6 +163,9 @@ class TaskRunner:
 
     def tell(self, word: Callable[[Task], None]) -> None:
         """Tell the task something and carry out what it asks for."""
+        self.reach(self._tell, word)
+
+    def _tell(self, word: Callable[[Task], None]) -> None:
         started_ns = self._now_ns()
         word(self.task)
         self.drain((self._now_ns() - started_ns) // 1_000)
@@ -174,32 +193,34 @@ class TaskRunner:
             self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
-        """Carry out what stands in the task's outlets: background work, then output, then words."""
-        task = self.task
+        """Carry out what stands in the task's outlets: background work, then output, then words.
+
+        What is sent on a channel from the task to itself comes back here before the rest has been sent.
+        So each item stays in its outlet until it is its turn: it has not left before.
+        """
+        task, pool = self.task, self._pool
         is_new = True
-        while is_new:
+        while is_new and not pool.is_over:
             if task.jobs:
                 jobs, task.jobs = task.jobs, []
                 for job in jobs:
                     self.background.start(job, elapsed_us)
-            if task.outbox:
-                outbox, task.outbox = task.outbox, []
-                for channel, item in outbox:
-                    self._pool.send(self, channel, item)
-                if self._pool.failpoints.is_armed and task.is_source and isinstance(outbox[-1][1], Batch):
-                    self._pool.failpoints("source.sent")
+            while task.outbox and not pool.is_over:
+                channel, item = task.outbox.pop(0)
+                pool.send(self, channel, item)
+                is_last = pool.failpoints.is_armed and not task.outbox
+                if is_last and task.is_source and isinstance(item, Batch):
+                    pool.failpoints("source.sent")
             for channel in tuple(self.clogged):
                 # A barrier may have overtaken what waits there.
-                self._pool.unclog(self, channel)
+                pool.unclog(self, channel)
             if task.emptied:
                 emptied, task.emptied = task.emptied, []
                 for channel in emptied:
-                    self._pool.relieve(self, channel)
-            if task.messages:
-                messages, task.messages = task.messages, []
-                for message in messages:
-                    self._pool.report(message)
-            is_new = task.note_departures()
+                    pool.relieve(self, channel)
+            while task.messages and not pool.is_over:
+                pool.report(task.messages.pop(0))
+            is_new = not pool.is_over and task.note_departures()
 
 
 class TaskPool:
@@ -298,7 +319,7 @@ class TaskPool:
             self.failpoints("restore.replaying")
         for runner in self._runners:
             # What a restored task has to send again.
-            runner.drain()
+            runner.reach(runner.drain)
         self.schedule()
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -333,8 +354,7 @@ class TaskPool:
         self.failpoints("close")
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._background):
-            task.cancel()
+        self._cancel_background()
         await asyncio.gather(*self._background, return_exceptions=True)
         # A writer is used by one thread at a time, and closed behind the last call.
         await self.threads.close()
@@ -350,6 +370,13 @@ class TaskPool:
             cause = failure_cause(error)
             self.is_over = True
             self.report(TaskFailed(self.epoch, task, cause))
+            self._cancel_background()
+
+    def _cancel_background(self) -> None:
+        own = asyncio.current_task()
+        for background in self._background:
+            if background is not own:
+                background.cancel()
 
     # Items on their way.
 
@@ -388,26 +415,21 @@ class TaskPool:
         self._offer(self._by_input[channel], channel, item)
 
     def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
-        if self.is_over:
-            return
-        try:
-            runner.tell(lambda task: task.offer(channel, item))
-            if self.failpoints.is_armed and isinstance(item, Batch) and runner.task.is_logging(channel):
-                self.failpoints("snapshot.logging")
-            self.relieve(runner, channel)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
-            self.failed(runner.task.task_id, error)
+        runner.reach(self._offer_now, runner, channel, item)
         self.schedule()
+
+    def _offer_now(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
+        runner.tell(lambda task: task.offer(channel, item))
+        if self.failpoints.is_armed and isinstance(item, Batch) and runner.task.is_logging(channel):
+            self.failpoints("snapshot.logging")
+        if not self.is_over:
+            self.relieve(runner, channel)
 
     def unclogged(self, channel: ChannelId) -> None:
         """The connection of an output takes more again."""
         for runner in self._runners:
-            if channel not in runner.clogged:
-                continue
-            try:
-                runner.drain()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
-                self.failed(runner.task.task_id, error)
+            if channel in runner.clogged:
+                runner.reach(runner.drain)
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
         """Let the sender of an input go on, or make it wait, by how much of it is still in memory."""
@@ -464,12 +486,7 @@ class TaskPool:
 
     def _tell(self, word: Callable[[Task], None]) -> None:
         for runner in self._runners:
-            if self.is_over:
-                return
-            try:
-                runner.tell(word)
-            except BaseException as error:  # noqa: BLE001 - connectors may raise anything
-                self.failed(runner.task.task_id, error)
+            runner.tell(word)
         self.schedule()
 
     # The scheduler.
@@ -490,11 +507,9 @@ class TaskPool:
             if not runner.can_run(now_ns):
                 continue
             has_run = True
-            try:
-                runner.run(now_ns)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
-                self.failed(runner.task.task_id, error)
-                return
+            runner.run(now_ns)
+        if self.is_over:
+            return
         if has_run:
             self.schedule()
         else:
