@@ -221,11 +221,12 @@ class Task:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a snapshot waits until the task is through with what it has begun.
+        """Whether a snapshot waits until the task is through with the batch that it has begun.
 
-        It has to run then, also if its outputs take no more: what it still makes of that is bounded.
+        It has to run then, also if its outputs take no more: what it still makes of that is bounded. What
+        the operators say at the end is not, so a snapshot waits for that as long as the outputs do.
         """
-        return bool(self._held)
+        return bool(self._held) and self._chain.is_halfway
 
     @property
     def has_buffered(self) -> bool:
