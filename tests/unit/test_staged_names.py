@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from crosscut.connectors.staged_names import (
+    Handle,
     Published,
     Step,
     TaskNames,
@@ -23,6 +24,7 @@ from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkContext
 
 STAGED = "2-0123456789abcdef.txt.staged"
+BEFORE = "1-fedcba9876543210.txt.staged"
 STAGE = ".crosscut/lineage/out/v-3"
 
 
@@ -34,7 +36,7 @@ def names(
 
 
 def good(**changes: JSON) -> dict[str, JSON]:
-    handle = names().handle(STAGED, CheckpointId(17), 8, 2)
+    handle = names().handle(STAGED, BEFORE, CheckpointId(17), 8, 2)
     assert isinstance(handle, dict)
     return handle | changes
 
@@ -60,12 +62,12 @@ def test_a_handle_is_taken_back_by_the_same_task_in_any_later_epoch() -> None:
 def test_a_handle_of_another_lineage_or_task_is_refused(whose: dict[str, Any]) -> None:
     """M5."""
     refused(good(), names(**whose))
-    refused(names(**whose).handle(STAGED, CheckpointId(17), 8, 2))
+    refused(names(**whose).handle(STAGED, BEFORE, CheckpointId(17), 8, 2))
 
 
 def test_a_handle_of_another_sink_is_refused() -> None:
     """M5."""
-    refused(names(uid="other").handle(STAGED, CheckpointId(17), 8, 2))
+    refused(names(uid="other").handle(STAGED, BEFORE, CheckpointId(17), 8, 2))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,11 @@ def test_a_handle_with_another_final_name_is_refused(final: JSON) -> None:
     refused(good(final=final))
 
 
+@pytest.mark.parametrize("after", ["", STAGED, "\ud800", None, 7])
+def test_a_handle_that_follows_another_one_than_it_was_made_for_is_refused(after: JSON) -> None:
+    refused(good(after=after))
+
+
 @pytest.mark.parametrize("number", [-1, 0, True, 1.0, "8", None, 2**63, 10**400])
 @pytest.mark.parametrize("field", ["bytes", "records"])
 def test_a_handle_with_impossible_numbers_is_refused(field: str, number: JSON) -> None:
@@ -160,16 +167,17 @@ def test_what_a_name_says_is_read_back() -> None:
 # What is published.
 
 
-def numbers(*found: int) -> frozenset[CheckpointId]:
-    return frozenset(map(CheckpointId, found))
+def transaction(n: int, after: str = "") -> Handle:
+    return Handle(f"t{n}", f"final {n}", after, 1, 1, CheckpointId(n))
 
 
 def published(through: int, *missing: int) -> Published:
-    return Published(CheckpointId(through), numbers(*missing))
+    last = f"t{through}" if through else ""
+    return Published(CheckpointId(through), frozenset(map(CheckpointId, missing)), last, Epoch(1), "a")
 
 
 def within(one: Published) -> set[int]:
-    return {n for n in range(30) if n and CheckpointId(n) in one}
+    return {n for n in range(1, 30) if CheckpointId(n) in one}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +196,9 @@ def within(one: Published) -> set[int]:
 def test_publishing_more_compacts_to_everything_up_to_n_but_for_what_was_lost(
     before: Published, found: tuple[int, ...], lost: tuple[int, ...], after: Published
 ) -> None:
-    assert before.with_more(numbers(*found), numbers(*lost)) == after
+    more = before.with_more(map(transaction, found), map(transaction, lost), Epoch(1), "a")
+    assert within(more) == within(after)
+    assert (more.through, more.missing, more.last) == (after.through, after.missing, after.last)
 
 
 def test_what_two_ledgers_know_together_is_what_one_of_them_knows() -> None:
@@ -196,11 +206,20 @@ def test_what_two_ledgers_know_together_is_what_one_of_them_knows() -> None:
     known = [one for one in known if all(n < one.through for n in one.missing)]
     for one, other in itertools.product(known, repeat=2):
         assert within(one.joined(other)) >= within(one) | within(other)
-        # All up to n are published: what neither of the two says to be missing up to there is.
-        assert within(one.joined(other)) <= set(range(1, max(one.through, other.through) + 1))
-        assert one.joined(other) == other.joined(one)
-        both = one.missing & other.missing
-        assert both <= one.joined(other).missing
+        assert within(one.joined(other)) == within(other.joined(one))
+        assert one.missing & other.missing <= one.joined(other).missing
+        assert one.joined(other).last == max(one, other, key=lambda each: each.through).last
+
+
+def test_what_is_to_be_published_has_to_follow_what_is_published() -> None:
+    """N1: ids do not tell two histories apart, which may go on from one checkpoint with the same ids."""
+    chain = [transaction(4, "t3"), transaction(6, "t4")]
+    for through in (3, 4, 6):
+        assert published(through).leads_to(chain)
+    assert published(0).leads_to(chain), "nothing is known"
+    assert published(5).leads_to([]), "nothing is to be published"
+    assert not published(5).leads_to(chain)
+    assert not published(2).leads_to(chain)
 
 
 STEPS: Mapping[tuple[bool, bool, bool, bool], Step] = {

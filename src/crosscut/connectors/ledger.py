@@ -17,7 +17,7 @@ from typing import Any
 from crosscut.connectors.stage import Stage
 from crosscut.connectors.staged_names import SIZE_MAX, LedgerName, Published, ledger_name
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, Epoch
 
 SLOT_BYTES = 1024
 _SLOTS = 2
@@ -127,7 +127,14 @@ def joined(entries: Iterable[Entry]) -> Published:
 
 
 def _line(number: int, published: Published) -> bytes:
-    content = {"number": number, "published": published.through, "missing": sorted(published.missing)}
+    content = {
+        "number": number,
+        "published": published.through,
+        "missing": sorted(published.missing),
+        "last": published.last,
+        "epoch": published.epoch,
+        "driver": published.driver,
+    }
     text = json.dumps({**content, "check": _checksum(content)})
     return text.encode().ljust(SLOT_BYTES - 1) + b"\n"
 
@@ -160,11 +167,22 @@ def _newest(descriptor: int, path: str) -> tuple[int, Published] | None:
 
 def _decoded(slot: bytes) -> tuple[int, Published] | None:
     try:
-        match json.loads(slot.rstrip(b" \n\0")):
-            case {"number": int(number), "published": int(through), "missing": list(missing), "check": check}:
-                content = {"number": number, "published": through, "missing": missing}
-                if check == _checksum(content) and all(map(_is_count, (number, through, *missing))):
-                    return number, Published(CheckpointId(through), frozenset(missing))
+        content = json.loads(slot.rstrip(b" \n\0"))
+        match content:
+            case {
+                "number": int(number),
+                "published": int(through),
+                "missing": list(missing),
+                "last": str(last),
+                "epoch": int(epoch),
+                "driver": str(driver),
+                "check": str(check),
+            }:
+                del content["check"]
+                are_counts = all(map(_is_count, (number, through, epoch, *missing)))
+                if are_counts and check == _checksum(content):
+                    n = CheckpointId(through)
+                    return number, Published(n, frozenset(missing), last, Epoch(epoch), driver)
             case _:
                 pass
     except (ValueError, RecursionError):

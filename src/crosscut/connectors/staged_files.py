@@ -40,9 +40,14 @@ _BEGIN_ATTEMPTS = 16
 
 @dataclass(slots=True, eq=False)
 class _Transaction:
-    """One staged file, from its first record until it is prepared."""
+    """One staged file, from its first record until it is prepared.
+
+    Attributes:
+        after: The name of the one before it.
+    """
 
     name: str
+    after: str
     file: BufferedWriter[FileIO]
     size_bytes: int = 0
     record_count: int = 0
@@ -87,6 +92,7 @@ class StagedFiles(SinkWriter):
         self._place: _Place | None = None
         self._open: _Transaction | None = None
         self._unprepared: dict[str, _Transaction] = {}
+        self._newest = ""
         self._is_above_durable = False
 
     # Beginning.
@@ -99,9 +105,10 @@ class StagedFiles(SinkWriter):
         invariant(permit is not None or not handles, "handles to recover but no permit")
         checked = self._all_checked(permit, handles) if permit is not None else []
         try:
-            place = self._place = self._begun(permit)
+            place = self._place = self._begun(permit, checked)
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
+        self._newest = checked[-1].staged if checked else place.ledger.published.last
         self._publish(place, checked)
         try:
             for name in place.stage.names():
@@ -111,11 +118,11 @@ class StagedFiles(SinkWriter):
         except OSError as error:
             raise failed("look into", self._stage_path, error) from error
 
-    def _begun(self, permit: CommitPermit | None) -> _Place:
+    def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Place:
         for _ in range(_BEGIN_ATTEMPTS):
             stage = Stage.made(self._directory, self._names.stage)
             try:
-                return _Place(stage, self._taken_over(stage, permit), permit)
+                return _Place(stage, self._taken_over(stage, permit, handles), permit)
             except FileNotFoundError:
                 # Somebody else leaves, and removes the stage that is still empty.
                 stage.close()
@@ -124,15 +131,15 @@ class StagedFiles(SinkWriter):
                 raise
         raise FileNotFoundError(errno.ENOENT, "directory was removed again and again", str(self._stage_path))
 
-    def _taken_over(self, stage: Stage, permit: CommitPermit | None) -> Ledger:
+    def _taken_over(self, stage: Stage, permit: CommitPermit | None, handles: list[Handle]) -> Ledger:
         """Make this epoch the owner of the stage, unless what is published says that it must not be."""
         before = self._others(stage)
-        self._check_history(permit, before)
+        self._check_history(permit, before, handles)
         ledger = Ledger(stage, self._names.ledger, joined(before))
         try:
             # Whoever has not seen our ledger by now has noted in its own what it is about to publish.
             after = self._others(stage)
-            self._check_history(permit, after)
+            self._check_history(permit, after, handles)
             known = joined(after).joined(ledger.published)
             if known != ledger.published:
                 ledger.write(known)
@@ -150,12 +157,25 @@ class StagedFiles(SinkWriter):
     def _others(self, stage: Stage) -> list[Entry]:
         return [one for one in ledgers(stage) if one.name != self._names.ledger]
 
-    def _check_history(self, permit: CommitPermit | None, others: list[Entry]) -> None:
+    def _check_history(
+        self, permit: CommitPermit | None, others: list[Entry], handles: list[Handle] | None = None
+    ) -> None:
+        """Refuse to go on if the others know better, or know of other transactions than `handles`."""
         context = self._context
         found = [
             output_of(self._directory, context.lineage, context.sink_uid, context.task, one) for one in others
         ]
         check_history(context, permit, found)
+        known = joined(others)
+        if handles is not None and not known.leads_to(handles):
+            raise HistoryError(
+                f"{self._directory}: task {context.task} of sink {context.sink_uid!r} has committed "
+                f"{known.last} (epoch {known.epoch}, driver {known.driver!r}, checkpoint {known.through}) "
+                f"last of all, but what this job has to commit follows {handles[0].after or 'nothing'}: two "
+                f"copies of one checkpoint directory have been run. Go on with the other one; nothing was "
+                f"written twice",
+                place=str(self._directory),
+            )
 
     # Writing.
 
@@ -183,7 +203,8 @@ class StagedFiles(SinkWriter):
     def _created(self) -> _Transaction:
         name = self._names.new_staged()
         file = BufferedWriter(self._recovered().stage.created(name), _BUFFER_BYTES)
-        self._unprepared[name] = _Transaction(name, file)
+        self._unprepared[name] = _Transaction(name, self._newest, file)
+        self._newest = name
         return self._unprepared[name]
 
     def rotate(self, checkpoint_id: CheckpointId) -> _Transaction | None:
@@ -234,7 +255,11 @@ class StagedFiles(SinkWriter):
             )
         self._unprepared.pop(transaction.name, None)
         return self._names.handle(
-            transaction.name, transaction.checkpoint_id, transaction.size_bytes, transaction.record_count
+            transaction.name,
+            transaction.after,
+            transaction.checkpoint_id,
+            transaction.size_bytes,
+            transaction.record_count,
         )
 
     # Committing.
@@ -279,13 +304,16 @@ class StagedFiles(SinkWriter):
             except ConnectorError as failure:
                 failures.append(failure)
         known = ledger.published.with_more(
-            (one.checkpoint_id for one, step in steps if step is not Step.LOST),
-            (one.checkpoint_id for one, step in steps if step is Step.LOST),
+            (one for one, step in steps if step is not Step.LOST),
+            (one for one, step in steps if step is Step.LOST),
+            self._context.epoch,
+            self._context.driver,
         )
         if known != ledger.published:
             # Before any of them is visible: somebody may take it away the moment it is.
             ledger.write(known)
-        if any(step is Step.PUBLISH for _, step in steps):
+        if any(step in (Step.PUBLISH, Step.LOST) for _, step in steps):
+            # Also what is lost was perhaps removed by somebody who has taken over: that says more.
             self._check_history(place.restored, self._others(stage))
         for one, step in steps:
             if step is Step.PUBLISH:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 
@@ -42,10 +42,12 @@ class Handle:
     Attributes:
         staged: Name in the stage of the task.
         final: Name in the sink's directory.
+        after: Staged name of the transaction before it, "" if it is the first.
     """
 
     staged: str
     final: str
+    after: str
     size_bytes: int
     record_count: int
     checkpoint_id: CheckpointId
@@ -86,11 +88,14 @@ class TaskNames:
         found = _STAGED.fullmatch(name)
         return Epoch(int(found["epoch"])) if found else None
 
-    def handle(self, staged: str, checkpoint_id: CheckpointId, size_bytes: int, record_count: int) -> JSON:
+    def handle(
+        self, staged: str, after: str, checkpoint_id: CheckpointId, size_bytes: int, record_count: int
+    ) -> JSON:
         """Return the handle of a transaction that this task has staged in this epoch."""
         return {
             "staged": "/".join((*self.stage, staged)),
-            "final": self._final(staged, checkpoint_id, self._epoch),
+            "after": after,
+            "final": self._final(staged, after, checkpoint_id, self._epoch),
             "bytes": size_bytes,
             "records": record_count,
         }
@@ -102,13 +107,19 @@ class TaskNames:
             ConnectorError: It is not.
         """
         match handle:
-            case {"staged": str(staged), "final": str(final), "bytes": int(size), "records": int(count)}:
+            case {
+                "staged": str(staged),
+                "after": str(after),
+                "final": str(final),
+                "bytes": int(size),
+                "records": int(count),
+            }:
                 *stage, name = staged.split("/")
                 parts, made = _FINAL.fullmatch(final), self.epoch_of_staged(name)
                 if parts and made is not None and tuple(stage) == self.stage and _are_sizes(size, count):
                     checkpoint_id = CheckpointId(int(parts["checkpoint"]))
-                    if final == self._final(name, checkpoint_id, made):
-                        return Handle(name, final, size, count, checkpoint_id)
+                    if final == self._final(name, after, checkpoint_id, made):
+                        return Handle(name, final, after, size, count, checkpoint_id)
             case _:
                 pass
         raise ConnectorError(
@@ -118,11 +129,11 @@ class TaskNames:
             directory=directory,
         )
 
-    def _final(self, staged: str, checkpoint_id: CheckpointId, epoch: Epoch) -> str:
+    def _final(self, staged: str, after: str, checkpoint_id: CheckpointId, epoch: Epoch) -> str:
         """Return a name that sorts by task, then checkpoint, and that nobody else will ever use."""
         numbers = f"{self._index:05d}-{checkpoint_id:012d}-{epoch:08d}"
-        whole = f"{self._lineage}/{self._vertex}/{numbers}/{staged}"
-        digest = blake2b(whole.encode(), digest_size=6).hexdigest()
+        whole = f"{self._lineage}/{self._vertex}/{numbers}/{staged}/{after}"
+        digest = blake2b(whole.encode(errors="replace"), digest_size=6).hexdigest()
         return f"part-{numbers}-{self._uid}-{digest}.{self._suffix}"
 
 
@@ -175,25 +186,49 @@ class Published:
 
     Attributes:
         missing: What was to be published and could not be found anywhere: it may come back from a backup.
+        last: Staged name of the newest one, "" if nothing is published.
+        epoch: Who has published it.
+        driver: Of that epoch.
     """
 
     through: CheckpointId = CheckpointId(0)
     missing: frozenset[CheckpointId] = frozenset()
+    last: str = ""
+    epoch: Epoch = Epoch(0)
+    driver: str = ""
 
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
         return checkpoint_id <= self.through and checkpoint_id not in self.missing
 
-    def with_more(self, found: Iterable[CheckpointId], lost: Iterable[CheckpointId]) -> Published:
-        """Return what is published once `found` is, too, although `lost` is not there."""
-        more = frozenset(found)
-        through = max((self.through, *more))
-        newly_lost = {n for n in lost if self.through < n < through}
-        return Published(through, (self.missing | newly_lost) - more)
+    def with_more(
+        self, found: Iterable[Handle], lost: Iterable[Handle], epoch: Epoch, driver: str
+    ) -> Published:
+        """Return what is published once `epoch` has published `found`, although `lost` is not there."""
+        more = {one.checkpoint_id: one for one in found}
+        newest = max(more, default=CheckpointId(0))
+        through = max(self.through, newest)
+        newly_lost = {one.checkpoint_id for one in lost if self.through < one.checkpoint_id < through}
+        missing = (self.missing | newly_lost) - more.keys()
+        if newest <= self.through:
+            return replace(self, missing=missing)
+        return Published(through, missing, more[newest].staged, epoch, driver)
 
     def joined(self, other: Published) -> Published:
         """Return what is published according to one of the two."""
         missing = {n for n in self.missing | other.missing if n not in self and n not in other}
-        return Published(max(self.through, other.through), frozenset(missing))
+        newer = self if self.through >= other.through else other
+        return replace(newer, missing=frozenset(missing))
+
+    def leads_to(self, handles: Sequence[Handle]) -> bool:
+        """Whether these are the transactions that come next, some of which may be published already.
+
+        They are all that a checkpoint has to publish, in order, so the newest that is published is one of
+        them, or the one before the first. If it is neither, they belong to another history: two
+        drivers may go on from one checkpoint, with the same ids.
+        """
+        if not handles or not self.last:
+            return True
+        return handles[0].after == self.last or any(one.staged == self.last for one in handles)
 
 
 class Step(Enum):
