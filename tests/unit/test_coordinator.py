@@ -108,7 +108,12 @@ DISCOVERED = CancelTimer(Timer("discover"))
 
 
 def deploy(
-    epoch: int, *attempts: int, restore: int = 0, of_epoch: int = 1, final: bool = False
+    epoch: int,
+    *attempts: int,
+    restore: int = 0,
+    of_epoch: int = 1,
+    final: bool = False,
+    driver: str = "driver 1",
 ) -> list[JobEffect]:
     one = completed(restore, of_epoch, final=final) if restore else None
     return [
@@ -124,6 +129,7 @@ def deploy(
                     CheckpointId(restore),
                     tuple(each for each in one.snapshots if each.task.index == index) if one else (),
                     (SPLITS[index],) if not one or of_epoch == epoch - 1 else (),
+                    driver,
                 ),
             )
             for index, link in enumerate(LINKS)
@@ -642,7 +648,7 @@ def test_a_new_driver_resumes_from_the_newest_completed_checkpoint() -> None:
         replace(effect, message=replace(effect.message, splits=()))
         if isinstance(effect, SendMessage) and isinstance(effect.message, DeployTasks)
         else effect
-        for effect in deploy(2, 1, 2, restore=1)
+        for effect in deploy(2, 1, 2, restore=1, driver="driver 2")
     ]
     assert talk.register() == expected
     talk.ready(2)

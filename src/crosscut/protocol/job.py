@@ -284,7 +284,9 @@ class Coordinator(JobFacts):
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._rules.start_timeout_ms),
-            *self._roster.deploy(self.epoch, self.lineage, self.completed, self._log.splits),
+            *self._roster.deploy(
+                self.epoch, self.lineage, self.completed, self._log.splits, self._rules.identity.driver
+            ),
         ]
 
     def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:

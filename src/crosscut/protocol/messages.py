@@ -308,6 +308,7 @@ class DeployTasks:
         restore: Checkpoint to go back to, 0 for the very beginning.
         snapshots: Of this worker's tasks at that checkpoint; empty if `restore` is 0.
         splits: Of this worker's source tasks; used only if `restore` is 0.
+        driver: Token of the driver that claimed the epoch: sinks tell by it who else claims the same one.
     """
 
     epoch: Epoch
@@ -316,6 +317,7 @@ class DeployTasks:
     restore: CheckpointId
     snapshots: tuple[TaskSnapshot, ...]
     splits: tuple[SplitAssignment, ...]
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

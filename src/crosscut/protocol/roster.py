@@ -145,6 +145,7 @@ class Roster:
         lineage: Lineage,
         restored: CheckpointCompleted | None,
         splits: tuple[SplitAssignment, ...],
+        driver: str,
     ) -> list[JobEffect]:
         """Give every holder its tasks, with what each of them needs to restore itself."""
         peers = self.peers()
@@ -164,6 +165,7 @@ class Roster:
                     restore=restored.checkpoint_id if restored else CheckpointId(0),
                     snapshots=tuple(snapshots.get(index, ())),
                     splits=tuple(assigned.get(index, ())),
+                    driver=driver,
                 ),
             )
             for index, place in sorted(self.held.items())

@@ -9,7 +9,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
@@ -156,7 +156,7 @@ async def build_tasks(
         for pending in snapshot.pending:
             if pending.held is not None:
                 held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
-        writer = _writer_of(vertex, task_id, deploy.lineage, deploy.epoch, held)
+        writer = _writer_of(vertex, task_id, deploy, held)
         committer = None
         if writer is not None:
             permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
@@ -224,13 +224,13 @@ async def _state_of(
     return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns, pause)
 
 
-def _writer_of(
-    vertex: Vertex, task: TaskId, lineage: Lineage, epoch: Epoch, held: HeldData
-) -> SinkWriter | None:
+def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:
     spec = vertex.sink
     if spec is None:
         return None
-    return spec.sink.writer(SinkContext(lineage, epoch, task, vertex.chain[-1].uid, held))
+    return spec.sink.writer(
+        SinkContext(deploy.lineage, deploy.epoch, task, vertex.chain[-1].uid, held, deploy.driver)
+    )
 
 
 def _outputs_of(
