@@ -103,6 +103,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. A second Ctrl-C ends at once.
     """
+    from crosscut.spark.rules import has_finished
     from crosscut.terminal.follow import follow
     from crosscut.terminal.target import load_flow
     from crosscut.terminal.view import job_view, make_console
@@ -111,6 +112,9 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     flow = load_flow(target)
     view = job_view(make_console(), plain=plain)
     with view:
+        if has_finished(flow, settings):
+            view.note(_nothing_to_do(settings.store_of(flow.name)))
+            return
         view.note(f"{flow.name}: starting", style="")
         job = flow.start(settings)
         if takeover := job.snapshot().takeover:
@@ -271,12 +275,16 @@ def _ending(job: Job, status: JobStatus, directory: str) -> str:
     """Return how a job ended, and what that means for the next start."""
     completed = f"checkpoint {status.checkpoints[-1].checkpoint_id}" if status.checkpoints else ""
     if job.status == "finished" and not completed:
-        return f"nothing to do: the job in {directory} has finished before; choose another --checkpoint-dir"
+        return _nothing_to_do(directory)
     if job.status == "finished":
         return f"finished: everything is processed and committed, with {completed}"
     if not completed:
         return f"{job.status} before a checkpoint was complete: the next start begins where this one did"
     return f"{job.status}: the next start with --checkpoint-dir {directory} resumes from {completed}"
+
+
+def _nothing_to_do(directory: str) -> str:
+    return f"nothing to do: the job in {directory} has finished before; choose another --checkpoint-dir"
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -247,6 +248,28 @@ def test_explain_shows_what_is_different_from_what_is_in_a_directory(app: Path, 
     assert "added: map 'text'\n  renamed: key_by '2-key_by' is called '3-key_by'" in result.stderr
     assert "changed: '3-key_by' reads from 'text' (forward), and read from '1-source'" in result.stderr
     assert "claimed by pid 11 on host1" in result.stderr
+
+
+def test_a_finished_job_says_so_before_it_starts_spark(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a directory of another job is refused as early."""
+    monkeypatch.setattr("crosscut.flow.flow.Flow.start", lambda *_: pytest.fail("Spark would be started"))
+    graph = load_flow(str(app)).compile(2, 128)
+    entry = EpochClaimed(
+        *(Epoch(1), Lineage("abc"), "driver", graph.fingerprint, 2, 128, CheckpointId(1)),
+        *(identity_of(graph), Claimant("host1", 11)),
+    )
+    done = CheckpointCompleted(Epoch(1), CheckpointId(5), (), is_final=True)
+    finished = JobFinished(Epoch(1), CheckpointId(5))
+    directory = store_with(tmp_path / "store", entry, done, finished)
+    result = invoked("run", app, "--plain", "--checkpoint-dir", directory)
+    assert result.exit_code == 0, result.output
+    assert f"nothing to do: the job in {directory} has finished before" in result.output
+    other = store_with(tmp_path / "other", replace(entry, flow=FlowIdentity("another")))
+    result = invoked("run", app, "--plain", "--checkpoint-dir", other)
+    assert result.exit_code == 2
+    assert "it belongs to flow 'another', and this is flow 'made'" in result.stderr
 
 
 # Checkpoints.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -48,11 +49,13 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.rules import assignments, job_rules
+from crosscut.spark.rules import assignments, has_finished, job_rules
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+
+_log = logging.getLogger("crosscut")
 
 WORKERS_END_TIMEOUT_S = 5.0
 STOP_ON_INTERRUPT_S = 20.0
@@ -405,6 +408,10 @@ def _plain_interrupts() -> Iterator[None]:
 
 def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     """Start `flow`; see `Flow.start`."""
+    # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
+    if has_finished(flow, settings):
+        directory = settings.store_of(flow.name)
+        _log.info("job %r in %s has finished before: there is nothing to do", flow.name, directory)
     with session.starting:
         if spark is not None:
             context = _context_of(spark)

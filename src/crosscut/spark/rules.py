@@ -8,16 +8,20 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from crosscut.errors import StoreError
+from crosscut.flow.flow import Flow
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import Split
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
 from crosscut.protocol.rules import JobRules
 from crosscut.runtime.splits import check_shares, checked_splits, split_as_json
 from crosscut.settings import Settings
+from crosscut.spark.checks import check_checkpoint_dir
+from crosscut.store.checkpoint_store import open_store
 
 
 def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
@@ -45,6 +49,37 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     return tuple(assignments)
 
 
+def has_finished(flow: Flow, settings: Settings) -> bool:
+    """Whether the job in its checkpoint directory has run to its end, asked before Spark is started.
+
+    Raises:
+        StoreError: The directory holds the state of another job, or its log can't be read.
+    """
+    graph = flow.compile(settings.parallelism, settings.max_parallelism)
+    url = settings.store_of(flow.name)
+    check_checkpoint_dir(url)
+    if "://" not in url and not os.path.isdir(url):
+        return False
+    found = claim(open_store(url, create=False).tail(), _identity(graph, settings))
+    if isinstance(found, NotThisJob):
+        raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")
+    return isinstance(found, AlreadyFinished)
+
+
+def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
+    return JobIdentity(
+        driver=secrets.token_hex(8),
+        new_lineage=Lineage(secrets.token_hex(8)),
+        fingerprint=graph.fingerprint,
+        parallelism=graph.parallelism,
+        max_parallelism=graph.max_parallelism,
+        flow=identity_of(graph),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        accepts_changes=settings.accept_changes,
+    )
+
+
 def job_rules(
     graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool
 ) -> JobRules:
@@ -62,17 +97,7 @@ def job_rules(
     restart = settings.restart
     return JobRules(
         has_loops=any(edge.back_edge for edge in graph.edges),
-        identity=JobIdentity(
-            driver=secrets.token_hex(8),
-            new_lineage=Lineage(secrets.token_hex(8)),
-            fingerprint=graph.fingerprint,
-            parallelism=graph.parallelism,
-            max_parallelism=graph.max_parallelism,
-            flow=identity_of(graph),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            accepts_changes=settings.accept_changes,
-        ),
+        identity=_identity(graph, settings),
         tasks=tasks(lambda vertex: True),
         sources=tasks(lambda vertex: vertex.source is not None),
         sinks=tasks(lambda vertex: vertex.sink is not None),
