@@ -308,11 +308,10 @@ class Sink(ABC):
     def committed(self) -> Sequence[CommittedOutput]:
         """Return what is remembered of all that was ever committed to this place, by whomever.
 
-        Called on the Spark driver before an epoch is claimed, in a thread; nothing that anybody sees may be
-        changed. With it a job that would write again what is there says so before it starts. What can't
-        be told from here is found by `SinkWriter.recover` of each task, but for output of other lineages.
+        May be called anywhere, by any thread; nothing that anybody sees may be changed. Jobs do not ask yet
+        before they start: what `SinkWriter.recover` of each task finds is what they are refused by.
 
         Raises:
-            ConnectorError: It can't be read; the job does not start.
+            ConnectorError: It can't be read.
         """
         return ()
