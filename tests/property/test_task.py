@@ -30,7 +30,7 @@ from crosscut.runtime.splits import SplitQueue, splits_from_json
 from crosscut.runtime.task import CancelStore, CompleteState, Item, StoreFrozen, Task
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
-from crosscut.testing.simulator.courses import DrawnCourse
+from crosscut.testing.simulator.pace import DrawnCourse
 
 WIDTH = 2
 WORKERS = range(WIDTH)

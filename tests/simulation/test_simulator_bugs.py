@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import ChannelId, CheckpointId, Epoch
 from crosscut.protocol import retention
 from crosscut.protocol.aligned import AlignedBarriers
 from crosscut.protocol.at_least_once import AtLeastOnceBarriers
@@ -20,15 +21,19 @@ from crosscut.protocol.effects import CommitterEffect, TaskEffect
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, TransactionPrepared
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import DeployTasks, HaltTasks, LogEntry, Part
-from crosscut.runtime import channel_log, deployment
+from crosscut.protocol.roster import Roster
+from crosscut.runtime import channel_log, deployment, worker
+from crosscut.runtime.background import BackgroundWork, Threads
 from crosscut.runtime.chain import Chain
+from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
 from crosscut.runtime.items import Barrier, LoggedBatch
+from crosscut.runtime.runner import TaskPool, TaskRunner
 from crosscut.runtime.task import PrepareTransaction, Task
+from crosscut.runtime.worker import Worker
 from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.testing.simulator import worker
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import (
     FAILURES,
@@ -38,10 +43,8 @@ from crosscut.testing.simulator.options import (
     PlannedFault,
     options_of,
 )
-from crosscut.testing.simulator.pool import VirtualPool
-from crosscut.testing.simulator.runners import Runner
 from crosscut.testing.simulator.shrink import live
-from crosscut.testing.simulator.worker import VirtualWorker
+from crosscut.wire.frames import Frame, FrameType
 from crosscut.wire.handshake import Verdict
 
 SEEDS_MAX = 300
@@ -67,7 +70,7 @@ class Where:
     def worlds(self) -> Iterator[Options]:
         for seed in range(SEEDS_MAX):
             options = options_of(seed, tuple(self.graphs), self.protocols, kinds=self.kinds)
-            yield replace(options, is_periodic=True, **self.changed)
+            yield replace(options, **{"is_periodic": True, **self.changed})
 
 
 def log_replayed_twice(patch: pytest.MonkeyPatch) -> None:
@@ -83,16 +86,16 @@ def log_not_replayed(patch: pytest.MonkeyPatch) -> None:
 
 
 def halt_and_older_channels_ignored(patch: pytest.MonkeyPatch) -> None:
-    plain_told = VirtualWorker.told
+    plain_told = Worker._told
 
-    def told(self: VirtualWorker, message: Any) -> None:
-        if isinstance(message, DeployTasks) and self.pool is not None:
+    def told(self: Worker, message: Any) -> None:
+        if isinstance(message, DeployTasks) and self._pool is not None:
             # It goes on with the tasks that it has, under the new epoch.
-            self.pool.epoch = message.epoch
+            self._pool.epoch = message.epoch
         elif not isinstance(message, HaltTasks):
             plain_told(self, message)
 
-    patch.setattr(VirtualWorker, "told", told)
+    patch.setattr(Worker, "_told", told)
 
 
 def channel_of_an_older_epoch_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -103,14 +106,14 @@ def channel_of_an_older_epoch_accepted(patch: pytest.MonkeyPatch) -> None:
 
 
 def barrier_to_another_worker_lost(patch: pytest.MonkeyPatch) -> None:
-    plain = VirtualPool.send
+    plain = TaskPool.send
 
-    def send(self: VirtualPool, sender: Runner, channel: Any, item: Any) -> None:
+    def send(self: TaskPool, sender: TaskRunner, channel: Any, item: Any) -> None:
         is_lost = isinstance(item, Barrier) and channel.source.index > channel.target.index
         if not is_lost:
             plain(self, sender, channel, item)
 
-    patch.setattr(VirtualPool, "send", send)
+    patch.setattr(TaskPool, "send", send)
 
 
 def output_not_flushed_before_a_barrier(patch: pytest.MonkeyPatch) -> None:
@@ -161,12 +164,11 @@ def captured_without_blocking(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_before_durable(patch: pytest.MonkeyPatch) -> None:
-    def write(self: VirtualPool, runner: Runner, frozen: Any, chunks: Any, answer: Any) -> None:
-        task, n = runner.task.task_id, frozen.checkpoint_id
-        part = Part(f"parts/{n}/{task.vertex}-{task.index}-{self.epoch}-0", 1, "0" * 64)
-        answer(part, None)
+    async def write(self: BackgroundWork, n: CheckpointId, chunks: list[bytes]) -> Part:
+        task = self._task_id
+        return Part(f"parts/{n}/{task.vertex}-{task.index}-{self._host.epoch}-0", 1, "0" * 64)
 
-    patch.setattr(VirtualPool, "_write", write)
+    patch.setattr(BackgroundWork, "_write_part", write)
 
 
 def position_saved_one_record_too_far(patch: pytest.MonkeyPatch) -> None:
@@ -182,12 +184,12 @@ def position_saved_one_record_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_own_transaction_committed(patch: pytest.MonkeyPatch) -> None:
-    plain = VirtualPool._commit
+    plain = BackgroundWork._commit
 
-    def commit(self: VirtualPool, runner: Runner, effect: Any) -> None:
-        plain(self, runner, replace(effect, handles=effect.handles[-1:]))
+    async def commit(self: BackgroundWork, effect: Any) -> None:
+        await plain(self, replace(effect, handles=effect.handles[-1:]))
 
-    patch.setattr(VirtualPool, "_commit", commit)
+    patch.setattr(BackgroundWork, "_commit", commit)
 
 
 def transaction_dropped_with_its_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -202,15 +204,13 @@ def transaction_dropped_with_its_aborted_checkpoint(patch: pytest.MonkeyPatch) -
 
 
 def transaction_not_prepared_when_its_checkpoint_was_aborted(patch: pytest.MonkeyPatch) -> None:
-    plain = VirtualPool._work
+    plain = BackgroundWork._prepare
 
-    def work(self: VirtualPool, runner: Runner, job: Any) -> None:
-        if isinstance(job, PrepareTransaction) and job.checkpoint_id in runner.cancelled:
-            self._job_done(runner)
-        else:
-            plain(self, runner, job)
+    async def prepare(self: BackgroundWork, job: PrepareTransaction) -> None:
+        if job.checkpoint_id not in self._cancelled:
+            await plain(self, job)
 
-    patch.setattr(VirtualPool, "_work", work)
+    patch.setattr(BackgroundWork, "_prepare", prepare)
 
 
 # State.
@@ -356,6 +356,133 @@ def barriers_in_flight_give_each_other_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AtLeastOnceBarriers, "_barrier_arrived", arrived)
 
 
+# Flow control, connections, epochs.
+
+
+def credit_given_twice(patch: pytest.MonkeyPatch) -> None:
+    plain = Worker._give_credit
+
+    def give(self: Worker, channel: ChannelId, size_bytes: int) -> None:
+        plain(self, channel, size_bytes)
+        plain(self, channel, size_bytes)
+
+    patch.setattr(Worker, "_give_credit", give)
+
+
+def credit_never_given(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "_give_credit", lambda self, channel, size_bytes: None)
+
+
+def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
+    """When a batch comes in, not when it has left the memory."""
+    plain = TaskPool.received
+
+    def received(self: TaskPool, channel: ChannelId, item: Any, size_bytes: int) -> None:
+        plain(self, channel, item, size_bytes)
+        if credit_bytes := self._uncredited_bytes.pop(channel, 0):
+            self._give_credit(channel, credit_bytes)
+
+    patch.setattr(TaskPool, "received", received)
+
+
+def sent_without_credit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OutgoingChannel, "is_full", False)
+
+
+def back_edge_that_does_not_spill(patch: pytest.MonkeyPatch) -> None:
+    plain = Task.spill
+
+    def spill(self: Task, channel: ChannelId) -> bool:
+        return channel not in self._back_edges and plain(self, channel)
+
+    patch.setattr(Task, "spill", spill)
+
+
+def sender_not_woken_when_its_channel_is_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskPool, "unclogged", lambda self, channel: None)
+
+
+def nobody_woken_after_an_alignment_timeout(patch: pytest.MonkeyPatch) -> None:
+    async def wait(self: BackgroundWork, checkpoint_id: CheckpointId) -> None:
+        await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
+        schedule, self._host.schedule = self._host.schedule, lambda: None  # type: ignore[attr-defined]
+        try:
+            self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
+        finally:
+            self._host.schedule = schedule  # type: ignore[attr-defined]
+
+    patch.setattr(BackgroundWork, "_wait_for_alignment", wait)
+
+
+def frame_delivered_twice(patch: pytest.MonkeyPatch) -> None:
+    plain = IncomingChannel.received
+
+    def received(self: IncomingChannel, frame: Frame) -> None:
+        plain(self, frame)
+        if frame.kind is FrameType.BATCH and frame.sequence == 2:
+            plain(self, frame)
+
+    patch.setattr(IncomingChannel, "received", received)
+
+
+def stale_deployment_obeyed(patch: pytest.MonkeyPatch) -> None:
+    plain = Worker._told
+
+    def told(self: Worker, message: Any) -> None:
+        if isinstance(message, DeployTasks):
+            self._newest_asked = Epoch(0)
+        plain(self, message)
+
+    patch.setattr(Worker, "_told", told)
+
+
+def halt_of_an_older_epoch_obeyed(patch: pytest.MonkeyPatch) -> None:
+    plain = Worker._told
+
+    def told(self: Worker, message: Any) -> None:
+        if isinstance(message, HaltTasks):
+            self._start_chore(self._halt_turn())
+        else:
+            plain(self, message)
+
+    patch.setattr(Worker, "_told", told)
+
+
+def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BackgroundWork, "_delete", lambda self, *parts: None)
+
+
+def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
+    plain = Roster.heard
+
+    def heard(self: Roster, link: int) -> None:
+        for other, index in self._wanted.items():
+            if index == self._wanted.get(link):
+                plain(self, other)
+
+    patch.setattr(Roster, "heard", heard)
+
+
+def channel_of_an_older_epoch_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncomingChannel, "abandon", lambda self: None)
+    patch.setattr(OutgoingChannel, "abandon", lambda self: None)
+
+
+def loss_of_a_channel_not_reported(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "channel_lost", lambda self, channel, reason: None)
+
+
+def silence_of_a_worker_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "tick", lambda self: [])
+
+
+def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> None:
+    async def close(self: Threads) -> None:
+        self._is_closed = True
+
+    patch.setattr(Threads, "close", close)
+
+
 ANY = tuple(GRAPHS)
 LOOPS = ("loop", "nested loops")
 COUNTS = ("chain", "union", "rebalance")
@@ -443,6 +570,38 @@ BUGS: dict[Plant, Where] = {
             "batch_rows": 1,
         },
     ),
+    credit_given_twice: Where(COUNTS),
+    credit_never_given: Where(COUNTS),
+    credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}),
+    sent_without_credit: Where(COUNTS, changed={"channel_bytes": 50, "parallelism": 2}),
+    back_edge_that_does_not_spill: Where(
+        LOOPS, changed={"channel_bytes": 50, "parallelism": 2, "record_count": 25, "source_ms": 20}
+    ),
+    sender_not_woken_when_its_channel_is_read: Where(
+        COUNTS,
+        changed={"channel_bytes": 50, "parallelism": 2, "record_count": 15, "is_periodic": False},
+    ),
+    nobody_woken_after_an_alignment_timeout: Where(
+        ("rebalance", "union"),
+        ("switching",),
+        ("slow channel", "partition two workers"),
+        {"parallelism": 3, "alignment_timeout_ms": 10, "interval_ms": 10},
+    ),
+    frame_delivered_twice: Where(COUNTS),
+    stale_deployment_obeyed: Where(COUNTS, kinds=("repeat a word", "kill a worker")),
+    halt_of_an_older_epoch_obeyed: Where(
+        COUNTS, kinds=("repeat a word", "raise in user code"), changed={"parallelism": 1}
+    ),
+    given_up_part_not_deleted: Where(
+        COUNTS, kinds=("slow store", "hang the store"), changed={"inline_bytes": 0}
+    ),
+    heartbeat_of_another_attempt_believed: Where(
+        COUNTS, kinds=("start a second attempt", "freeze a worker"), changed={"spark_start_ms": 5}
+    ),
+    channel_of_an_older_epoch_read: Where(COUNTS, kinds=("raise in user code", "kill a worker")),
+    loss_of_a_channel_not_reported: Where(COUNTS, kinds=("break a channel", "half-open channel")),
+    silence_of_a_worker_not_noticed: Where(COUNTS, kinds=("freeze a worker",)),
+    tasks_closed_before_their_calls_have_returned: Where(COUNTS),
     barriers_in_flight_give_each_other_up: Where(
         ("diamond", "union"),
         ("at-least-once",),

@@ -164,6 +164,7 @@ def test_a_worker_dies_while_a_channel_log_is_replayed() -> None:
         channel_bytes=50,
         record_count=25,
         interval_ms=10,
+        source_ms=20,
     )
 
 
@@ -254,7 +255,7 @@ def test_a_zombie_writes_its_state_beside_that_of_its_successor() -> None:
 def test_a_slow_store_lets_checkpoints_time_out_and_nothing_else() -> None:
     """D3"""
     slow = [at("slow store", ms, choice=2) for ms in (40, 200, 400)]
-    survives(*slow, must=["write given up"], source_ms=400)
+    survives(*slow, must=["part given up and deleted"], source_ms=400)
 
 
 def test_a_store_that_hangs_is_answered_for() -> None:
@@ -262,8 +263,8 @@ def test_a_store_that_hangs_is_answered_for() -> None:
     hung = [at("hang the store", ms, choice=2) for ms in range(40, 160, 20)]
     survives(
         *hung,
-        when("hang the store", "driver.append", choice=2, after_ms=160),
-        must=["write given up", "drop: late log answer"],
+        when("hang the store", "driver.acknowledged", 4, choice=2, after_ms=300),
+        must=["part given up and deleted", "drop: late log answer"],
         source_ms=400,
     )
 
@@ -510,7 +511,7 @@ def test_a_sink_that_hangs_is_a_failure_of_its_task() -> None:
     """A call that never returns; its process ends with it."""
     survives(
         *(at("hang a sink", ms, 2) for ms in (40, 120, 200)),
-        must=["hung sink answered for", "phase: WAITING"],
+        must=["task failed: SinkHungError", "phase: WAITING"],
     )
 
 

@@ -276,6 +276,17 @@ def test_a_barrier_that_waits_is_taken_once_though_the_same_one_comes_on_another
     assert at.task.queued(A) == at.task.queued(B) == 1
 
 
+def test_a_snapshot_is_not_stored_before_all_inputs_are_logged_whose_barriers_have_waited() -> None:
+    """The second barrier completes the snapshot while the records in front of the first one still wait."""
+    at = Halfway()
+    at.task.offer(B, Batch([7]))
+    at.task.offer(B, Barrier(N1))
+    at.task.offer(A, Barrier(N1))
+    at.work()
+    (stored,) = at.stored()
+    assert received(stored) == [(A, [4]), (B, [7])]
+
+
 def test_a_barrier_that_is_aborted_while_it_waits_is_taken_out() -> None:
     at = Halfway()
     at.task.offer(A, Barrier(N1))

@@ -19,7 +19,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
-from crosscut.runtime.calls import Calls, StartThread, start_thread
+from crosscut.runtime.calls import Calls, StartThread, name_of, start_thread
 from crosscut.runtime.channel_log import encoded_log
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.jobs import (
@@ -77,6 +77,7 @@ class Threads:
                 # asyncio can't hand the one on, and would take the others for its own.
                 raise RuntimeError(f"{type(error).__name__} was raised") from error
 
+        call.__qualname__ = name_of(function)
         return await asyncio.wrap_future(self.start(call))
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:

@@ -22,6 +22,11 @@ def start_thread(work: Callable[[], None], name: str) -> None:
     threading.Thread(target=work, name=name, daemon=True).start()
 
 
+def name_of(function: Callable[..., object]) -> str:
+    """Return what people call `function`, whatever kind of object it is."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
 class Calls:
     """Calls that are under way.
 
@@ -29,7 +34,7 @@ class Calls:
     be taken for hung themselves (D3). Whoever calls bounds how many there are.
 
     Args:
-        name: Of the threads.
+        name: Of the threads; what is called stands after it.
     """
 
     def __init__(self, name: str, start: StartThread = start_thread) -> None:
@@ -47,8 +52,6 @@ class Calls:
         future: Future[R] = Future()
 
         def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
@@ -56,9 +59,11 @@ class Calls:
             else:
                 future.set_result(result)
 
+        # It runs from now on, and can't be cancelled: who waits for it may cease to, the call goes on.
+        future.set_running_or_notify_cancel()
         self._under_way[future] = None
         future.add_done_callback(self._returned)
-        self._start(call, self._name)
+        self._start(call, f"{self._name} {name_of(function)}")
         return future
 
     def _returned(self, future: Future[Any]) -> None:

@@ -313,9 +313,8 @@ class TaskPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
-        if self.failpoints.is_armed and any(
-            one.task.has_work for one in self._runners if not one.task.is_source
-        ):
+        waiting = (one.task.outbox or (one.task.has_work and not one.task.is_source) for one in self._runners)
+        if self.failpoints.is_armed and any(waiting):
             self.failpoints("restore.replaying")
         for runner in self._runners:
             # What a restored task has to send again.
@@ -334,7 +333,13 @@ class TaskPool:
         """Run work of a task until the epoch is over; if it raises, the task has failed."""
         background = self._loop.create_task(self._guarded(task, work))
         self._background[background] = None
-        background.add_done_callback(self._background.pop)
+
+        def over(done: asyncio.Task[None]) -> None:
+            del self._background[done]
+            # If it was cancelled before it began, nobody has awaited it.
+            work.close()
+
+        background.add_done_callback(over)
 
     async def _guarded(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
         try:

@@ -591,17 +591,20 @@ class Task:
     def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
         """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
         barrier = Barrier(n)
+        arrived = []
         for channel in channels:
-            queue = self._queues[channel]
-            for item in queue:
+            for item in self._queues[channel]:
                 if item == barrier:
                     self._take_out(channel, barrier)
-                    if n in self._protocol.logging(channel):
-                        # Else it is the one that all this is for.
-                        self._perform(self._protocol.handle(BarrierArrived(channel, n)))
+                    arrived.append(channel)
                     break
                 if isinstance(item, Batch):
                     self._log(n, channel, item, by_sender=False)
+        for channel in arrived:
+            # Not before everything is logged: the last of them may have the snapshot stored. One that is
+            # not logged is the barrier that all this is for.
+            if n in self._protocol.logging(channel):
+                self._perform(self._protocol.handle(BarrierArrived(channel, n)))
 
     def _take_out(self, channel: ChannelId, barrier: Barrier) -> None:
         queue = self._queues[channel]

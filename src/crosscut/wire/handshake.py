@@ -47,6 +47,10 @@ _MAC_BYTES = 32
 _SERVER_PROOF_BYTES = NONCE_BYTES + _MAC_BYTES
 _VERDICT_BYTES = 1 + _MAC_BYTES
 
+CLIENT_BYTES = _HELLO.size + _MAC_BYTES
+SERVER_BYTES = _SERVER_PROOF_BYTES + _VERDICT_BYTES
+"""What each side sends before the first frame."""
+
 _REFUSAL = "handshake refused: the peer did not prove that it belongs to this job"
 
 
@@ -133,6 +137,11 @@ def channel_detail(channel: ChannelId) -> bytes:
     source, target = channel.source, channel.target
     parts = ("channel", channel.input, source.vertex, source.index, target.vertex, target.index)
     return sha256(encoded_key(parts)).digest()
+
+
+def epoch_of_hello(hello: bytes) -> Epoch:
+    """Return the epoch that a client claims in what it sends first."""
+    return Epoch(_HELLO.unpack_from(hello)[4])
 
 
 def worker_detail(worker: WorkerIndex, attempt: AttemptId) -> bytes:

@@ -72,6 +72,7 @@ class Checkers:
         self.log: list[LogEntry] = []
         self.damaged = damaged
         self._manifest_of: dict[str, CheckpointId] = {}
+        self._acknowledged: set[str] = set()
 
     # Told by the store.
 
@@ -159,6 +160,22 @@ class Checkers:
             if owner.epoch == final.epoch == self.epoch
         ]
         ensure(not left, f"I11: {left} is staged for ever")
+
+    def acknowledged(self, snapshot: Snapshot) -> None:
+        """The driver has heard of the parts of a snapshot: from now on they are its affair."""
+        self._acknowledged |= {one.path for one in (*snapshot.parts, *snapshot.log)}
+        self._acknowledged |= {one.held.path for one in snapshot.pending if one.held is not None}
+
+    def check_tidy(self, parts: Iterable[str]) -> None:
+        """Nothing has died in the newest epoch: is deleted what was given up before anybody heard of it?"""
+        final = self.completed[-1]
+        left = []
+        for path in parts:
+            _, n, name = path.split("/")
+            epoch = int(name.rsplit("-", 2)[1])
+            if epoch == final.epoch and int(n) < final.checkpoint_id and path not in self._acknowledged:
+                left.append(path)
+        ensure(not left, f"I11: {left} were given up, and nobody has deleted them")
 
     def difference(self) -> tuple[Counter[Any], Counter[Any]]:
         """Return what is missing from the visible output, and what is there too often."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from crosscut.protocol.events import CancelRequested, CheckpointRequested, StopRequested
-from crosscut.testing.simulator.network import Killed, Line, Pipe, Process
+from crosscut.testing.simulator.driver import DriverProcess
+from crosscut.testing.simulator.network import Line, Stream, VirtualTransport
 from crosscut.testing.simulator.options import PlannedFault
-from crosscut.testing.simulator.worker import DataChannel, VirtualWorker
+from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.testing.stores import Fault
 
 if TYPE_CHECKING:
-    from crosscut.testing.simulator.driver import VirtualDriver
     from crosscut.testing.simulator.world import World
 
 T = TypeVar("T")
@@ -22,6 +22,12 @@ NOTICED_US = 300_000
 
 HANG_US = (100_000, 2_000_000, 30_000_000)
 """How long a call hangs: the last is longer than anybody waits."""
+
+MISSED_US = 2_000_000
+"""When Spark takes a machine that hangs for lost."""
+
+OPERATIONS_MAX = 60
+"""Of a process until it dies: it may be between any two."""
 
 
 def suffer(world: World, fault: PlannedFault, passing: Process | None = None) -> bool:
@@ -39,21 +45,29 @@ def suffer(world: World, fault: PlannedFault, passing: Process | None = None) ->
 def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) -> bool:
     """Strike a worker or a driver, where that is what the fault does."""
     choice = fault.choice
-    worker = passing if isinstance(passing, VirtualWorker) else _picked(_workers(world), choice)
+    worker = passing if isinstance(passing, WorkerProcess) else _picked(_workers(world), choice)
     running = [one for one in world.drivers if one.is_running]
     driver = next((one for one in running if one is passing), None) or _picked(running, choice)
     match fault.kind:
         case "kill a worker" if worker is not None:
             if worker is passing:
-                raise Killed(f"killed at {fault.moment}")
-            worker.die("killed", loses=choice % 3 == 0)
+                worker.kill(f"killed at {fault.moment}")
+            if choice % 2:
+                worker.dies_after = choice // 2 % OPERATIONS_MAX
+            else:
+                worker.die("killed", loses=choice % 3 == 0)
         case "pause a worker" if worker is not None and not worker.is_paused:
             worker.pause()
             _later(world, 30_000 + choice % 7 * 100_000, worker.resume)
+        case "freeze a worker" if worker is not None and not worker.is_paused:
+            worker.pause()
+            worker.is_frozen = True
+            # Spark misses the executor, in the end, and starts another attempt beside the one that it lost.
+            _later(world, MISSED_US, lambda: worker.driver.spark.exited(worker))
         case "kill the driver" if driver is not None:
             if driver is passing:
-                raise Killed(f"killed at {fault.moment}")
-            driver.dies_after = choice % 5
+                driver.kill(f"killed at {fault.moment}")
+            driver.dies_after = choice % OPERATIONS_MAX
         case "pause the driver and start another" if driver is not None:
             driver.pause()
             _later(world, 30_000 + choice % 10 * 100_000, driver.resume)
@@ -61,19 +75,18 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
         case "start a second attempt" if driver is not None:
             driver.spark.launch(choice % world.options.parallelism)
         case "end the Spark job" if driver is not None:
-            spark = driver.spark
-            driver.after(0, lambda: spark.end_job("ended by the plan"))
+            driver.spark.end_job("ended by the plan")
         case "stop the job" if driver is not None:
-            _tell(driver, lambda one: one.handle(StopRequested()))
+            driver.stop()
         case "cancel the job" if driver is not None:
-            _tell(driver, lambda one: one.handle(CancelRequested()))
+            driver.cancel()
         case "ask for a checkpoint" if driver is not None:
-            request = world.clock.now_us
-            _tell(driver, lambda one: one.handle(CheckpointRequested(request)))
-        case "repeat a message" if worker is not None and worker.sent:
-            worker.link.up.send(_recent(worker.sent, choice))
-        case "repeat a word" if worker is not None and worker.heard:
-            worker.link.down.send(_recent(worker.heard, choice))
+            driver.ask_for_checkpoint()
+        case "repeat a message" if worker is not None and worker.said:
+            worker.say_again(_recent(worker.said, choice))
+        case "repeat a word" if worker is not None and worker.told:
+            link, word = _recent(worker.told, choice)
+            worker.driver.do(lambda: link.say(word))
         case _:
             return False
     return True
@@ -92,7 +105,7 @@ def _to_the_rest(world: World, fault: PlannedFault) -> bool:
         case "partition two workers" | "partition two workers one way":
             return _partition(world, fault)
         case "clog some lines":
-            return _clog(world, list(world.lines.values()), choice)
+            return _clog(world, list(world.network.lines.values()), choice)
         case "refuse a log append":
             files.fail_next("put_if_absent", Fault.REFUSED)
         case "apply a log append without an answer":
@@ -150,9 +163,10 @@ def _to_the_rest(world: World, fault: PlannedFault) -> bool:
         case "jump the wall clock":
             world.wall_clock_s += (3_600, -3_600, -300)[choice % 3]
         case (
-            "kill a worker" | "pause a worker" | "kill the driver" | "pause the driver and start another"
-            | "start a second attempt" | "end the Spark job" | "stop the job" | "cancel the job"
-            | "ask for a checkpoint" | "repeat a message" | "repeat a word" | "fail a source"
+            "kill a worker" | "pause a worker" | "freeze a worker" | "kill the driver"
+            | "pause the driver and start another" | "start a second attempt" | "end the Spark job"
+            | "stop the job" | "cancel the job" | "ask for a checkpoint" | "repeat a message"
+            | "repeat a word" | "fail a source"
         ):  # fmt: skip
             return False
         case _:
@@ -169,56 +183,67 @@ def _recent(said: Sequence[T], choice: int) -> T:
     return said[-1 - choice % min(len(said), (2, 5, 20)[choice % 3])]
 
 
-def _workers(world: World) -> list[VirtualWorker]:
+def _workers(world: World) -> list[WorkerProcess]:
     return [one for one in world.workers.values() if one.is_alive]
 
 
-def _channels(world: World) -> list[DataChannel]:
-    return [one for worker in _workers(world) for one in worker.channels if one.sender is worker]
+def _channels(world: World) -> list[VirtualTransport]:
+    """Return the sending ends of what connects two workers."""
+    return [
+        end
+        for end in world.network.ends
+        if end.has_connected and end.peer is not None and isinstance(end.peer.process, WorkerProcess)
+    ]
 
 
-def _tell(driver: VirtualDriver, what: Callable[[VirtualDriver], None]) -> None:
-    driver.after(0, lambda: what(driver))
+def _link(world: World, worker: WorkerProcess) -> VirtualTransport | None:
+    """Return the worker's end of its control link."""
+    for end in worker.transports:
+        if end.peer is not None and isinstance(end.peer.process, DriverProcess):
+            return end
+    return None
 
 
 def _later(world: World, delay_us: int, resume: Callable[[], None]) -> None:
     world.clock.after(delay_us, resume)
 
 
-def _channel_fault(world: World, channel: DataChannel, fault: PlannedFault) -> bool:
+def _channel_fault(world: World, channel: VirtualTransport, fault: PlannedFault) -> bool:
     match fault.kind:
         case "break a channel":
-            channel.close("reset by peer", loses=fault.choice % 2 == 0)
+            channel.broken(ConnectionResetError("reset by peer"), loses=fault.choice % 2 == 0)
         case "half-open channel":
-            _silence(world, [channel.forward, channel.back], NOTICED_US)
+            _silence(world, channel, NOTICED_US)
         case _:
-            _delay(world, channel.forward, fault.choice)
+            _delay(world, channel.out, fault.choice)
     return True
 
 
-def _link_fault(world: World, worker: VirtualWorker, fault: PlannedFault) -> bool:
-    link = worker.link
+def _link_fault(world: World, worker: WorkerProcess, fault: PlannedFault) -> bool:
+    link = _link(world, worker)
+    if link is None or link.peer is None:
+        return False
     match fault.kind:
         case "break a control link":
-            link.close("reset by peer", loses=fault.choice % 2 == 0)
+            link.broken(ConnectionResetError("reset by peer"), loses=fault.choice % 2 == 0)
         case "half-open control link":
-            _silence(world, [link.up, link.down], 10 * NOTICED_US)
+            _silence(world, link, 10 * NOTICED_US)
         case _:
-            _delay(world, link.down if fault.choice % 2 else link.up, fault.choice)
+            _delay(world, link.peer.out if fault.choice % 2 else link.out, fault.choice)
     return True
 
 
-def _silence(world: World, pipes: list[Pipe], noticed_us: int) -> None:
-    for pipe in pipes:
-        pipe.is_silent = True
-        world.clock.after(noticed_us, lambda one=pipe: one.break_silence("timed out"))  # type: ignore[misc]
+def _silence(world: World, end: VirtualTransport, noticed_us: int) -> None:
+    for stream in (end.out, end.peer.out) if end.peer is not None else ():
+        stream.is_silent = True
+        world.clock.after(noticed_us, stream.break_silence)
 
 
-def _delay(world: World, pipe: Pipe, choice: int) -> None:
-    pipe.slow_us = 20_000 + choice % 5 * 60_000
+def _delay(world: World, stream: Stream, choice: int) -> None:
+    stream.slow_us = 20_000 + choice % 5 * 60_000
 
     def over() -> None:
-        pipe.slow_us = 0
+        stream.slow_us = 0
 
     world.clock.after(300_000, over)
 
@@ -230,7 +255,7 @@ def _partition(world: World, fault: PlannedFault) -> bool:
         return False
     one = workers[fault.choice % len(workers)]
     other = workers[(fault.choice + 1) % len(workers)]
-    lines = [world.line(one, other), world.line(other, one)]
+    lines = [world.network.line(one.host, other.host), world.network.line(other.host, one.host)]
     if fault.kind == "partition two workers one way":
         lines.pop()
     for line in lines:

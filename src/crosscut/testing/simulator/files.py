@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from crosscut.store.files import Put, UncertainError
-from crosscut.testing.stores import MemoryFiles
+from crosscut.testing.stores import Fault, MemoryFiles, Operation
 
 ReadFault = Literal["flipped", "misdirected"]
 Listing = Literal["right", "misses objects", "shows deleted objects"]
@@ -18,6 +18,7 @@ class WatchedFiles(MemoryFiles):
 
     Args:
         appended: Called with the index and the bytes of a new entry.
+        permit: Called before each operation, with the path: whoever runs may not be there any more.
 
     Attributes:
         damaged: Parts that are not what was written, though the store has confirmed them.
@@ -26,8 +27,9 @@ class WatchedFiles(MemoryFiles):
         is_log_away: Nobody knows what becomes of an append, and nothing can be read.
     """
 
-    def __init__(self, appended: Callable[[int, bytes], None]) -> None:
+    def __init__(self, appended: Callable[[int, bytes], None], permit: Callable[[str, str], None]) -> None:
         super().__init__()
+        self._permit = permit
         self.damaged: set[str] = set()
         self.next_read: ReadFault | None = None
         self.listing: Listing = "right"
@@ -77,12 +79,17 @@ class WatchedFiles(MemoryFiles):
 
     def walk(self, path: str) -> Iterator[str]:
         """List: it may miss what is there, and show what is gone (D5)."""
+        self._permit("walk", path)
         found = list(super().walk(path))
         if self.listing == "misses objects":
             return iter(found[::2])
         if self.listing == "shows deleted objects":
             return iter(found + [one for one in self._deleted if one.startswith(f"{path}/")])
         return iter(found)
+
+    def _begin(self, operation: Operation, path: str) -> Fault | None:
+        self._permit(operation, path)
+        return super()._begin(operation, path)
 
     @property
     def parts(self) -> list[str]:

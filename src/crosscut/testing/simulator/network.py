@@ -1,85 +1,48 @@
-"""Virtual time, and connections in it: FIFO, slow, clogged, broken, half-open."""
+"""A virtual network: streams of bytes between processes; slow, cut anywhere, clogged, half-open, reset.
+
+What is written is the kernel's at once, and survives the process unless it is lost with it. Each direction
+of a connection is FIFO and has its own pace. What has arrived is read in one piece or, by chance, in two.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-Action = Callable[[], None]
+from crosscut.testing.simulator.clock import Action, Clock
+from crosscut.testing.simulator.processes import Process
 
-
-class Clock:
-    """Virtual time in microseconds: actions happen in the order of their times, then of their making."""
-
-    def __init__(self) -> None:
-        self.now_us = 0
-        self._count = 0
-        self._due: list[tuple[int, int, Action]] = []
-
-    def after(self, delay_us: int, action: Action) -> None:
-        """Do `action` once `delay_us` have passed."""
-        self._count += 1
-        heapq.heappush(self._due, (self.now_us + max(delay_us, 0), self._count, action))
-
-    def tick(self) -> bool:
-        """Do what is due next, and let time pass until then. Return whether there was anything."""
-        if not self._due:
-            return False
-        self.now_us, _, action = heapq.heappop(self._due)
-        action()
-        return True
+Address = tuple[str, int]
+FIRST_PORT = 40_000
 
 
-class Killed(BaseException):
-    """The process dies where it is: nothing of what it is doing comes to its end."""
+class Weather(Protocol):
+    """Chance in a network."""
+
+    def latency_us(self) -> int:
+        """Return how long a piece is on its way."""
+
+    def cut(self, size: int) -> int:
+        """Return how many of `size` bytes that have arrived are read at once: at least one."""
+
+    def coin(self) -> bool:
+        """Return one or the other."""
 
 
-class Process:
-    """A process: it can be killed, and paused and resumed (SIGSTOP, SIGCONT)."""
+class Tap(Protocol):
+    """Sees all bytes that pass an end of a connection, in order."""
 
-    def __init__(self, clock: Clock, name: str) -> None:
-        self.clock = clock
-        self.name = name
-        self.is_alive = True
-        self.is_paused = False
-        self._backlog: deque[Action] = deque()
+    def wrote(self, end: VirtualTransport, data: bytes) -> None:
+        """`end` has written `data`."""
 
-    def after(self, delay_us: int, action: Action) -> None:
-        """Do `action` after a while, if the process is alive; later, if it is paused then."""
-        self.clock.after(delay_us, lambda: self.do(action))
-
-    def do(self, action: Action) -> None:
-        """Do `action` now, or when the process goes on, or never."""
-        if not self.is_alive:
-            return
-        if self.is_paused:
-            self._backlog.append(action)
-            return
-        try:
-            action()
-        except Killed as killed:
-            self.die(str(killed))
-
-    def die(self, reason: str, *, loses: bool = False) -> None:
-        """The process is gone; `loses`: and with it what it had just sent."""
-        self.is_alive = False
-
-    def pause(self) -> None:
-        """Stop where it is."""
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """Go on: first everything that has become due meanwhile."""
-        self.is_paused = False
-        backlog, self._backlog = self._backlog, deque()
-        for action in backlog:
-            self.after(0, action)
+    def read(self, end: VirtualTransport, data: bytes) -> None:
+        """`end` is about to read `data`."""
 
 
 class Line:
-    """The way from one process to another: whatever connections there are go along it."""
+    """The way from one host to another: whatever connections there are go along it."""
 
     def __init__(self) -> None:
         self._is_clogged = False
@@ -104,58 +67,360 @@ class Line:
             action()
 
 
-class Pipe:
-    """One direction of a connection.
+class Stream:
+    """One direction of a connection: bytes, then at most one end."""
 
-    Args:
-        latency_us: Makes the latency of one message.
-        deliver: Called with each message, in the order of sending.
-        closed: Called once, behind everything that was not lost.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        line: Line,
-        latency_us: Callable[[], int],
-        deliver: Callable[[Any], None],
-        closed: Callable[[str], None],
-    ) -> None:
-        self._clock = clock
+    def __init__(self, network: Network, line: Line) -> None:
+        self._clock = network.clock
+        self._weather = network.weather
         self._line = line
-        self._latency_us = latency_us
-        self._deliver = deliver
-        self._closed = closed
         self._free_us = 0
-        self._is_closed = False
-        self._is_over = False
+        self._is_ended = False
+        self._is_lost = self._is_cut = False
+        self.target: VirtualTransport | None = None
         self.slow_us = 0
         self.is_silent = False
         """Half-open: what is sent is never seen, and nobody is told."""
 
-    def send(self, message: Any) -> None:
+    def send(self, data: bytes) -> None:
         """Send, behind everything that was sent before."""
-        if self._is_closed or self.is_silent:
-            return
-        self._line.carry(
-            lambda: self._arrive(lambda: None if self._is_over else self._deliver(message)),
-        )
+        if not self._is_ended and not self.is_silent:
+            self._line.carry(lambda: self._arrive(lambda: self._received(data)))
 
-    def close(self, reason: str, *, loses: bool = False) -> None:
-        """Close this direction; `loses`: what is on its way never arrives."""
-        if self._is_closed:
+    def end(self, error: OSError | None, *, loses: bool) -> None:
+        """Send the end, a reset if there is an `error`; `loses`: what is on its way never arrives."""
+        if self._is_ended:
             return
-        self._is_closed = True
-        if loses:
-            self._is_over = True
+        self._is_ended = True
+        self._is_lost = loses
         if not self.is_silent:
-            self._line.carry(lambda: self._arrive(lambda: self._closed(reason)))
+            self._line.carry(lambda: self._arrive(lambda: self._ended(error)))
 
-    def break_silence(self, reason: str) -> None:
+    def break_silence(self) -> None:
         """The operating system has noticed that the other end is gone."""
-        self.is_silent = False
-        self.close(reason, loses=True)
+        if self.is_silent:
+            self.is_silent = False
+            self.end(TimeoutError("the peer acknowledges nothing"), loses=True)
 
     def _arrive(self, action: Action) -> None:
-        self._free_us = max(self._free_us, self._clock.now_us + self._latency_us() + self.slow_us)
+        self._free_us = max(self._free_us, self._clock.now_us + self._weather.latency_us() + self.slow_us)
         self._clock.after(self._free_us - self._clock.now_us, action)
+
+    def _received(self, data: bytes) -> None:
+        if self.target is None or self._is_cut:
+            return
+        if self._is_lost:
+            # It is cut within this piece, or in front of it.
+            self._is_cut = True
+            data = data[: self._weather.cut(len(data))] if self._weather.coin() else b""
+        if data:
+            self.target.arrived(data)
+
+    def _ended(self, error: OSError | None) -> None:
+        if self.target is not None:
+            self.target.ended(error)
+
+
+class VirtualTransport(asyncio.Transport):
+    """One end of a connection, as asyncio's selector loop has it.
+
+    Attributes:
+        out: What is sent from here.
+        peer: The other end.
+        has_connected: It is the one that asked for the connection.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        process: Process,
+        own: Address,
+        other: Address,
+        out: Stream,
+        *,
+        has_connected: bool,
+    ) -> None:
+        super().__init__()
+        self.has_connected = has_connected
+        self.process = process
+        self.out = out
+        self.peer: VirtualTransport | None = None
+        self.protocol: asyncio.Protocol | None = None
+        self._network = network
+        self._addresses = {"sockname": own, "peername": other}
+        self._inbox: deque[bytes] = deque()
+        self._end: tuple[OSError | None] | None = None
+        self._is_closing = False
+        self._is_reading = False
+        self._is_paused = False
+        process.transports[self] = None
+
+    # asyncio.Transport.
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._addresses.get(name, default)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol  # type: ignore[assignment]
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol  # type: ignore[return-value]
+
+    def is_reading(self) -> bool:
+        return not self._is_paused
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        self._look()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_closing or not self.process.is_alive:
+            return
+        self.process.operate()
+        data = bytes(data)
+        if data:
+            self._network.wrote(self, data)
+            self.out.send(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if self._is_closing or not self.process.is_alive:
+            return
+        self.process.operate()
+        self._is_closing = True
+        if self._inbox:
+            # What was not read is a reason for a reset, and that may be faster than what was sent.
+            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+        else:
+            self.out.end(None, loses=False)
+        self._finish(None)
+
+    def abort(self) -> None:
+        if not self._is_closing and self.process.is_alive:
+            self.process.operate()
+            self._fail(None)
+
+    # What the network does.
+
+    def opened(self, protocol: asyncio.Protocol) -> None:
+        """It is connected; `protocol` hears of it at once, and of what comes in from now on."""
+        self.protocol = protocol
+        if self._is_closing:
+            return
+        protocol.connection_made(self)
+        self._is_reading = True
+        self._look()
+
+    def arrived(self, data: bytes) -> None:
+        """Take what has come in; to a socket that is closed it is answered by a reset."""
+        if self._is_closing or not self.process.is_alive:
+            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+            return
+        self._inbox.append(data)
+        if len(self._inbox) == 1:
+            self._look()
+
+    def ended(self, error: OSError | None) -> None:
+        """The peer has closed its end, or the connection is broken."""
+        if self._is_closing or self._end is not None:
+            return
+        self._end = (error,)
+        if error is not None:
+            # A reset does not wait for what was not read yet.
+            self._inbox.clear()
+        if not self._inbox:
+            self._look()
+
+    def process_died(self, *, loses: bool) -> None:
+        """The operating system closes what the process has left open."""
+        self._is_closing = True
+        error = ConnectionResetError("reset by peer") if loses or self._inbox else None
+        self.out.end(error, loses=loses)
+        self._network.ends.pop(self, None)
+
+    def broken(self, error: OSError, *, loses: bool) -> None:
+        """Somebody in between breaks the connection: both ends are reset."""
+        if self.peer is not None:
+            self.out.end(error, loses=loses)
+            self.peer.out.end(error, loses=loses)
+
+    def _look(self) -> None:
+        if self._is_reading and not self._is_paused and (self._inbox or self._end is not None):
+            self.process.loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        if self._is_closing or self._is_paused or self.protocol is None:
+            return
+        if self._inbox:
+            data = b"".join(self._inbox)
+            self._inbox.clear()
+            size = self._network.weather.cut(len(data))
+            if size < len(data):
+                self._inbox.append(data[size:])
+                data = data[:size]
+            self._network.read(self, data)
+            if self._inbox or self._end is not None:
+                # Before the protocol is told: what it raises must not keep the rest from it.
+                self._look()
+            self.protocol.data_received(data)
+        elif self._end is not None:
+            (error,) = self._end
+            if error is not None:
+                self._fail(error)
+            elif not self.protocol.eof_received():
+                self.close()
+
+    def _fail(self, error: OSError | None) -> None:
+        self._is_closing = True
+        self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+        self._finish(error)
+
+    def _finish(self, error: OSError | None) -> None:
+        self._inbox.clear()
+        self.process.transports.pop(self, None)
+        self._network.ends.pop(self, None)
+        if self.protocol is not None:
+            self.process.loop.call_soon(self.protocol.connection_lost, error)
+
+
+def _answer(future: asyncio.Future[bool], answer: bool) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+class _Socket:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def getsockname(self) -> Address:
+        return self._address
+
+
+class VirtualServer:
+    """A listening socket, as far as anybody asks."""
+
+    def __init__(
+        self, network: Network, process: Process, accept: Callable[[], asyncio.Protocol], address: Address
+    ) -> None:
+        self.process = process
+        self.accept = accept
+        self.address = address
+        self.sockets = (_Socket(address),)
+        self._network = network
+        process.servers[self] = None
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._network.servers.pop(self.address, None)
+        self.process.servers.pop(self, None)
+
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return self.address in self._network.servers
+
+
+class Network:
+    """All hosts and what is between them.
+
+    Attributes:
+        ends: Of connections, in the order of their making; the one that has connected comes first.
+        tap: Sees every byte, if there is one.
+    """
+
+    def __init__(self, clock: Clock, weather: Weather) -> None:
+        self.clock = clock
+        self.weather = weather
+        self.servers: dict[Address, VirtualServer] = {}
+        self.lines: defaultdict[tuple[str, str], Line] = defaultdict(Line)
+        self.ends: dict[VirtualTransport, None] = {}
+        self.tap: Tap | None = None
+        self._ports = FIRST_PORT
+
+    def wrote(self, end: VirtualTransport, data: bytes) -> None:
+        """Show the tap what was written."""
+        if self.tap is not None:
+            self.tap.wrote(end, data)
+
+    def read(self, end: VirtualTransport, data: bytes) -> None:
+        """Show the tap what is read."""
+        if self.tap is not None:
+            self.tap.read(end, data)
+
+    def line(self, sender: str, receiver: str) -> Line:
+        """Return the way from one host to another."""
+        return self.lines[sender, receiver]
+
+    def listen(
+        self, process: Process, accept: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> VirtualServer:
+        """Listen on an address of `process`.
+
+        Raises:
+            OSError: It is not one of its addresses, or somebody listens there.
+        """
+        address = host, port or self._next_port()
+        if host != process.host or address in self.servers:
+            raise OSError(f"{process} can't listen on {address}")
+        server = self.servers[address] = VirtualServer(self, process, accept, address)
+        return server
+
+    async def connect(
+        self, process: Process, make: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> tuple[VirtualTransport, asyncio.Protocol]:
+        """Connect `process` to a server.
+
+        Raises:
+            ConnectionRefusedError: There is none.
+        """
+        out, back = Stream(self, self.line(process.host, host)), Stream(self, self.line(host, process.host))
+        own, other = (process.host, self._next_port()), (host, port)
+        transport = VirtualTransport(self, process, own, other, out, has_connected=True)
+        back.target = transport
+        answer: asyncio.Future[bool] = process.loop.create_future()
+
+        def arrived() -> None:
+            server = self.servers.get(other)
+            if server is None or not server.process.is_alive:
+                back._line.carry(lambda: back._arrive(lambda: answered(is_accepted=False)))
+                return
+            peer = VirtualTransport(self, server.process, other, own, back, has_connected=False)
+            out.target, peer.peer, transport.peer = peer, transport, peer
+            self.ends[transport] = self.ends[peer] = None
+            server.process.loop.call_soon(lambda: peer.opened(server.accept()))
+            back._line.carry(lambda: back._arrive(lambda: answered(is_accepted=True)))
+
+        def answered(*, is_accepted: bool) -> None:
+            if not answer.done() and process.is_alive:
+                process.loop.call_soon(_answer, answer, is_accepted)
+
+        out._line.carry(lambda: out._arrive(arrived))
+        try:
+            is_accepted = await answer
+        except BaseException:
+            transport.process_died(loses=True)
+            process.transports.pop(transport, None)
+            raise
+        if not is_accepted:
+            process.transports.pop(transport, None)
+            raise ConnectionRefusedError(f"connection to {host}:{port} refused")
+        protocol = make()
+        transport.opened(protocol)
+        return transport, protocol
+
+    def _next_port(self) -> int:
+        self._ports += 1
+        return self._ports

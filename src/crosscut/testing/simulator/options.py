@@ -12,6 +12,7 @@ from crosscut.protocol.choosing import ProtocolKind
 FaultKind = Literal[
     "kill a worker",
     "pause a worker",
+    "freeze a worker",
     "start a second attempt",
     "end the Spark job",
     "kill the driver",
@@ -132,6 +133,8 @@ class Options:
         source_ms: How long it takes to read them.
         channel_bytes: Credit of a channel between workers.
         spill_bytes: Disk for blocked channels; 0: their senders wait.
+        linger_ms: How long a partial batch waits for more.
+        is_encrypted: All connections are inside TLS.
         spark_attempts_max: After so many failures of one of its tasks Spark gives the job up.
         spark_start_ms: How long it takes at most until a new attempt runs.
         latency_us: Largest latency of a message when nothing is wrong.
@@ -154,6 +157,8 @@ class Options:
     batch_rows: int
     channel_bytes: int
     spill_bytes: int
+    linger_ms: int
+    is_encrypted: bool
     inline_bytes: int
     retain: int
     interval_ms: int
@@ -211,8 +216,8 @@ THEMES: dict[str, Theme] = {
         },
     ),
     "repeated words": Theme(
-        ("repeat a message", "repeat a message", "repeat a word"),
-        100,
+        ("repeat a message", "repeat a word"),
+        120,
         overrides={"snapshots": ("halting", "halting", "switching", "unaligned"), "safety_ms": (200,)},
     ),
     "lost at the end": Theme(
@@ -254,6 +259,25 @@ THEMES: dict[str, Theme] = {
             "safety_ms": (800,),
         },
     ),
+    "stuck barriers": Theme(
+        ("slow channel", "slow channel", "slow sink"),
+        20,
+        overrides={
+            "graph": ("rebalance", "union", "nested loops", "diamond"),
+            "snapshots": ("switching",),
+            "alignment_timeout_ms": (1, 10),
+            "parallelism": (2, 3),
+            "record_count": (25,),
+            "batch_rows": (1,),
+            "channel_bytes": (50,),
+            "spill_bytes": (0,),
+            "interval_ms": (10,),
+            "checkpoint_timeout_ms": (1_000,),
+            "step_us": (500,),
+            "latency_us": (1_000,),
+            "safety_ms": (400,),
+        },
+    ),
     "swept and rotten": Theme(
         (
             "rot a part",
@@ -286,7 +310,7 @@ THEMES: dict[str, Theme] = {
         overrides={"parallelism": (2, 3), "safety_ms": (400,), "heartbeat_timeout_ms": (1_000,)},
     ),
     "sinks in trouble": Theme(
-        (*(COMMITS_FAIL * 30), "hang a sink"),
+        (*(COMMITS_FAIL * 30), "hang a sink", "hang a sink", "hang a sink", "hang a sink"),
         120,
         overrides={
             "interval_ms": (10,),
@@ -334,6 +358,8 @@ def options_of(
         "channel_bytes": dice.choice((50, 200, 10_000)),
         # Drawn apart, so that all else of a seed is what it was before there was this option.
         "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
+        "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
+        "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,
         "inline_bytes": dice.choice((0, 100, 4_096)),
         "retain": dice.randint(1, 3),
         "interval_ms": dice.choice((10, 30, 100, 300)),

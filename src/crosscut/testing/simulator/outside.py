@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from crosscut.errors import CrosscutError
-from crosscut.testing.simulator.network import Process
-from crosscut.testing.simulator.violation import Violation
+from crosscut.testing.simulator.clock import Action
+from crosscut.testing.simulator.processes import Process
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.world import World
 
 Place = Literal["store", "sink"]
-Answer = Callable[[Any, Exception | None], None]
 
 
 class Outside:
@@ -28,23 +25,24 @@ class Outside:
         self._world = world
         self._store_factor = 1
         self.hangs: dict[Place, deque[int]] = {"store": deque(), "sink": deque()}
-        self._hung: list[Callable[[], None]] = []
+        self._hung: list[Action] = []
 
-    def call(self, place: Place, process: Process, work: Callable[[], Any], answer: Answer) -> None:
-        """Do `work` there, some time; then tell `process`. The request may outlive its sender."""
+    def call(self, place: Place, process: Process, work: Action) -> None:
+        """Do `work` there, some time, in the name of `process`. The request may outlive its sender."""
         world = self._world
 
         def due() -> None:
             if not process.is_alive:
-                if world.coin():
-                    world.seen["request that outlived its sender"] += 1
-                    _attempt(work)
+                if not world.coin():
+                    return
+                world.seen["request that outlived its sender"] += 1
+                process.last_requests = 1
+            elif process.is_paused and world.coin():
+                process.when_resumed(due)
                 return
-            if process.is_paused and world.coin():
-                process.do(due)
-                return
-            result, error = _attempt(work)
-            process.do(lambda: answer(result, error))
+            with process:
+                work()
+            process.last_requests = 0
 
         delay_us = 10 + world.below(world.options.store_us)
         if place == "store":
@@ -81,12 +79,3 @@ class Outside:
         hung, self._hung = self._hung, []
         for once in hung:
             self._world.clock.after(0, once)
-
-
-def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        return work(), None
-    except Violation:
-        raise
-    except CrosscutError as error:
-        return None, error

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from crosscut.protocol.events import WorkersEnded
 
 if TYPE_CHECKING:
-    from crosscut.testing.simulator.driver import VirtualDriver
-    from crosscut.testing.simulator.worker import VirtualWorker
+    from crosscut.testing.simulator.driver import DriverProcess
+    from crosscut.testing.simulator.worker import WorkerProcess
     from crosscut.testing.simulator.world import World
 
 
 class Spark:
     """The Spark job with the workers of one driver."""
 
-    def __init__(self, world: World, driver: VirtualDriver) -> None:
+    def __init__(self, world: World, driver: DriverProcess) -> None:
         self._world = world
         self._driver = driver
         self._is_submitted = False
@@ -52,7 +52,7 @@ class Spark:
             self._world.seen["zombie left by Spark"] += 1
             self.exited(worker)
 
-    def exited(self, worker: VirtualWorker) -> None:
+    def exited(self, worker: WorkerProcess) -> None:
         """An attempt has ended, or Spark believes so."""
         known = self._known.get(worker.index, set())
         if worker.attempt not in known:
@@ -62,7 +62,7 @@ class Spark:
         self._failures[worker.index] += 1
         if self._failures[worker.index] >= self._world.options.spark_attempts_max:
             self._world.seen["Spark gave the job up"] += 1
-            self._driver.after(self._world.latency_us(), lambda: self.end_job("too many failures"))
+            self._world.clock.after(self._world.latency_us(), lambda: self.end_job("too many failures"))
         elif not known and not self._starting[worker.index]:
             self.launch(worker.index)
 
@@ -70,7 +70,7 @@ class Spark:
         """Spark gives the whole job up; some attempts outlive it."""
         if self._is_submitted:
             self.stop()
-            self._driver.handle(WorkersEnded(reason))
+            self._driver.post(WorkersEnded(reason))
 
     def stop(self) -> None:
         """The job is over: kill everybody, best effort."""

@@ -20,11 +20,16 @@ class Resource:
 
     Args:
         on_visible: Asked before a transaction becomes visible: may it?
-        on_staged: Told of what a transaction holds.
+        permit: Called before each operation, with the sink: whoever runs may not be there any more.
     """
 
-    def __init__(self, on_visible: Callable[[str, CommitPermit], None]) -> None:
+    def __init__(
+        self,
+        on_visible: Callable[[str, CommitPermit], None],
+        permit: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
         self._on_visible = on_visible
+        self._permit = permit
         self.staged: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.committed: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.aborted: set[str] = set()
@@ -34,6 +39,7 @@ class Resource:
 
     def stage(self, context: SinkContext, checkpoint_id: CheckpointId, records: list[Any]) -> str:
         """Make a transaction durable; return its handle."""
+        self._permit("stage", context.sink_uid)
         if self.prepare_faults:
             raise ConnectorError(self.prepare_faults.popleft())
         handle = f"{context.sink_uid}/{context.task}/{context.epoch}/{checkpoint_id}"
@@ -45,6 +51,7 @@ class Resource:
         """Commit `handles`, then abort what older epochs of this task left."""
         if permit is not None:
             self.commit(context, permit, handles)
+        self._permit("recover", context.sink_uid)
         place = (context.sink_uid, context.task)
         self._newest_epoch[place] = max(self._newest_epoch.get(place, Epoch(0)), context.epoch)
         for handle, (owner, _) in list(self.staged.items()):
@@ -54,6 +61,7 @@ class Resource:
 
     def commit(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
         """Make transactions visible."""
+        self._permit("commit", context.sink_uid)
         fault = self.commit_faults.popleft() if self.commit_faults else None
         if fault == "not applied":
             raise ConnectorError("the connection was refused")
@@ -94,16 +102,23 @@ class SimulatedSink(Sink):
         """Make the writer of one task for one epoch."""
         if self.resource is None:
             raise Violation("the sink belongs to no world")
-        return _Writer(self.resource, context)
+        return StagingWriter(self.resource, context)
 
 
-class _Writer(SinkWriter):
+class StagingWriter(SinkWriter):
+    """Its methods run in threads that take time, one at a time, and never after `close`."""
+
     def __init__(self, resource: Resource, context: SinkContext) -> None:
         self._resource = resource
         self._context = context
         self._open: list[Any] = []
+        self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._check()
         self._resource.recover(self._context, permit, [str(one) for one in handles])
 
     def write(self, records: list[Any]) -> None:
@@ -114,8 +129,13 @@ class _Writer(SinkWriter):
         return (checkpoint_id, records) if records else None
 
     def prepare(self, transaction: Any) -> JSON:
+        self._check()
         checkpoint_id, records = transaction
         return self._resource.stage(self._context, checkpoint_id, records)
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._check()
         self._resource.commit(self._context, permit, [str(one) for one in handles])
+
+    def _check(self) -> None:
+        ensure(not self._is_closed, f"I9: the writer of {self._context.task} is used after it was closed")

@@ -184,7 +184,7 @@ def _check_raised(world: World) -> None:
     another. Fewer records would only hide it.
     """
     for driver in world.drivers:
-        for cause in driver.coordinator.failures:
+        for cause in driver.failures:
             if cause.operator:
                 raise user_code_error_of(cause)
 

@@ -7,7 +7,18 @@ class Violation(AssertionError):
     """Something happened that must never happen. The message begins with the invariant's number."""
 
 
+noted: list[Violation] = []
+"""Every violation since the world began: what runs in it may catch the exception, as it catches a sink's."""
+
+
 def ensure(condition: bool, message: str) -> None:
     """Raise Violation unless `condition` holds."""
     if not condition:
-        raise Violation(message)
+        violate(message)
+
+
+def violate(message: str) -> None:
+    """Raise Violation."""
+    violation = Violation(message)
+    noted.append(violation)
+    raise violation

@@ -1,44 +1,76 @@
-"""A whole job in one process under one seed: the real tasks, coordinator and checkpoint store, and a
-virtual network, Spark, clock and sink around them. First faults happen as planned; then they stop, and
-the job has to finish, with exactly the output it must have."""
+"""A whole job in one process under one seed: the real workers and driver, and a virtual machine around
+them: event loops, clock, threads, network, disk, Spark, and a sink. First faults happen as planned; then
+they stop, and the job has to finish, with exactly the output it must have."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter, defaultdict, deque
-from dataclasses import replace
-from typing import Any
+import traceback
+from collections import Counter, deque
+from datetime import UTC, datetime, timedelta
 
-from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
-from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job import JobRules
-from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
-from crosscut.runtime.splits import split_as_json
+from crosscut.protocol.messages import SplitAssignment, TaskFailed
+from crosscut.runtime.runner import TaskPool
+from crosscut.runtime.worker import WorkerPlan
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.entries import decode_entry
+from crosscut.testing.simulator import violation
 from crosscut.testing.simulator.blame import told_cause
 from crosscut.testing.simulator.checkers import Checkers
+from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.coverage import DropWatch
-from crosscut.testing.simulator.driver import VirtualDriver
+from crosscut.testing.simulator.driver import DriverProcess
 from crosscut.testing.simulator.faults import suffer
 from crosscut.testing.simulator.files import WatchedFiles
 from crosscut.testing.simulator.graphs import SimulatedJob, built
-from crosscut.testing.simulator.network import Clock, Killed, Line, Process
-from crosscut.testing.simulator.options import Moment, Options, PlannedFault
+from crosscut.testing.simulator.job import (
+    assignments_of,
+    credentials_of,
+    plan_of,
+    rules_of,
+    with_faults,
+)
+from crosscut.testing.simulator.loop import Killed
+from crosscut.testing.simulator.network import Network
+from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
-from crosscut.testing.simulator.sinks import Resource
+from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.sinks import Resource, StagingWriter
 from crosscut.testing.simulator.violation import ensure
-from crosscut.testing.simulator.worker import VirtualWorker
+from crosscut.testing.simulator.wiretap import Wiretap
+from crosscut.testing.simulator.worker import WorkerProcess
 
+UNTIDY: tuple[FaultKind, ...] = ("refuse a part", "refuse a delete")
+"""After these there are parts that nobody can know of."""
+
+BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 LIVENESS_MS = 120_000
+DRIVER_US = 50
+WHOLE = 0.9
+"""How often all bytes that have arrived are read at once."""
 EVENTS_MAX = 400_000
 STEPS_SHOWN = 60
 ZOMBIES_US = 4_000_000
 SLOW_SINK_FACTOR = 100
+
+EXPECTED_FAILURES = frozenset(
+    {
+        "ChannelLost",
+        "CommitFailed",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "ConnectorError",
+        "SinkHungError",
+        "StoreError",
+        "TimeoutError",
+    }
+)
+"""What a task may fail with, besides user code. Anything else is a bug of ours."""
 
 
 class World:
@@ -54,6 +86,12 @@ class World:
         self.dice = random.Random(f"crosscut world {options.seed}")
         self.clock = Clock()
         self.seen: Counter[str] = Counter()
+        self.network = Network(self.clock, self)
+        self.running: Process | None = None
+        self.credentials = credentials_of(options)
+        self.tap = Wiretap(options.channel_bytes, self.seen)
+        if not options.is_encrypted:
+            self.network.tap = self.tap
         self.drops = DropWatch(self.seen)
         self._steps: deque[tuple[int, str, object]] = deque(maxlen=STEPS_SHOWN)
         self._digest = hashlib.sha256()
@@ -61,13 +99,12 @@ class World:
         self.step_count = 0
         job = job or built(options)
         self._is_comparable = job.is_comparable
-        self.graph = self._with_faults(job.graph)
+        self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
         self.sources = job.sources
         self.files = WatchedFiles(
-            lambda index, data: self.checkers.appended(index, decode_entry(data, index))
+            lambda index, data: self.checkers.appended(index, decode_entry(data, index)), self._permit
         )
-        self.store = CheckpointStore(self.files, options.inline_bytes)
         self.checkers = Checkers(
             job,
             self.files.content.get,
@@ -75,20 +112,23 @@ class World:
             lambda: self.resource,
             is_exactly_once=options.snapshots != "at-least-once",
         )
-        self.resource = Resource(self.checkers.may_become_visible)
+        self.resource = Resource(self.checkers.may_become_visible, self._permit)
         for sink in job.sinks:
             sink.resource = self.resource
         self.outside = Outside(self)
-        self.lines: defaultdict[tuple[str, str], Line] = defaultdict(Line)
         self.wall_clock_s = 0
         self.user_faults = 0
         self.slow_sink_until_us = 0
         self.is_calm = False
         self.has_finished = False
-        self.workers: dict[int, VirtualWorker] = {}
-        self.drivers: list[VirtualDriver] = []
-        self._late_risers: list[VirtualDriver] = []
+        self.workers: dict[int, WorkerProcess] = {}
+        self.drivers: list[DriverProcess] = []
+        self._late_risers: list[DriverProcess] = []
         # Faults that wait for a process to come along, with how often it still has to.
+        self._pools: dict[int, TaskPool] = {}
+        # The newest one in which a process died: it could not tidy up any more.
+        self._untidy_epoch = Epoch(0)
+        violation.noted.clear()
         self._waiting: dict[Moment, list[tuple[PlannedFault, int]]] = {}
         for fault in options.faults:
             self.clock.after(fault.at_ms * 1_000, lambda one=fault: self._due(one))  # type: ignore[misc]
@@ -113,10 +153,22 @@ class World:
         """Return the latency of one message."""
         return 10 + self.below(self.options.latency_us)
 
-    def step_us(self) -> int:
-        """Return how long something takes inside a worker."""
+    def turn_us(self, process: Process) -> int:
+        """Return how long a process takes until it gets to what is ready."""
+        if not isinstance(process, WorkerProcess):
+            return 1 + self.below(DRIVER_US)
         slow = SLOW_SINK_FACTOR if self.slow_sink_until_us > self.clock.now_us else 1
         return slow * (1 + self.below(self.options.step_us))
+
+    def cut(self, size: int) -> int:
+        """Return how many of `size` bytes that have arrived are read at once: at least one."""
+        return size if self.dice.random() < WHOLE or size == 1 else 1 + self.below(size - 1)
+
+    def _is_fault_due(self) -> bool:
+        if not self.user_faults:
+            return False
+        self.user_faults -= 1
+        return True
 
     # The trace.
 
@@ -143,16 +195,28 @@ class World:
 
     def graph_of_process(self) -> JobGraph:
         """Return the graph for one more worker."""
-        return self._with_faults(self._copy()) if self._copy is not None else self.graph
+        return with_faults(self._copy(), self._is_fault_due) if self._copy is not None else self.graph
 
-    def line(self, sender: Process, receiver: Process) -> Line:
-        """Return the way from one process to another."""
-        return self.lines[sender.name, receiver.name]
+    def store_of(self, process: Process) -> CheckpointStore:
+        """Return the checkpoint store as one process has it."""
+        return CheckpointStore(self.files, self.options.inline_bytes)
 
-    def launch(self, driver: VirtualDriver, index: int) -> VirtualWorker:
+    def plan(self, driver: DriverProcess) -> WorkerPlan:
+        """Return what the workers of `driver` know."""
+        return plan_of(self.options, self.credentials, (driver.host, driver.port))
+
+    def rules(self, driver: int) -> JobRules:
+        """Return the rules of the job, for one driver."""
+        return rules_of(self.options, self.graph, driver)
+
+    def assignments(self) -> tuple[SplitAssignment, ...]:
+        """Return the splits of every source task."""
+        return assignments_of(self.graph)
+
+    def launch(self, driver: DriverProcess, index: int) -> WorkerProcess:
         """Start a worker process."""
         attempt = len(self.workers) + 1
-        worker = self.workers[attempt] = VirtualWorker(self, driver, index, attempt)
+        worker = self.workers[attempt] = WorkerProcess(self, driver, index, attempt)
         self.note(f"{worker.name} starts for {driver.name}")
         return worker
 
@@ -162,27 +226,27 @@ class World:
         self.note(f"driver {number} starts")
         if any(one.is_running for one in self.drivers):
             self.seen["two drivers at once"] += 1
-        self.drivers.append(VirtualDriver(self, number))
+        self.drivers.append(DriverProcess(self, number))
 
-    def driver_ended(self, driver: VirtualDriver, end: EndJob) -> None:
+    def job_ended(self, driver: DriverProcess, end: EndJob) -> None:
         """A driver says how the job has ended."""
         self.seen[f"job {end.outcome}"] += 1
+        is_owner = driver.driver is not None and driver.driver.epoch == self.checkers.epoch
         if end.outcome == "finished":
             ensure(self.checkers.is_finished, "F5: finished, says only the driver")
             self.has_finished = True
         elif end.outcome == "stopped" and end.cause is None:
-            if driver.coordinator.epoch == self.checkers.epoch:
-                self.checkers.check_committed(driver.coordinator.completed)
+            if is_owner and driver.driver is not None:
+                self.checkers.check_committed(driver.driver.completed)
         elif end.outcome == "failed":
-            is_owner = driver.coordinator.epoch == self.checkers.epoch
             if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
             is_expected = not self.is_calm or not is_owner or self.has_finished or driver in self._late_risers
             ensure(is_expected, f"I10: without faults, the job fails: {told_cause(end.cause)}")
-        self.driver_gone(driver)
+        self._driver_gone()
 
-    def driver_gone(self, driver: VirtualDriver) -> None:
+    def _driver_gone(self) -> None:
         """A driver is of no use any more: somebody starts another one."""
 
         def start() -> None:
@@ -190,6 +254,60 @@ class World:
                 self.new_driver()
 
         self.clock.after(1_000 + self.below(100_000), start)
+
+    # As processes see it.
+
+    def now(self) -> datetime:
+        """Return what the wall clocks say; they may jump."""
+        return BEGINNING + timedelta(seconds=self.wall_clock_s, microseconds=self.clock.now_us)
+
+    def call(self, process: Process, work: Action, name: str) -> None:
+        """Do `work`, some time, in a thread of `process`."""
+        self.outside.call("sink" if StagingWriter.__name__ in name else "store", process, work)
+
+    def exited(self, process: Process, error: BaseException | None) -> None:
+        """The main coroutine of a process has come to its end, by itself."""
+        is_expected = error is None or isinstance(error, process.may_raise)
+        ensure(is_expected, f"{process} ends with {type(error).__name__}: {error}")
+
+    def gone(self, process: Process) -> None:
+        """A process is not there any more."""
+        self.note(f"{process} ends", process.reason)
+        if not (self.has_finished and process.has_exited):
+            self._untidy_epoch = self.checkers.epoch
+        if isinstance(process, WorkerProcess):
+            process.driver.spark.exited(process)
+        elif isinstance(process, DriverProcess) and process.end is None:
+            self._driver_gone()
+
+    def reported(self, process: Process, message: str, error: BaseException | None) -> None:
+        """The loop of a process reports something that nobody has caught."""
+        if not isinstance(error, violation.Violation):
+            text = "".join(traceback.format_exception(error)) if error is not None else ""
+            ensure(False, f"{process}: {message}: {type(error).__name__}: {error}\n{text}")
+
+    def task_failed(self, message: TaskFailed) -> None:
+        """A worker says that a task has failed: because of a fault, or because of us?"""
+        cause = message.cause
+        self.seen[f"task failed: {cause.kind}"] += 1
+        is_expected = bool(cause.operator) or cause.kind in EXPECTED_FAILURES
+        ensure(
+            is_expected, f"task {message.task} fails with {cause.kind}: {cause.message}\n{cause.traceback}"
+        )
+
+    def watch_tasks(self, worker: WorkerProcess) -> None:
+        """A worker has built its tasks."""
+        pool = worker.worker._pool if worker.worker is not None else None
+        for task in pool.tasks if pool is not None else ():
+            self.drops.watch(task._protocol, task._committer)
+        if pool is not None:
+            self._pools[id(pool)] = pool
+
+    def _permit(self, operation: str, path: str) -> None:
+        if self.running is not None:
+            self.running.request()
+            if operation == "delete" and isinstance(self.running, WorkerProcess):
+                self.seen["part given up and deleted"] += 1
 
     # Both phases.
 
@@ -205,8 +323,7 @@ class World:
         finally:
             self.drops.collect()
             self.seen["epoch"] += self.checkers.epoch
-            for worker in self.workers.values():
-                worker.close_files()
+            self._close()
 
     def _run(self) -> None:
         while self.clock.now_us < self.options.safety_ms * 1_000 and not self.has_finished:
@@ -218,17 +335,43 @@ class World:
             self._tick()
         output = dict(self.resource.committed)
         zombies_us = self.clock.now_us + ZOMBIES_US
-        while self.clock.now_us < zombies_us and self.clock.tick():
+        while self.clock.now_us < zombies_us and self._step():
             pass
         if self.seen["ended loudly after a broken promise"]:
             return
         ensure(output == self.resource.committed, "I7: the output changed after the job finished")
         self.checkers.check_end()
+        if self._untidy_epoch < self.checkers.epoch and not any(self.seen[f"fault: {one}"] for one in UNTIDY):
+            self.seen["found tidy"] += 1
+            self.checkers.check_tidy(self.files.parts)
+
+    def _close(self) -> None:
+        """The world is over: the operating system closes what processes leave open."""
+        self.is_over = True
+        for process in (*self.drivers, *self.workers.values()):
+            if isinstance(process, WorkerProcess) and process.worker is not None:
+                self.seen["drop: stale epoch (worker)"] += process.worker._stale_dropped
+            process.die("the world is over")
+            process.loop.unwind()
+        for pool in self._pools.values():
+            for task in pool.tasks:
+                if task.statistics().spilled_bytes:
+                    self.seen["spilled"] += 1
+                task.close()
 
     def _tick(self) -> None:
-        ensure(self.clock.tick(), "I10: nothing will ever happen again, and the job has not finished")
+        is_anything_due = self._step()
+        ensure(is_anything_due, "I10: nothing will ever happen again, and the job has not finished")
         self.event_count += 1
         ensure(self.event_count < EVENTS_MAX, "I10: so much has happened, and the job has not finished")
+
+    def _step(self) -> bool:
+        """Do what is due next; return whether there was anything."""
+        is_anything_due = self.clock.tick()
+        self.tap.check()
+        if violation.noted:
+            raise violation.noted[0]
+        return is_anything_due
 
     def _heal(self) -> None:
         self.note("faults stop")
@@ -236,7 +379,7 @@ class World:
         self._waiting.clear()
         self.files.heal()
         self.outside.heal()
-        for line in self.lines.values():
+        for line in self.network.lines.values():
             line.unclog()
         self.resource.commit_faults.clear()
         self.resource.prepare_faults.clear()
@@ -248,8 +391,8 @@ class World:
         for process in (*self.drivers, *self.workers.values()):
             if process.is_paused:
                 process.resume()
-        for driver in self.drivers:
-            driver.dies_after = None
+        for process in (*self.drivers, *self.workers.values()):
+            process.dies_after = None
 
     def _due(self, fault: PlannedFault) -> None:
         if fault.moment is None:
@@ -286,75 +429,3 @@ class World:
     def _note_fault(self, fault: PlannedFault) -> None:
         self.note(f"fault: {fault.kind}")
         self.seen[f"fault: {fault.kind}"] += 1
-
-    # What the job is.
-
-    def rules(self, driver: int) -> JobRules:
-        """Return the rules of the job, for one driver."""
-        options, graph = self.options, self.graph
-
-        def tasks(kind: str) -> frozenset[TaskId]:
-            return frozenset(
-                TaskId(VertexId(vertex.vertex_id), index)
-                for vertex in graph.vertices
-                if kind == "all" or getattr(vertex, kind) is not None
-                for index in range(graph.parallelism)
-            )
-
-        return JobRules(
-            identity=JobIdentity(
-                f"driver {driver}",
-                Lineage(f"lineage {driver}"),
-                graph.fingerprint,
-                graph.parallelism,
-                graph.max_parallelism,
-            ),
-            tasks=tasks("all"),
-            sources=tasks("source"),
-            sinks=tasks("sink"),
-            checkpoints=CheckpointRules(
-                periodic=options.is_periodic,
-                interval_ms=options.interval_ms,
-                timeout_ms=options.checkpoint_timeout_ms,
-                failures_max=10_000,
-                pause_ms=options.pause_ms,
-                in_flight_max=options.in_flight_max,
-            ),
-            restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200, 3),
-            retain=options.retain,
-            heartbeat_timeout_ms=options.heartbeat_timeout_ms,
-            start_timeout_ms=5_000,
-            has_loops=any(edge.back_edge for edge in graph.edges),
-        )
-
-    def assignments(self) -> tuple[SplitAssignment, ...]:
-        """Return the splits of every source task."""
-        found = []
-        for vertex in self.graph.vertices:
-            if vertex.source is not None:
-                splits = vertex.source.source.splits(self.graph.parallelism)
-                for index in range(self.graph.parallelism):
-                    mine = [split_as_json(one) for one in splits[index :: self.graph.parallelism]]
-                    found.append(SplitAssignment(TaskId(VertexId(vertex.vertex_id), index), mine))
-        return tuple(found)
-
-    def _with_faults(self, graph: JobGraph) -> JobGraph:
-        """Return `graph` with functions that raise when the plan says so."""
-
-        def node_with_faults(node: Any) -> Any:
-            if not isinstance(node.spec, MapSpec | FilterSpec | FlatMapSpec | KeyBySpec):
-                return node
-            function = node.spec.function
-
-            def may_raise(record: Any) -> Any:
-                if self.user_faults:
-                    self.user_faults -= 1
-                    raise ZeroDivisionError("planted by the simulator")
-                return function(record)
-
-            return replace(node, spec=replace(node.spec, function=may_raise))
-
-        vertices = (
-            replace(vertex, chain=tuple(map(node_with_faults, vertex.chain))) for vertex in graph.vertices
-        )
-        return replace(graph, vertices=tuple(vertices))

@@ -1,0 +1,30 @@
+"""Virtual time: one clock for a whole world, and one list of what will happen in it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+Action = Callable[[], None]
+
+
+class Clock:
+    """Virtual time in microseconds: actions happen in the order of their times, then of their making."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self._count = 0
+        self._due: list[tuple[int, int, Action]] = []
+
+    def after(self, delay_us: int, action: Action) -> None:
+        """Do `action` once `delay_us` have passed."""
+        self._count += 1
+        heapq.heappush(self._due, (self.now_us + max(delay_us, 0), self._count, action))
+
+    def tick(self) -> bool:
+        """Do what is due next, and let time pass until then. Return whether there was anything."""
+        if not self._due:
+            return False
+        self.now_us, _, action = heapq.heappop(self._due)
+        action()
+        return True

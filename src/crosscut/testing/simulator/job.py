@@ -1,0 +1,133 @@
+"""What a simulated job is: rules of its coordinator, plan of its workers, splits, functions that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
+from crosscut.ids import Lineage, TaskId, VertexId
+from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.job import JobRules
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.runtime.connections import Credentials
+from crosscut.runtime.deployment import TaskRules
+from crosscut.runtime.encryption import JobCertificate, make_certificate
+from crosscut.runtime.splits import split_as_json
+from crosscut.runtime.worker import WorkerPlan
+from crosscut.testing.simulator.options import Options
+from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+
+
+def credentials_of(options: Options) -> Credentials:
+    """Return what the processes of the job know."""
+    return Credentials(
+        b"s" * SECRET_BYTES,
+        b"j" * JOB_BYTES,
+        _certificate() if options.is_encrypted else None,
+        options.heartbeat_timeout_ms,
+    )
+
+
+@cache
+def _certificate() -> JobCertificate:
+    # One for all worlds: it takes a few milliseconds to make, and nothing depends on what is in it.
+    return make_certificate()
+
+
+def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
+    """Return the rules of the job, for one driver."""
+
+    def tasks(kind: str) -> frozenset[TaskId]:
+        return frozenset(
+            TaskId(VertexId(vertex.vertex_id), index)
+            for vertex in graph.vertices
+            if kind == "all" or getattr(vertex, kind) is not None
+            for index in range(graph.parallelism)
+        )
+
+    return JobRules(
+        identity=JobIdentity(
+            f"driver {driver}",
+            Lineage(f"lineage {driver}"),
+            graph.fingerprint,
+            graph.parallelism,
+            graph.max_parallelism,
+        ),
+        tasks=tasks("all"),
+        sources=tasks("source"),
+        sinks=tasks("sink"),
+        checkpoints=CheckpointRules(
+            periodic=options.is_periodic,
+            interval_ms=options.interval_ms,
+            timeout_ms=options.checkpoint_timeout_ms,
+            failures_max=10_000,
+            pause_ms=options.pause_ms,
+            in_flight_max=options.in_flight_max,
+        ),
+        restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200, 3),
+        retain=options.retain,
+        heartbeat_timeout_ms=options.heartbeat_timeout_ms,
+        start_timeout_ms=5_000,
+        has_loops=any(edge.back_edge for edge in graph.edges),
+    )
+
+
+def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]) -> WorkerPlan:
+    """Return what the workers of the driver at `address` know."""
+    return WorkerPlan(
+        credentials=credentials,
+        coordinator_host=address[0],
+        coordinator_port=address[1],
+        bind_host=None,
+        packed_graph=b"",
+        store_url="",
+        rules=TaskRules(
+            batch_rows=options.batch_rows,
+            commit_attempts=3,
+            sink_timeout_ms=options.checkpoint_timeout_ms,
+            snapshots=options.snapshots,
+            alignment_timeout_ms=options.alignment_timeout_ms,
+            spill_bytes=options.spill_bytes,
+        ),
+        linger_ms=options.linger_ms,
+        channel_bytes=options.channel_bytes,
+        heartbeat_timeout_ms=options.heartbeat_timeout_ms,
+        failpoints=None,
+    )
+
+
+def assignments_of(graph: JobGraph) -> tuple[SplitAssignment, ...]:
+    """Return the splits of every source task."""
+    found = []
+    for vertex in graph.vertices:
+        if vertex.source is not None:
+            splits = vertex.source.source.splits(graph.parallelism)
+            for index in range(graph.parallelism):
+                mine = [split_as_json(one) for one in splits[index :: graph.parallelism]]
+                found.append(SplitAssignment(TaskId(VertexId(vertex.vertex_id), index), mine))
+    return tuple(found)
+
+
+def with_faults(graph: JobGraph, is_due: Callable[[], bool]) -> JobGraph:
+    """Return `graph` with functions that raise when `is_due` says so."""
+
+    def node_with_faults(node: Any) -> Any:
+        if not isinstance(node.spec, MapSpec | FilterSpec | FlatMapSpec | KeyBySpec):
+            return node
+        function = node.spec.function
+
+        def may_raise(record: Any) -> Any:
+            if is_due():
+                raise ZeroDivisionError("planted by the simulator")
+            return function(record)
+
+        return replace(node, spec=replace(node.spec, function=may_raise))
+
+    vertices = (
+        replace(vertex, chain=tuple(map(node_with_faults, vertex.chain))) for vertex in graph.vertices
+    )
+    return replace(graph, vertices=tuple(vertices))

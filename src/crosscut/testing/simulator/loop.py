@@ -1,0 +1,274 @@
+"""The event loop of one virtual process: asyncio's contract over virtual time and virtual sockets.
+
+What is ready is done in turns, in the order in which it became ready; a turn begins some drawn time after
+there is something to do, as if the process were busy, or another one had the processor. Nothing happens
+in a process that is stopped; in one that is dead nothing happens any more, whatever is still called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from asyncio import events
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from crosscut.errors import invariant
+
+if TYPE_CHECKING:
+    from crosscut.testing.simulator.processes import Process
+
+T = TypeVar("T")
+
+CLOSINGS_MAX = 100
+"""How often a coroutine may await something more while it is being closed."""
+
+
+class Killed(BaseException):
+    """The process dies where it is: nothing of what it is doing comes to its end."""
+
+
+class VirtualHandle(asyncio.Handle):
+    """What is to be called. Unlike asyncio's it has no context of its own: nobody uses context variables."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop) -> None:
+        self._callback: Any = callback
+        self._args: Any = args
+        self._cancelled = False
+        self._loop = loop
+        self._repr = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def call(self) -> None:
+        """Call it, unless it was cancelled."""
+        if not self._cancelled:
+            self._callback(*self._args)
+
+
+class VirtualTimer(asyncio.TimerHandle):
+    """The same, at a time."""
+
+    __slots__ = ("is_due",)
+
+    def __init__(
+        self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop
+    ) -> None:
+        self._callback: Any = callback
+        self._args: Any = args
+        self._cancelled = False
+        self._loop = loop
+        self._repr = None
+        self._when = when_s
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def call(self) -> None:
+        """Call it, unless it was cancelled."""
+        if not self._cancelled:
+            self._callback(*self._args)
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """One thread of one process. The world calls `turn`; everything else is called from within."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._clock = process.clock
+        self._ready: deque[VirtualHandle | VirtualTimer] = deque()
+        # Timers that became due while the process was stopped.
+        self._overdue: list[VirtualTimer] = []
+        self._has_turn = False
+
+    # What the world does with it.
+
+    def turn(self) -> None:
+        """Do what is ready now; what becomes ready by that waits for the next turn."""
+        self._has_turn = False
+        process = self._process
+        if process.is_paused or not process.is_alive:
+            return
+        with process:
+            events._set_running_loop(self)
+            try:
+                for _ in range(len(self._ready)):
+                    self._call_next()
+                    if process.is_paused or not process.is_alive:
+                        break
+            finally:
+                events._set_running_loop(None)
+        if not self._ready:
+            process.idle()
+        self.arm()
+
+    def _call_next(self) -> None:
+        handle = self._ready[0]
+        try:
+            self._process.operate()
+            self._ready.popleft()
+            handle.call()
+        except Killed:
+            # It is dead by now.
+            return
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio does
+            self.call_exception_handler({"message": "a callback raises", "exception": error})
+
+    def arm(self) -> None:
+        """Let there be a turn, if there is something to do."""
+        if self._ready and not self._has_turn and not self._process.is_paused:
+            self._has_turn = True
+            self._clock.after(self._process.turn_us(), self.turn)
+
+    def wake(self, *, timers_first: bool) -> None:
+        """Go on after a stop: what came in meanwhile, and what became due, is all ready at once.
+
+        Args:
+            timers_first: As in libuv; asyncio's own loop looks at the sockets first.
+        """
+        overdue, self._overdue = self._overdue, []
+        if timers_first:
+            self._ready.extendleft(reversed(overdue))
+        else:
+            self._ready.extend(overdue)
+        self.arm()
+
+    def unwind(self) -> None:
+        """Close what a dead process leaves: its coroutines end where they are, and nothing comes of it."""
+        invariant(not self._process.is_alive, "the coroutines of a process that lives are closed")
+        events._set_running_loop(self)
+        try:
+            for task in asyncio.all_tasks(self):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close(task.get_coro())
+        finally:
+            events._set_running_loop(None)
+        self._ready.clear()
+        self._overdue.clear()
+
+    # asyncio.AbstractEventLoop: time and calls.
+
+    def time(self) -> float:
+        return self._clock.now_us / 1e6
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = VirtualHandle(callback, args, self)
+        if self._process.is_alive:
+            self._ready.append(handle)
+            if not self._has_turn:
+                self.arm()
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._process.operate()
+        timer = VirtualTimer(self.time() + delay, callback, args, self)
+        # Rounded up: nothing happens before its time.
+        self._clock.after(math.ceil(delay * 1e6), lambda: self._fired(timer))
+        return timer
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_later(when - self.time(), callback, *args)
+
+    def _fired(self, timer: VirtualTimer) -> None:
+        if timer._cancelled or not self._process.is_alive:
+            return
+        if self._process.is_paused:
+            self._overdue.append(timer)
+        else:
+            self._ready.append(timer)
+            self.arm()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self, name="" if name is None else str(name))
+        if not self._process.is_alive:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(coro)
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: None, func: Callable[..., T], *args: Any
+    ) -> Awaitable[T]:
+        return asyncio.wrap_future(self._process.calls.start(func, *args), loop=self)
+
+    # Sockets.
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        *,
+        backlog: int = 100,
+        **_: Any,
+    ) -> Any:
+        self._process.operate()
+        return self._process.network.listen(self._process, protocol_factory, host, port)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
+    ) -> Any:
+        self._process.operate()
+        return await self._process.network.connect(self._process, protocol_factory, host, port)
+
+    # The rest of what is asked of a loop.
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if self._process.is_alive and not isinstance(error, Killed):
+            self._process.reported(str(context.get("message")), error)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return not self._process.is_alive
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine, and those that it was given and has not begun to await."""
+    if coroutine.cr_frame is not None:
+        for value in coroutine.cr_frame.f_locals.values():
+            if asyncio.iscoroutine(value):
+                value.close()
+    for _ in range(CLOSINGS_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            # It has awaited something in a `finally`, or is what is running just now.
+            continue
+        except BaseException:  # noqa: BLE001 - a dead process raises nothing
+            continue
+        return
