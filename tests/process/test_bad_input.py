@@ -279,11 +279,33 @@ def stopped_job(directory: Path, started: Any) -> NumberedJob:
     """Run half a job, so that there is something to restore."""
     numbered = NumberedJob(directory, held=True)
     job = started(numbered)
-    until(lambda: len(job.checkpoints()) >= 3, "three checkpoints")
+    # On a slow machine the first ones are small enough to stand in the manifest.
+    until(
+        lambda: (
+            len(found := numbered.completed()) >= 3
+            and any(part.path for one in found[-1].snapshots for part in one.snapshot.parts)
+        ),
+        "three checkpoints, with parts in files",
+    )
     assert job.stop(30)
     assert job.status == "stopped"
     numbered.open_gate()
     return numbered
+
+
+def staged_files(directory: Path) -> list[Path]:
+    try:
+        return list(directory.glob(".crosscut/**/*.staged"))
+    except FileNotFoundError:
+        # A directory that went while it was looked through.
+        return []
+
+
+def committed_files(directory: Path) -> dict[str, bytes | None]:
+    """Return what readers see; what the sink notes for itself is its own business."""
+    return {
+        name: data for name, data in snapshot_of_tree(directory).items() if not name.startswith(".crosscut")
+    }
 
 
 def torn(data: bytes) -> bytes:
@@ -314,13 +336,13 @@ def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
         stored.unlink()
     else:
         stored.write_bytes(damage(good))
-    visible = snapshot_of_tree(numbered.out)
+    before = committed_files(numbered.out)
     text = failure(started(numbered), StoreError)
     assert f"part {path} in {numbered.checkpoint_dir} is damaged" in text
     assert "never falls back to an older checkpoint" in text
     assert "no restart can mend" in text
     assert numbered.completed()[-1] == newest
-    assert snapshot_of_tree(numbered.out) == visible
+    assert committed_files(numbered.out) == before
     # Brought back from the backup, it is as if nothing had been.
     stored.write_bytes(good)
     assert started(numbered).wait(60)
@@ -501,7 +523,7 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
         text=True,
         start_new_session=True,
     )
-    until(lambda: list(tmp_path.glob("out/.crosscut/**/*.staged")), "records in the sink")
+    until(lambda: staged_files(tmp_path / "out"), "records in the sink")
     family = jobs.children_of(process.pid)
     # As a terminal does it: to every process of the group.
     os.killpg(process.pid, signal.SIGINT)
