@@ -93,9 +93,10 @@ class Settings:
             directory for temporary files.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
-        strict: Refuse, instead of warning, to listen on a non-loopback address while
-            `spark.authenticate` is off (whoever can talk to Spark could then read the job's secret), or
-            with encryption while Spark's own is off (whoever can read Spark's traffic could read the key).
+        strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
+            non-loopback address while `spark.authenticate` is off (whoever can talk to Spark could then
+            read the job's secret), or with encryption while Spark's own is off (whoever can read Spark's
+            traffic could read the key).
         encryption: TLS 1.3 between workers and driver: "on", "off", or "auto" (if Spark encrypts the
             traffic between its own processes).
     """

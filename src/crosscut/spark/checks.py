@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import warnings
 
 from pyspark import SparkContext
@@ -57,6 +59,32 @@ def warn_of_single_attempts(context: SparkContext) -> None:
 def _with_attempts(master: str) -> str:
     cores = master.removeprefix("local").strip("[]") or "1"
     return f"local[{cores},1000000]"
+
+
+def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
+    """Complain if others may write to a local checkpoint directory: workers unpickle what stands there.
+
+    Raises:
+        SettingsError: They may, and `strict` is set.
+    """
+    directory = url.removeprefix("file://").removeprefix("local://")
+    if "://" in directory or not os.path.isdir(directory):
+        return
+    for path in (directory, *(os.path.join(directory, name) for name in ("log", "parts"))):
+        if not os.path.isdir(path):
+            continue
+        found = os.stat(path)
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid == os.geteuid() and not mode & 0o022:
+            continue
+        text = (
+            f"{path} belongs to user id {found.st_uid} and has mode {mode:04o}, expected user id "
+            f"{os.geteuid()} and no write permission for others: whoever can write there can run code in the "
+            f"workers; chown it, chmod 700 it, or choose another checkpoint_dir"
+        )
+        if strict:
+            raise SettingsError(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def checked_host(settings: Settings, context: SparkContext) -> str:

@@ -20,7 +20,7 @@ from crosscut.protocol.recovery import AlreadyFinished, JobIdentity, NotThisJob,
 from crosscut.protocol.rules import JobRules
 from crosscut.runtime.splits import check_shares, checked_splits, split_as_json
 from crosscut.settings import Settings
-from crosscut.spark.checks import check_checkpoint_dir
+from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
 
 
@@ -58,6 +58,7 @@ def has_finished(flow: Flow, settings: Settings) -> bool:
     graph = flow.compile(settings.parallelism, settings.max_parallelism)
     url = settings.store_of(flow.name)
     check_checkpoint_dir(url)
+    check_checkpoint_dir_is_private(url, strict=settings.strict)
     if "://" not in url and not os.path.isdir(url):
         return False
     found = claim(open_store(url, create=False).tail(), _identity(graph, settings))
