@@ -15,6 +15,7 @@ NAMES = (
     "back_pressure",
     "scale",
     "simulator",
+    "fixed_cost",
 )
 
 

@@ -18,6 +18,7 @@ import crosscut as cc
 from bench.throughput import Discard, _DiscardWriter, counted
 
 KEYS = 1_000
+SLEEPS = 100
 
 
 class Numbers(cc.Source):
@@ -104,6 +105,14 @@ def run(place: str, fixed_ms: float, seconds: float, parallelism: int) -> dict[s
     }
 
 
+def lasting_ms(fixed_ms: float) -> float:
+    """Return how long such a sleep lasts here: under other load far longer than it is asked to."""
+    started = time.perf_counter()
+    for _ in range(SLEEPS):
+        time.sleep(fixed_ms / 1_000)
+    return (time.perf_counter() - started) * 1_000 / SLEEPS
+
+
 def possible_per_s(fixed_ms: float, free_per_s: float, parallelism: int) -> float:
     """Return the records/s of full batches, given those without any fixed cost."""
     batch_rows = cc.Settings().batch_rows * parallelism
@@ -120,9 +129,12 @@ def main() -> None:
     for place in options.place:
         free_per_s = 0.0
         for fixed_ms in [0.0, *options.fixed_ms]:
+            before_ms = lasting_ms(fixed_ms) if fixed_ms else 0.0
             result = run(place, fixed_ms, options.seconds, options.parallelism)
+            cost_ms = (before_ms + lasting_ms(fixed_ms)) / 2 if fixed_ms else 0.0
             free_per_s = free_per_s or result["records_per_s"]
-            possible = possible_per_s(fixed_ms, free_per_s, options.parallelism)
+            possible = possible_per_s(cost_ms, free_per_s, options.parallelism)
+            result["lasting_ms"] = round(cost_ms, 2)
             result["possible"] = round(possible)
             result["share"] = round(result["records_per_s"] / possible, 3)
             print(json.dumps(result), flush=True)
