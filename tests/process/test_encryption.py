@@ -21,8 +21,9 @@ from crosscut.errors import SettingsError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.runtime import connections
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
-from crosscut.runtime.connections import Credentials, Listener
+from crosscut.runtime.connections import Credentials
 from crosscut.runtime.encryption import JobCertificate, make_certificate
+from crosscut.runtime.listener import Listener
 from crosscut.runtime.task import Barrier, EndOfInput, Item
 from crosscut.settings import Settings
 from crosscut.spark.checks import checked_encryption
@@ -102,7 +103,7 @@ class Receiver:
 
     def __init__(self, credentials: Credentials) -> None:
         self.owner = Owner()
-        self.listener = Listener()
+        self.listener = Listener("the test", lambda _: 0)
         self.accepted: list[IncomingChannel] = []
         self._credentials = credentials
 
@@ -256,8 +257,8 @@ async def answer_of(reader: asyncio.StreamReader) -> bytes:
 def test_a_silent_peer_is_closed_at_the_deadline_and_makes_room_before_it(
     run: Run, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M2, S3: connections that are in their TLS handshake count, and the oldest one has to go."""
-    monkeypatch.setattr(connections, "UNPROVEN_MAX", 4)
+    """M2, S3: connections that are in their TLS handshake count, and some of them have to go."""
+    monkeypatch.setattr("crosscut.wire.strangers.ROOM_MAX", 4)
 
     async def test() -> None:
         receiver = Receiver(credentials)
@@ -271,10 +272,9 @@ def test_a_silent_peer_is_closed_at_the_deadline_and_makes_room_before_it(
             # A whole client hello: the server has answered, and waits for the certificate.
             writer.write(first_bytes)
             peers.append((reader, writer))
-        await eventually(lambda: len(receiver.listener._unproven) == 4, "the oldest two to be closed")
-        for reader, _ in peers[:2]:
-            await answer_of(reader)
-        assert not any(reader.at_eof() for reader, _ in peers[2:])
+        crowded = {"too many at once": 2}
+        await eventually(lambda: receiver.listener.refusals == crowded, "two of them to be closed")
+        assert sum(end._transport is not None for end in receiver.accepted) == 4
         # A genuine peer is served while the crowd waits.
         sender, end = await connect(port, credentials)
         await eventually(lambda: sender.is_open, "the genuine peer")
@@ -286,7 +286,9 @@ def test_a_silent_peer_is_closed_at_the_deadline_and_makes_room_before_it(
         for _, writer in peers:
             writer.close()
         end.abandon()
-        await eventually(lambda: not receiver.listener._unproven, "everybody to be gone")
+        await eventually(
+            lambda: not any(end._transport is not None for end in receiver.accepted), "all to be gone"
+        )
         receiver.close()
 
     run(test())

@@ -137,6 +137,27 @@ def test_the_counters_of_another_workers_tasks_are_not_believed(tmp_path: Path) 
     run(work())
 
 
+def test_who_was_refused_by_the_driver_and_by_the_workers_is_in_the_status(tmp_path: Path) -> None:
+    """S13, M1."""
+
+    async def work() -> None:
+        async with running_driver(tmp_path) as (driver, port):
+            worker = await Worker(1, 8).connect(port)
+            worker.say(registration(1, 8))
+            seen = {"too many at once": 40, "no proof of the secret": 2}
+            worker.say(WorkerHeartbeat(Epoch(0), (), {}, seen))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\n")
+            assert await reader.read() == b""
+            writer.close()
+            while len(driver.status().refused_peers) < 2:
+                await asyncio.sleep(0)
+            assert driver.status().refused_peers == {"too many at once": 40, "no proof of the secret": 3}
+            assert driver.status().as_dict()["refused_peers"]["no proof of the secret"] == 3
+
+    run(work())
+
+
 def test_nobody_hears_of_a_peer_before_it_has_proven_who_it_is(tmp_path: Path, monkeypatch: Any) -> None:
     """A peer that says nothing, or nothing true, costs the coordinator no event and no link."""
     heard: list[object] = []

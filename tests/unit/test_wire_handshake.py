@@ -211,6 +211,20 @@ def test_every_phase_answers_every_call_as_its_table_says() -> None:
                 assert len(machine.verdict(Verdict.REFUSED)) == 33
 
 
+@pytest.mark.parametrize("said", [b"G", b"XC?", b"XCUT\x7f", b"\x16\x03\x01"])
+def test_who_begins_with_anything_else_is_not_waited_for(said: bytes) -> None:
+    """S13: a whole hello would be 94 bytes; the first wrong one is enough."""
+    with pytest.raises(WireError, match="handshake refused"):
+        server().receive(said)
+
+
+def test_a_hello_may_come_a_byte_at_a_time() -> None:
+    one = server()
+    for byte in client().hello[:-1]:
+        assert one.receive(bytes([byte])) == []
+    assert len(one.receive(client().hello[-1:])) == 1
+
+
 def test_no_decoder_is_within_reach_of_the_handshake() -> None:
     assert not {"pickle", "json", "frames", "batches", "control", "codec"} & vars(handshake).keys()
 

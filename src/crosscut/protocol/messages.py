@@ -275,11 +275,17 @@ class TaskStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHeartbeat:
-    """Sent at an interval; silence is a failure. `dropped` counts stale messages by reason."""
+    """Sent at an interval; silence is a failure.
+
+    Attributes:
+        dropped: Stale messages, by reason.
+        refused: Connections to this worker that did not prove the secret, by reason.
+    """
 
     epoch: Epoch
     tasks: tuple[TaskStatistics, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
 
 
 # Coordinator -> worker

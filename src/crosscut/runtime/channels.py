@@ -13,8 +13,9 @@ from typing import Protocol, assert_never
 from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.ids import ChannelId, Epoch
-from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, Listener
+from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials
 from crosscut.runtime.items import Barrier, EndOfInput, Item
+from crosscut.runtime.listener import Listener
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
     CREDIT_LIMITS,

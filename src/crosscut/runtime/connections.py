@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from crosscut.errors import WireError
+from crosscut.errors import InternalError, WireError
 from crosscut.ids import Epoch
 from crosscut.runtime.encryption import JobCertificate, Tunnel
 from crosscut.runtime.keepalive import notice_vanished_peer
+from crosscut.runtime.listener import CLOSED_BY_PEER, Listener
 from crosscut.wire.frames import Frame, FrameDecoder, FrameType, encode_frame
 from crosscut.wire.handshake import (
     NONCE_BYTES,
@@ -30,10 +31,11 @@ from crosscut.wire.handshake import (
     Verdict,
     VerdictReceived,
 )
+from crosscut.wire.strangers import Reason
 
 HANDSHAKE_DEADLINE_S = 5.0
-UNPROVEN_MAX = 512
-"""Connections of a listener that have not proven the secret; beyond, the oldest one is closed."""
+CONNECT_PATIENCE_S = 1.0
+CONNECT_ATTEMPTS_MAX = 60
 
 _JOINED_BYTES_MAX = 64 * 1024
 
@@ -59,14 +61,14 @@ class Connection(asyncio.Protocol, ABC):
     All methods are called on the event loop's thread.
     """
 
-    def __init__(self, credentials: Credentials, decoder: FrameDecoder, tunnel: Tunnel | None) -> None:
-        self._heartbeat_timeout_ms = credentials.heartbeat_timeout_ms
+    def __init__(self, credentials: Credentials, decoder: FrameDecoder) -> None:
+        self._credentials = credentials
         self._decoder = decoder
-        self._tunnel = tunnel
+        self._tunnel: Tunnel | None = None
         self._transport: asyncio.Transport | None = None
         self._is_open = False
         self._sequence = 0
-        self._reason = "closed by the peer"
+        self._reason = CLOSED_BY_PEER
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -130,13 +132,8 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = cast(asyncio.Transport, transport)
-        notice_vanished_peer(self._transport, self._heartbeat_timeout_ms)
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, "no handshake before the deadline")
-        if self._tunnel is None:
-            self._connected()
-        else:
-            self._through(self._tunnel, b"")
+        self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, Reason.LATE.value)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -159,6 +156,14 @@ class Connection(asyncio.Protocol, ABC):
         self.lost(f"{self._reason}: {exc}" if exc else self._reason)
 
     # The handshake.
+
+    def _begin(self, tunnel: Tunnel | None) -> None:
+        """Begin the handshake, inside of TLS if there is a tunnel."""
+        self._tunnel = tunnel
+        if tunnel is None:
+            self._connected()
+        else:
+            self._through(tunnel, b"")
 
     def _connected(self) -> None:
         """Bytes can be exchanged with the peer; if there is TLS, it is established."""
@@ -210,8 +215,7 @@ class ConnectingSide(Connection):
     def __init__(
         self, credentials: Credentials, role: Role, epoch: Epoch, detail: bytes, decoder: FrameDecoder
     ) -> None:
-        certificate = credentials.certificate
-        super().__init__(credentials, decoder, certificate.connecting_tunnel() if certificate else None)
+        super().__init__(credentials, decoder)
         self._handshake = ClientHandshake(
             secret=credentials.secret,
             job=credentials.job,
@@ -220,6 +224,12 @@ class ConnectingSide(Connection):
             detail=detail,
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        notice_vanished_peer(cast(asyncio.Transport, transport), self._credentials.heartbeat_timeout_ms)
+        certificate = self._credentials.certificate
+        self._begin(certificate.connecting_tunnel() if certificate else None)
 
     def _connected(self) -> None:
         self._write(self._handshake.hello)
@@ -237,21 +247,39 @@ class ConnectingSide(Connection):
                     self.close(f"the peer refused: {verdict.name.lower().replace('_', ' ')}")
 
 
+async def connect(end: ConnectingSide, host: str, port: int) -> None:
+    """Connect `end` to a listener.
+
+    Whoever is not answered asks again every second. The kernel would after 1, 3, 7, 15 s, and at a port under
+    a flood of connections each time is a draw.
+
+    Raises:
+        OSError: Nobody listens there, or nobody answers.
+    """
+    loop = asyncio.get_running_loop()
+    for _ in range(CONNECT_ATTEMPTS_MAX):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_PATIENCE_S):
+                await loop.create_connection(lambda: end, host, port)
+                return
+    raise TimeoutError(f"no answer within {CONNECT_ATTEMPTS_MAX * CONNECT_PATIENCE_S:g} s")
+
+
 class AcceptingSide(Connection):
-    """The side that is connected to. `decide` is asked once the peer is proven."""
+    """The side that is connected to. `decide` is asked once the peer is proven.
+
+    A peer that says nothing costs as little as possible: there may be thousands a second.
+    """
 
     def __init__(
         self, listener: Listener, credentials: Credentials, role: Role, decoder: FrameDecoder
     ) -> None:
-        certificate = credentials.certificate
-        super().__init__(credentials, decoder, certificate.accepting_tunnel() if certificate else None)
+        super().__init__(credentials, decoder)
         self._listener = listener
-        self._handshake = ServerHandshake(
-            secret=credentials.secret,
-            job=credentials.job,
-            role=role,
-            nonce=secrets.token_bytes(NONCE_BYTES),
-        )
+        self._role = role
+        self._address = ""
+        self._is_proven = False
+        self._handshake: ServerHandshake | None = None
 
     @abstractmethod
     def decide(self, proven: Proven) -> Verdict | None:
@@ -261,65 +289,56 @@ class AcceptingSide(Connection):
         """Tell the peer, and open or close the connection."""
         if self._transport is None:
             return
-        self._write(self._handshake.verdict(verdict))
+        handshake = self._asked()
+        self._write(handshake.verdict(verdict))
         if verdict is Verdict.ACCEPTED:
-            self._open(self._handshake.trailing_data)
+            self._open(handshake.trailing_data)
         else:
             self.close_gently(f"refused: {verdict.name.lower().replace('_', ' ')}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._listener.unproven_add(self)
+        self._address = str(transport.get_extra_info("peername")[0])
+        self._listener.came(self, self._address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_proven:
+            self._listener.refused(self._reason, self._address)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._handshake is None:
+            self._handshake = ServerHandshake(
+                secret=self._credentials.secret,
+                job=self._credentials.job,
+                role=self._role,
+                nonce=secrets.token_bytes(NONCE_BYTES),
+            )
+            certificate = self._credentials.certificate
+            self._begin(certificate.accepting_tunnel() if certificate else None)
+        super().data_received(data)
+
+    def _asked(self) -> ServerHandshake:
+        """Return the handshake; the peer has said something."""
+        if self._handshake is None:
+            raise InternalError("a verdict or bytes before the peer has said anything")
+        return self._handshake
 
     def _shake(self, data: bytes) -> None:
-        for step in self._handshake.receive(data):
+        for step in self._asked().receive(data):
             match step:
                 case SendBytes(answer):
                     self._write(answer)
+                    self._listener.greeted(self)
                 case Proven():
+                    self._is_proven = True
                     self._settled()
+                    if self._transport is not None:
+                        notice_vanished_peer(self._transport, self._credentials.heartbeat_timeout_ms)
                     verdict = self.decide(step)
                     if verdict is not None:
                         self.give_verdict(verdict)
 
     def _settled(self) -> None:
-        self._listener.unproven_remove(self)
+        self._listener.left(self)
         super()._settled()
-
-
-class Listener:
-    """A listening socket on one named address, port chosen by the system (rule S4)."""
-
-    def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
-        self._unproven: dict[AcceptingSide, None] = {}
-
-    async def listen(self, host: str, accept: Callable[[], AcceptingSide]) -> int:
-        """Listen on `host`; return the port.
-
-        Raises:
-            OSError: The address is not one of this machine.
-        """
-        self._server = await asyncio.get_running_loop().create_server(accept, host, 0, backlog=512)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    def close(self) -> None:
-        """Accept nothing more and close what has not proven itself."""
-        if self._server is not None:
-            self._server.close()
-        for one in list(self._unproven):
-            one.close("the listener is closed")
-
-    def unproven_add(self, one: AcceptingSide) -> None:
-        """Note a peer that has not proven the secret; close the oldest such if there are too many."""
-        self._unproven[one] = None
-        if len(self._unproven) > UNPROVEN_MAX:
-            # Forgotten at once: it ends in a later turn of the loop, and a burst comes in a single one.
-            oldest = next(iter(self._unproven))
-            self.unproven_remove(oldest)
-            oldest.close("too many connections without a handshake")
-
-    def unproven_remove(self, one: AcceptingSide) -> None:
-        """Forget a peer that has proven the secret or is gone."""
-        self._unproven.pop(one, None)

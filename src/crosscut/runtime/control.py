@@ -10,7 +10,8 @@ from typing import Protocol
 from crosscut.errors import WireError
 from crosscut.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.protocol.messages import CoordinatorMessage, WorkerFailed, WorkerMessage
-from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, Listener
+from crosscut.runtime.connections import AcceptingSide, ConnectingSide, Credentials, connect
+from crosscut.runtime.listener import Listener
 from crosscut.runtime.runner import failure_cause
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
@@ -86,7 +87,7 @@ async def report_failed_start(
     link = WorkerLink(credentials, worker, attempt, opened, lambda _: None, lambda _: over.set())
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().create_connection(lambda: link, *address)
+            await connect(link, *address)
             await over.wait()
 
 

@@ -71,10 +71,11 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.phases import Phase
 from crosscut.runtime.calls import Calls, StartThread, start_thread
 from crosscut.runtime.clock import Clock, SystemClock
-from crosscut.runtime.connections import Credentials, Listener
+from crosscut.runtime.connections import Credentials
 from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.invariants import InvariantChecker
+from crosscut.runtime.listener import Listener
 from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.status import (
     CheckpointStatus,
@@ -142,7 +143,7 @@ class CoordinatorDriver:
         self._offered: CheckpointCompleted | None = None
         self._coordinator = Coordinator(rules)
         self._loop = asyncio.get_running_loop()
-        self._listener = Listener()
+        self._listener = Listener(f"job {name!r}")
         self._links: dict[int, CoordinatorLink] = {}
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -175,6 +176,7 @@ class CoordinatorDriver:
         """Return what the job looks like now."""
         if self._invariants is not None:
             self._seen.invariants = self._invariants.status()
+        self._seen.refused[None] = dict(self._listener.refusals)
         return build_status(self._name, self._coordinator, self._seen, self._rules.sources)
 
     async def checkpoint(self) -> CheckpointStatus:
@@ -282,6 +284,7 @@ class CoordinatorDriver:
             return
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
+            seen.refused[worker] = message.refused
             seen.now_ns = now_ns
             for text in seen.silences.note(now_ns, message.tasks):
                 _log.warning("job %r: %s", self._name, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -78,6 +78,8 @@ class JobStatus:
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
+        refused_peers: Connections to the driver and to its present workers that did not prove the job's
+            secret, by reason.
         takeover: Whom this driver has taken the job over from, and where it goes on; "" at a first start.
     """
 
@@ -105,6 +107,7 @@ class JobStatus:
     longest_freeze_us: int = 0
     silent_sources: tuple[SilentSource, ...] = ()
     takeover: str = ""
+    refused_peers: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -125,6 +128,8 @@ class Observations:
     failed_cause: str = ""
     first_flow_ns: int = 0
     invariants: tuple[InvariantStatus, ...] = ()
+    refused: dict[WorkerIndex | None, Mapping[str, int]] = field(default_factory=dict)
+    """By worker; None: the driver itself."""
     silences: Silences = field(default_factory=Silences)
     now_ns: int = 0
     """When something was last seen."""
@@ -219,6 +224,7 @@ def build_status(
         invariants=seen.invariants,
         silent_sources=seen.silences.status(seen.now_ns),
         takeover=coordinator.takeover,
+        refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
     )
 
 

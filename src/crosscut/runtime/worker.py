@@ -43,11 +43,12 @@ from crosscut.protocol.messages import (
 from crosscut.runtime.calls import StartThread, start_thread
 from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
 from crosscut.runtime.clock import Clock, SystemClock
-from crosscut.runtime.connections import Credentials, Listener
+from crosscut.runtime.connections import Credentials, connect
 from crosscut.runtime.control import WorkerLink, heartbeat_interval_s, report_failed_start
 from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.runtime.failpoints import Failpoints, Plan
 from crosscut.runtime.items import Item
+from crosscut.runtime.listener import Listener
 from crosscut.runtime.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.runtime.process import Process, SystemProcess, hosting_a_worker
 from crosscut.runtime.runner import TaskPool, failure_cause
@@ -128,7 +129,7 @@ class Worker:
         self._early: list[tuple[Proven, IncomingChannel]] = []
         self._missing: set[ChannelId] = set()
         self._all_open = asyncio.Event()
-        self._listener = Listener()
+        self._listener = Listener(f"worker {index}")
         self._link: WorkerLink | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_ns = self._now_ns()
@@ -141,14 +142,13 @@ class Worker:
         Raises:
             WorkersError: Told to fail, or the coordinator is lost.
         """
-        loop = asyncio.get_running_loop()
         plan = self._plan
         self._link = WorkerLink(
             plan.credentials, self._index, self._attempt, self._register, self._told, self._link_lost
         )
         link = self._link
         try:
-            await loop.create_connection(lambda: link, plan.coordinator_host, plan.coordinator_port)
+            await connect(link, plan.coordinator_host, plan.coordinator_port)
         except OSError as error:
             raise WorkersError(
                 f"worker {self._index} can't reach the coordinator at "
@@ -267,7 +267,8 @@ class Worker:
         if self._link is not None and self._link.is_open:
             tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
             dropped = {"stale epoch": self._stale_dropped} if self._stale_dropped else {}
-            self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped))
+            refused = dict(self._listener.refusals)
+            self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused))
         asyncio.get_running_loop().call_later(
             heartbeat_interval_s(timeout_s, self._graph.parallelism), self._beat
         )
@@ -393,7 +394,6 @@ class Worker:
 
     async def _connect_outgoing(self, deploy: DeployTasks) -> None:
         peers = {peer.worker: peer for peer in deploy.peers}
-        loop = asyncio.get_running_loop()
         for channel in sorted(self._missing):
             if channel.source.index != self._index:
                 continue
@@ -402,7 +402,7 @@ class Worker:
                 self, channel, deploy.epoch, self._plan.credentials, self._plan.channel_bytes
             )
             self._outgoing[channel] = outgoing
-            await loop.create_connection(lambda end=outgoing: end, peer.host, peer.data_port)  # type: ignore[misc]
+            await connect(outgoing, peer.host, peer.data_port)
 
     def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
         """Decide about a genuine peer."""

@@ -41,6 +41,7 @@ HANDSHAKE_BYTES_MAX = 4096
 MAGIC = b"XCUT"
 VERSION = 1
 _HELLO = struct.Struct(f">4sBB{JOB_BYTES}sQ{DETAIL_BYTES}s{NONCE_BYTES}s")
+_START = MAGIC + bytes([VERSION])
 _WORKER_LABEL = b"worker".ljust(DETAIL_BYTES - 12, b"\0")
 _WORKER = struct.Struct(f">{len(_WORKER_LABEL)}sIQ")
 _MAC_BYTES = 32
@@ -283,9 +284,12 @@ class ServerHandshake(_Handshake):
         """
         self._add(data)
         steps: list[SendBytes | Proven] = []
+        if self._phase is Phase.AWAITING_HELLO and not self._unread.startswith(_START[: len(self._unread)]):
+            # Whoever speaks something else need not be waited for.
+            self._fail()
         if self._phase is Phase.AWAITING_HELLO and (hello := self._take(_HELLO.size)):
-            magic, version, role, job, epoch, detail, _ = _HELLO.unpack(hello)
-            if (magic, version, role, job) != (MAGIC, VERSION, self._role, self._job):
+            _, _, role, job, epoch, detail, _ = _HELLO.unpack(hello)
+            if (role, job) != (self._role, self._job):
                 self._fail()
             self._transcript = hello + self._nonce
             self._proven = Proven(self._role, Epoch(epoch), detail)
