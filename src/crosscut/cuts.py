@@ -39,8 +39,20 @@ class Cut(ABC):
     def is_quiet(self) -> bool:
         """Whether every source has been read to its end and no record is on its way in a channel.
 
-        A stable property: from here on nothing comes any more but what operators have to say at the end
-        of their input (`emit="final"`).
+        Nothing comes any more but what operators have to say at the end of their input (`emit="final"`),
+        and what comes of that. So it is stable in a flow without such operators; in others, ask for
+        `is_exhausted`.
+        """
+
+    @abstractmethod
+    def is_exhausted(self, uid: str) -> bool:
+        """Return whether operator `uid` can get no record any more: a stable property.
+
+        All that feeds it, or the loop it is in, has said all that it had to say, at the end of the input
+        too; and nothing is on its way to it, or in its loop.
+
+        Raises:
+            FlowError: The flow has no such operator.
         """
 
     @abstractmethod
@@ -90,10 +102,10 @@ class Invariant:
 def no_deadlock(uid: str, waiting: Callable[[Any], object]) -> Predicate:
     """Return a predicate that is false on a cut on which somebody waits for what can't come any more.
 
-    It is Chandy and Lamport's deadlock detection: every source is drained and no record is on its way,
-    so nothing but end-of-input results can come any more, and yet `waiting(value)` is true for a key of
-    `uid`. What it finds is certain and will not pass. What it does not find: waiting while any source may
-    still have more, or while records of others go round (also for ever).
+    It is Chandy and Lamport's deadlock detection: `uid` can get no record any more (`Cut.is_exhausted`),
+    and yet `waiting(value)` is true for a key of it. What it finds is certain and will not pass. What it
+    does not find: waiting while what feeds `uid` may still have more, or while records of others go round
+    in the same loop (also for ever).
 
     Args:
         uid: A keyed operator, as in `Cut.values`.
@@ -106,6 +118,6 @@ def no_deadlock(uid: str, waiting: Callable[[Any], object]) -> Predicate:
     """
 
     def holds(cut: Cut) -> bool:
-        return not (cut.is_quiet and any(map(waiting, cut.values(uid).values())))
+        return not (cut.is_exhausted(uid) and any(map(waiting, cut.values(uid).values())))
 
     return holds

@@ -317,6 +317,33 @@ def test_two_loops_in_a_row_and_one_in_another_let_everything_out_once(
     assert sorted(out.records()) == [(number, 0, 0) for number in range(count)]
 
 
+def last_heard(state: str, record: tuple[int, ...]) -> str:
+    return "asks" if len(record) == 1 else f"gets {record[1]}"
+
+
+def test_final_results_between_loops_are_said_and_who_waits_for_them_is_in_no_deadlock(
+    tmp_path: Path, started: Any
+) -> None:
+    """G4, F5: a loop is closed when what feeds it has said all, and not when nothing is on its way."""
+    keys, count, out = 7, 700, cc.collect()
+    flow = cc.Flow("totals")
+    source = flow.source(cc.generate(lambda i: (i % keys, 1 + i % 5), count=count))
+    first = counted_down(source, "first", 1).key_by(lambda record: record[0]).count(emit="final")
+    second = counted_down(first.map(lambda total: (*total, 1 + total[0] % 3)), "second", 2)
+    totals = second.key_by(lambda record: record[:2]).count(emit="final").map(lambda total: total[0])
+    asking = flow.source(cc.generate(lambda i: (i,), count=keys))
+    last = asking.union(totals).key_by(lambda record: record[0]).aggregate("", last_heard).named("last")
+    last.sink(out)
+    flow.invariant("nobody waits", cc.no_deadlock("last", lambda state: state == "asks"), on_broken="stop")
+    job = started(LoopJob(tmp_path, flow, out, UNALIGNED))
+    started.finish(job)
+    assert job.status == "finished"
+    assert sorted(out.records()) == sorted(
+        (key, said) for key in range(keys) for said in ("asks", f"gets {count // keys}")
+    )
+    assert invariants_of(job)["nobody waits"]["evaluated"] > 0
+
+
 def test_a_loop_with_far_more_in_it_than_fits_into_its_channels_does_not_stop(
     tmp_path: Path, started: Any
 ) -> None:

@@ -15,7 +15,8 @@ from crosscut.flow.stream import Stream
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.compile import compiled, kind_of
-from crosscut.graph.specs import OperatorNode
+from crosscut.graph.components import component_of, loops_of
+from crosscut.graph.specs import Edge, OperatorNode
 from crosscut.ids import TaskId, VertexId
 from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 
@@ -63,6 +64,25 @@ def test_a_back_edge_closes_a_cycle_so_an_acyclic_graph_has_none(edges: Links) -
     closing = back_edges(VERTICES, edges)
     assert all(edge in edges and reaches(edges, edge[1], edge[0]) for edge in closing)
     assert not (is_acyclic(edges) and closing)
+
+
+@given(PAIRS)
+def test_a_loop_is_what_leads_to_each_other_and_its_feeders_are_what_else_leads_to_it(links: Links) -> None:
+    closing = back_edges(VERTICES, links)
+    edges = [
+        Edge(i, source, target, "forward", back_edge=(source, target) in closing)
+        for i, (source, target) in enumerate(links)
+    ]
+    found = loops_of(edges)
+    for vertex in VERTICES:
+        peers = {one for one in VERTICES if reaches(links, vertex, one) and reaches(links, one, vertex)}
+        is_in_loop = len(peers) > 1 or (vertex, vertex) in links
+        assert [one.members for one in found if vertex in one.members] == [peers] * is_in_loop
+        component = component_of(vertex, edges)
+        assert component.members == peers
+        assert component.feeders == {source for source, target in links if target in peers} - peers
+        assert set(component.heads) == {target for _, target in closing if target in peers}
+    assert len({one.members for one in found}) == len(found)
 
 
 @st.composite

@@ -206,7 +206,7 @@ class ReusesIds(Coordinator):
 class StopsWithoutAWord(Coordinator):
     """A stop that could not commit looks like one that could."""
 
-    def _uncommitted(self) -> FailureCause | None:
+    def _uncommitted(self, why: str = "") -> FailureCause | None:
         return None
 
 

@@ -69,6 +69,7 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.termination import Component
 
 S0, S1 = (TaskId(VertexId("numbers"), index) for index in (0, 1))
 K0, K1 = (TaskId(VertexId("out"), index) for index in (0, 1))
@@ -89,19 +90,25 @@ def job_rules(
     slots: int | None = None,
     driver: str = "driver 1",
     awaits_verdict: bool = False,
+    loops: tuple[Component, ...] = (),
+    pause_ms: int = 0,
+    in_flight_max: int = 1,
 ) -> JobRules:
     return JobRules(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
         tasks=frozenset(TASKS),
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
-        checkpoints=CheckpointRules(periodic, 1_000, 60_000, checkpoint_failures_max),
+        checkpoints=CheckpointRules(
+            periodic, 1_000, 60_000, checkpoint_failures_max, pause_ms, in_flight_max
+        ),
         restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000, 3),
         retain=retain,
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,
         slots=slots,
         awaits_verdict=awaits_verdict,
+        loops=loops,
     )
 
 

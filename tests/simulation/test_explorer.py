@@ -61,6 +61,21 @@ WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("two sinks", "at-least-once", 1, 1, {"crashes": 1}),
     ("loop", "at-least-once", 1, 1, {"crashes": 1}),
     ("ring", "at-least-once", 0, 1, {}),
+    # Final results in front of a loop, between two, and out of its body.
+    ("count, loop, count", "aligned", 2, 1, {"crashes": 1}),
+    ("count, loop, count", "unaligned", 1, 1, {}),
+    ("count, loop, count", "switching", 1, 1, {}),
+    ("count, loop, count", "halting", 1, 1, {"crashes": 1}),
+    ("count, loop, count", "at-least-once", 1, 1, {"crashes": 1}),
+    ("loop, count, loop", "aligned", 1, 1, {"crashes": 1}),
+    ("loop, count, loop", "unaligned", 1, 1, {}),
+    ("loop, count, loop", "switching", 0, 1, {}),
+    ("loop, count, loop", "halting", 1, 1, {}),
+    ("loop, count, loop", "at-least-once", 1, 1, {"crashes": 1}),
+    ("loop with a count", "aligned", 1, 1, {}),
+    ("loop with a count", "unaligned", 0, 1, {}),
+    ("loop with a count", "halting", 1, 1, {}),
+    ("loop with a count", "at-least-once", 1, 1, {}),
 ]
 
 

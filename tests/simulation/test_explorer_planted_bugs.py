@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from crosscut.protocol.messages import (
     SnapshotAcknowledged,
 )
 from crosscut.protocol.snapshotting import SnapshotProtocol
+from crosscut.protocol.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
@@ -376,12 +377,23 @@ def forgets_void_ids(self: Checkpointing, reason: str) -> list[do.JobEffect]:
     return original_end(self, reason)
 
 
-original_tail = job.Coordinator._towards_the_end
+def closes_loops_while_records_go_round(loops: Sequence[Component], shown: Stillness) -> Any:
+    """What feeds a loop is drained; what is in it is not looked at."""
+    return job_heads(loops, replace(shown, restless=frozenset()))
 
 
-def closes_loops_at_once(self: Coordinator, shown: Any) -> Any:
-    """Closes the loops as soon as the sources are drained, whatever goes round."""
-    return original_tail(self, replace(shown, in_flight=0, is_after_drain=True))
+def closes_loops_when_nothing_is_logged(loops: Sequence[Component], shown: Stillness) -> Any:
+    """What feeds a loop may still have its results to say, or have its end of input on the way to it."""
+    is_quiet = not shown.restless and "a" not in shown.speaking
+    return tuple(head for loop in loops for head in loop.heads) if is_quiet else ()
+
+
+def closes_all_loops_with_the_first(loops: Sequence[Component], shown: Stillness) -> Any:
+    is_any = any(is_exhausted(loop, shown) for loop in loops)
+    return tuple(head for loop in loops for head in loop.heads) if is_any else ()
+
+
+job_heads = job.heads_to_close
 
 
 original_claim = job.recovery.claim
@@ -525,8 +537,23 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         "I8",
     ),
     "loops closed while a record circles": (
-        Patch(Coordinator, "_towards_the_end", closes_loops_at_once),
+        Patch(job, "heads_to_close", closes_loops_while_records_go_round),
         lambda: found("loop", "unaligned", Make()),
+        "F5",
+    ),
+    "loops closed while a count has its results to say": (
+        Patch(job, "heads_to_close", closes_loops_when_nothing_is_logged),
+        lambda: found("loop, count, loop", "aligned", Make()),
+        "F5",
+    ),
+    "loops closed while the end of input is on its way to a count": (
+        Patch(job, "heads_to_close", closes_loops_when_nothing_is_logged),
+        lambda: found("count, loop, count", "unaligned", Make()),
+        "F5",
+    ),
+    "all loops closed with the first one": (
+        Patch(job, "heads_to_close", closes_all_loops_with_the_first),
+        lambda: found("loop, count, loop", "halting", Make()),
         "F5",
     ),
     "ids are used again": (

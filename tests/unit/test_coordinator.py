@@ -67,11 +67,12 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.identity import Claimant
-from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase
+from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase, Termination
 from crosscut.protocol.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
+    CloseLoops,
     CommitCheckpoint,
     CoordinatorHeartbeat,
     DeployTasks,
@@ -81,6 +82,7 @@ from crosscut.protocol.messages import (
     JobFinished,
     Part,
     ShutDown,
+    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -92,6 +94,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
+from crosscut.protocol.termination import Component
 
 E1, E2 = Epoch(1), Epoch(2)
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -780,20 +783,120 @@ def test_sources_that_are_drained_before_the_start_are_not_forgotten() -> None:
     assert talk.ready()[-3:-1] == both(TriggerCheckpoint(E1, N1))
 
 
-def test_a_drained_job_whose_cut_still_holds_something_takes_another_checkpoint() -> None:
-    """F5: sources are drained, records are on their way."""
+def drained(talk: Talk) -> list[JobEffect]:
+    """Every source says that it has read all of its input."""
+    talk.message(0, SourceDrained(E1, S0))
+    return talk.message(1, SourceDrained(E1, S1))
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_a_drained_job_whose_cut_still_holds_something_looks_again_and_again_but_less_and_less_often(
+    periodic: bool,
+) -> None:
+    """F5: sources are drained, records are on their way. Checkpoints on end would only hold them up."""
+    talk = Talk(periodic=periodic, retain=100)
+    talk.running()
+    drained(talk)
+    for n, pause_ms in enumerate([10, 20, 40, 80, 160, 320, 640, 1_000, 1_000], 1):
+        talk.acknowledge(n)
+        assert talk.hear(EntryAppended(n + 1)) == [
+            *answered(n + 1),
+            CancelTimer(Timer("checkpoint-timeout", E1, n)),
+            *both(CommitCheckpoint(E1, CheckpointId(n))),
+            timer("trigger", 1, pause_ms),
+        ]
+        assert talk.fire("trigger") == [
+            *([timer("trigger", 1, 1_000)] if periodic else []),
+            *both(TriggerCheckpoint(E1, CheckpointId(n + 1))),
+            timer("checkpoint-timeout", 1, 60_000, n + 1),
+        ]
+
+
+def test_a_look_at_a_drained_job_waits_for_the_end_of_the_pause() -> None:
+    talk = Talk(pause_ms=500)
+    talk.running()
+    drained(talk)
+    talk.acknowledge(1)
+    assert talk.hear(EntryAppended(2))[-2:] == [timer("pause", 1, 500), timer("trigger", 1, 10)]
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000)]
+    assert talk.fire("pause")[:2] == both(TriggerCheckpoint(E1, N2))
+
+
+def test_sources_that_are_drained_while_a_checkpoint_is_under_way_are_looked_at_as_soon_as_it_is_over() -> None:
     talk = Talk()
     talk.running()
-    talk.message(0, SourceDrained(E1, S0))
-    talk.message(1, SourceDrained(E1, S1))
-    talk.acknowledge(1, drained=False)
-    assert talk.hear(EntryAppended(2)) == [
-        *answered(2),
-        CancelTimer(Timer("checkpoint-timeout", E1, 1)),
-        *both(CommitCheckpoint(E1, N1)),
-        *both(TriggerCheckpoint(E1, N2)),
-        timer("checkpoint-timeout", 1, 60_000, 2),
-    ]
+    talk.fire("trigger")
+    assert drained(talk) == []
+    talk.acknowledge(1)
+    assert talk.hear(EntryAppended(2))[-3:-1] == both(TriggerCheckpoint(E1, N2))
+
+
+# Loops: as if `out` led back to itself.
+
+LOOP = Component(frozenset({K0.vertex}), frozenset({S0.vertex}), (K0.vertex,))
+CLOSES = CloseLoops(E1, (K0.vertex,))
+
+
+def shows(talk: Talk, n: int, sources: Snapshot, loop: Snapshot) -> list[JobEffect]:
+    """Checkpoint n is complete, and shows this."""
+    for task in TASKS:
+        one = replace(snapshot(task, n), drained=False)
+        said = sources if task.vertex == S0.vertex else loop
+        one = replace(one, drained=said.drained, ended=said.ended, at_rest=said.at_rest)
+        talk.message(task.index, SnapshotAcknowledged(E1, CheckpointId(n), task, one))
+    return talk.hear(EntryAppended(n + 1))
+
+
+OPEN, OVER = Snapshot(at_rest=True), Snapshot(drained=True, ended=True, at_rest=True)
+
+
+def test_the_loops_that_a_cut_shows_to_be_exhausted_are_closed_and_looked_at_soon() -> None:
+    """G4."""
+    talk = Talk(loops=(LOOP,))
+    talk.running()
+    drained(talk)
+    assert not set(both(CLOSES)) & set(shows(talk, 1, OVER, Snapshot(in_flight=1)))
+    talk.fire("trigger")
+    assert shows(talk, 2, OVER, OPEN)[-3:] == [*both(CLOSES), timer("trigger", 1, 10)]
+    assert talk.coordinator.termination is Termination.QUIET
+    talk.fire("trigger")
+    assert shows(talk, 3, OVER, OPEN)[-3:] == [*both(CLOSES), timer("trigger", 1, 20)], "said again"
+    talk.fire("trigger")
+    shows(talk, 4, OVER, OVER)
+    assert talk.coordinator.phase is Phase.FINISHING
+
+
+def test_what_the_sources_say_outside_of_the_cut_closes_no_loop() -> None:
+    """A final result may be on its way into the loop, or still to be said."""
+    talk = Talk(loops=(LOOP,))
+    talk.running()
+    drained(talk)
+    assert shows(talk, 1, OPEN, OPEN)[-1] == timer("trigger", 1, 10)
+
+
+def test_a_loop_may_be_closed_while_a_source_that_does_not_lead_to_it_goes_on() -> None:
+    talk = Talk(loops=(LOOP,))
+    talk.running()
+    talk.fire("trigger")
+    assert shows(talk, 1, OVER, OPEN)[-2:] == both(CLOSES)
+    assert talk.coordinator.termination is Termination.OPEN
+
+
+def test_a_loop_is_closed_again_in_the_epoch_after_a_failure() -> None:
+    talk = Talk(loops=(LOOP,))
+    talk.running()
+    drained(talk)
+    shows(talk, 1, OVER, OPEN)
+    talk.failed()
+    talk.hear(EntryAppended(3))
+    assert not any(isinstance(getattr(one, "message", None), CloseLoops) for one in talk.ready(2))
+    talk.message(0, SourceDrained(E2, S0))
+    talk.message(1, SourceDrained(E2, S1))
+    for task in TASKS:
+        one = replace(snapshot(task, 2, 2), drained=task.vertex == S0.vertex, at_rest=True)
+        talk.message(task.index, SnapshotAcknowledged(E2, N2, task, one))
+    closes = both(CloseLoops(E2, (K0.vertex,)))
+    assert talk.hear(EntryAppended(4))[-3:] == [*closes, timer("trigger", 2, 10)]
 
 
 def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +165,49 @@ def test_a_cut_is_quiet_if_every_source_has_ended_and_nothing_is_on_its_way(stor
     assert not StoredCut(stored.checkpoint(1, one_is_on_its_way), GRAPH, store).is_quiet
 
 
-def test_a_deadlock_is_somebody_who_waits_on_a_quiet_cut(store: CheckpointStore) -> None:
+def exhausted_snapshots(graph: JobGraph = GRAPH) -> dict[TaskId, Snapshot]:
+    """Sources are drained, and nothing is on its way."""
+    return {
+        task(vertex.vertex_id, index): Snapshot(at_rest=True, drained=vertex.source is not None, ended=True)
+        for vertex in graph.vertices
+        for index in range(2)
+    }
+
+
+def test_a_deadlock_is_somebody_who_waits_where_nothing_can_come_any_more(store: CheckpointStore) -> None:
     stored = Stored(store)
     holds = no_deadlock("counts", waiting=lambda count: count < 3)
     one = task("counts", 0)
-    waits = {one: Snapshot(parts=(stored.state(1, one, {"a": 3, "b": 2}),))}
-    served = {one: Snapshot(parts=(stored.state(2, one, {"a": 3}),))}
-    assert not holds(StoredCut(stored.checkpoint(1, quiet_snapshots() | waits), GRAPH, store))
-    assert holds(StoredCut(stored.checkpoint(1, waits), GRAPH, store))
-    assert holds(StoredCut(stored.checkpoint(2, quiet_snapshots() | served), GRAPH, store))
+    over = exhausted_snapshots()
+
+    def cut(n: int, counts: dict[str, int], **others: Snapshot) -> StoredCut:
+        snapshots = over | {task(vertex, 1): other for vertex, other in others.items()}
+        snapshots[one] = replace(over[one], parts=(stored.state(n, one, counts),))
+        return StoredCut(stored.checkpoint(n, snapshots), GRAPH, store)
+
+    assert not holds(cut(1, {"a": 3, "b": 2}))
+    assert holds(cut(2, {"a": 3}))
+    assert holds(cut(3, {"a": 3, "b": 2}, numbers=Snapshot(at_rest=True)))
+    assert holds(cut(4, {"a": 3, "b": 2}, head=Snapshot(in_flight=1)))
+    assert not holds(cut(5, {"a": 3, "b": 2}, out=Snapshot(in_flight=1)))
+
+
+def test_whoever_waits_for_a_final_result_is_in_no_deadlock(store: CheckpointStore) -> None:
+    """The sources are drained and nothing is on its way; what they wait for has yet to be said."""
+    flow = cc.Flow("in-front")
+    totals = flow.source(cc.generate(str, count=9)).named("numbers").key_by(str).count(emit="final")
+    totals.named("totals").key_by(str).count().named("waiting").sink(cc.collect())
+    graph = flow.compile(2, 8)
+    stored = Stored(store, graph)
+    holds = no_deadlock("waiting", waiting=lambda count: count < 3)
+    waits = task("waiting", 0)
+    over = exhausted_snapshots(graph)
+    over[waits] = replace(over[waits], parts=(stored.state(1, waits, {"a": 1}),))
+    cut = StoredCut(stored.checkpoint(1, over), graph, store)
+    assert cut.is_quiet
+    assert holds(cut)
+    said = {task("totals", index): Snapshot(drained=True, ended=True, at_rest=True) for index in range(2)}
+    assert not holds(StoredCut(stored.checkpoint(1, over | said), graph, store))
 
 
 # When it is judged.

@@ -129,11 +129,11 @@ def offer(task: Task, channel: ChannelId, *items: Any) -> None:
 
 
 def frozen(n: CheckpointId, since: int = 0, *, positions: Any = None, ended: bool = False) -> StoreFrozen:
-    return StoreFrozen(FrozenTask(n, CheckpointId(since), positions, ended))
+    return StoreFrozen(FrozenTask(n, CheckpointId(since), positions, ended, is_end_forwarded=ended))
 
 
 def acknowledged(n: CheckpointId, **snapshot: Any) -> SnapshotAcknowledged:
-    return SnapshotAcknowledged(EPOCH, n, HERE, Snapshot(**snapshot))
+    return SnapshotAcknowledged(EPOCH, n, HERE, Snapshot(at_rest=True, **snapshot))
 
 
 class Tail(Operator):

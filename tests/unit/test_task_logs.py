@@ -9,6 +9,7 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.connectors.generate import generate
+from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
@@ -218,13 +219,36 @@ def test_the_acknowledgement_says_where_the_log_is_and_how_many_records_it_holds
     ]
 
 
-def test_a_task_that_has_ended_is_not_drained_while_its_log_holds_records() -> None:
-    task = task_of(AlignedBarriers, ended=True)
-    offer(task, A, Barrier(N1))
+def test_a_task_that_has_ended_is_not_drained_while_the_barrier_overtakes_what_it_said() -> None:
+    task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X,))
+    offer(task, A, END)
     work(task)
-    offer(task, L, [1], Barrier(N1))
+    task.unsent[X].extend([Batch([1]), END])
+    task.outbox.clear()
+    offer(task, A, Barrier(N1))
     task.snapshot_stored(N1, None, 0, LOG_PART)
-    assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True, drained=False)
+    assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True)
+
+
+def test_a_restored_task_that_had_ended_is_not_drained_before_the_end_has_come_again() -> None:
+    """At least once: records may come again, and go on from it."""
+    task = task_of(AlignedBarriers, inputs=(A,), ended=True)
+    offer(task, A, Barrier(N1), END, Barrier(N2))
+    work(task)
+    for n in (N1, N2):
+        task.snapshot_stored(n, None, 0)
+    assert [one.snapshot for one in said(task)] == [
+        Snapshot(ended=True, at_rest=True),
+        Snapshot(ended=True, at_rest=True, drained=True),
+    ]
+
+
+def test_a_barrier_that_overtakes_the_end_of_input_finds_nobody_drained() -> None:
+    """Nothing is logged, and yet the task still has its results to say."""
+    task = task_of(UnalignedBarriers, inputs=(A,))
+    offer(task, A, END, Barrier(N1))
+    task.snapshot_stored(N1, None, 0)
+    assert said(task)[0].snapshot == Snapshot(at_rest=True)
 
 
 # Replay.
@@ -550,15 +574,43 @@ def test_close_loops_ends_the_back_edges_and_so_the_task() -> None:
     offer(task, A, END)
     work(task)
     assert sent(task) == []
-    task.close_loops()
+    task.close_loops([HERE.vertex])
     work(task)
     assert sent(task) == [(X, END), (Y, END)]
+
+
+def test_the_loops_of_other_heads_concern_nobody_else() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, END)
+    work(task)
+    task.close_loops([VertexId("elsewhere")])
+    assert not task.has_work
+
+
+def test_to_close_a_loop_twice_is_to_close_it_once() -> None:
+    task = task_of(AlignedBarriers)
+    offer(task, A, END)
+    task.close_loops([HERE.vertex])
+    work(task)
+    task.close_loops([HERE.vertex])
+    work(task)
+    assert sent(task) == [(X, END), (Y, END)]
+
+
+def test_a_record_behind_the_end_of_its_channel_is_an_error_and_not_lost() -> None:
+    """I12: what is behind the loop has had its end of input."""
+    task = task_of(AlignedBarriers)
+    task.close_loops([HERE.vertex])
+    work(task)
+    offer(task, L, [1, 2])
+    with pytest.raises(ProtocolError, match="2 records came on .* after the end of its input"):
+        work(task)
 
 
 def test_the_end_that_then_comes_around_the_loop_is_not_a_second_end() -> None:
     task = task_of(AlignedBarriers)
     offer(task, A, END)
-    task.close_loops()
+    task.close_loops([HERE.vertex])
     offer(task, L, END)
     work(task)
     assert sent(task) == [(X, END), (Y, END)]
@@ -566,5 +618,5 @@ def test_the_end_that_then_comes_around_the_loop_is_not_a_second_end() -> None:
 
 def test_close_loops_means_nothing_to_a_task_without_back_edges() -> None:
     task = task_of(AlignedBarriers, inputs=(A, B))
-    task.close_loops()
+    task.close_loops([HERE.vertex])
     assert not task.has_work

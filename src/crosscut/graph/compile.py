@@ -10,6 +10,7 @@ from typing import assert_never
 
 from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
+from crosscut.graph.components import check_loops
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -74,7 +75,8 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
         max_parallelism: Number of key groups, at least `parallelism`.
 
     Raises:
-        FlowError: There is no source or sink, or an operator leads nowhere.
+        FlowError: There is no source or sink, or an operator leads nowhere, or a final result leads back
+            to itself.
     """
     consumers: dict[str, list[OperatorNode]] = {node.uid: [] for node in nodes}
     invariant(len(consumers) == len(nodes), f"flow {name!r} has two operators with one uid")
@@ -93,9 +95,11 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
     ]
     closing = back_edges([v.vertex_id for v in vertices], [(one.source, one.target) for one in edges])
     edges = [replace(one, back_edge=(one.source, one.target) in closing) for one in edges]
-    return JobGraph(
+    graph = JobGraph(
         name, vertices, tuple(edges), parallelism, max_parallelism, _fingerprint(vertices, max_parallelism)
     )
+    check_loops(graph)
+    return graph
 
 
 def _check(name: str, nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]) -> None:

@@ -69,20 +69,13 @@ class Completion:
 
     Attributes:
         is_after_drain: It was triggered when every source was drained.
-        in_flight: Records that were on their way in channels.
         is_halted: Every task stands still for it.
         subsumed: Older ones that were under way: there is no use in them any more.
     """
 
     is_after_drain: bool
-    in_flight: int
     is_halted: bool = False
     subsumed: tuple[GivenUp, ...] = ()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is on its way anywhere and nothing can come: a stable property."""
-        return self.is_after_drain and self.in_flight == 0
 
 
 class EpochCheckpoints:
@@ -218,7 +211,6 @@ class EpochCheckpoints:
         self._appending.discard(checkpoint_id)
         return Completion(
             is_after_drain=pending.is_after_drain,
-            in_flight=sum(snapshot.in_flight for snapshot in pending.snapshots.values()),
             is_halted=pending.quiet == self._tasks,
             # The log decides in order: an older one that was being appended has been decided.
             subsumed=tuple(self._forget(n) for n in sorted(self._pending) if n < checkpoint_id),

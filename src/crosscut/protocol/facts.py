@@ -19,7 +19,7 @@ from crosscut.protocol.ownership import Ownership
 from crosscut.protocol.phases import NEXT_PHASES, Phase
 from crosscut.protocol.roster import Roster
 from crosscut.protocol.rules import JobRules
-from crosscut.protocol.termination import Termination, termination
+from crosscut.protocol.termination import Looks, Termination, termination
 
 
 class JobFacts:
@@ -48,7 +48,7 @@ class JobFacts:
         self._is_submitted = False
         self._ready: set[WorkerIndex] = set()
         self._stop_id: CheckpointId | None = None
-        self._are_loops_closed = False
+        self._looks = Looks(rules.checkpoints.interval_ms)
 
     @property
     def completed(self) -> CheckpointCompleted | None:
@@ -82,11 +82,7 @@ class JobFacts:
     @property
     def termination(self) -> Termination:
         """How near the job is to the end of its input, as far as its cuts show."""
-        return termination(
-            is_final=self.completed is not None and self.completed.is_final,
-            is_drained=self._checkpoints.is_drained,
-            are_loops_closed=self._are_loops_closed,
-        )
+        return termination(self.completed, self._rules.loops, is_drained=self._checkpoints.is_drained)
 
     @property
     def takeover(self) -> str:

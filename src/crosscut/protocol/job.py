@@ -50,13 +50,7 @@ from crosscut.protocol.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
 from crosscut.protocol.phases import CHECKPOINTED, DEPLOYED, Phase
 from crosscut.protocol.roster import LIVENESS_TICKS
 from crosscut.protocol.rules import JobRules
-from crosscut.protocol.termination import (
-    CheckAgain,
-    EndLoops,
-    Termination,
-    WatchLoops,
-    after_drain,
-)
+from crosscut.protocol.termination import Termination, heads_to_close, stillness
 
 __all__ = ["CLAIM_ATTEMPTS_MAX", "LIVENESS_TICKS", "Coordinator", "JobRules", "Phase", "Termination"]
 
@@ -279,7 +273,7 @@ class Coordinator(JobFacts):
             return []
         self._go(Phase.RESTORING)
         self._ready = set()
-        self._are_loops_closed = False
+        self._looks.restart()
         self._checkpoints.begin(self.epoch)
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
@@ -333,10 +327,9 @@ class Coordinator(JobFacts):
                 self.dropped["stale timer"] += 1
                 return []
             case "trigger":
-                return [
-                    do.StartTimer(timer, self._rules.checkpoints.interval_ms),
-                    *self._trigger(is_periodic=True),
-                ]
+                rules = self._rules.checkpoints
+                again = [do.StartTimer(timer, rules.interval_ms)] if rules.periodic else []
+                return [*again, *self._trigger(is_periodic=True)]
             case "pause":
                 return self._trigger() if self._checkpoints.pause_over() else []
             case "checkpoint-timeout":
@@ -419,26 +412,21 @@ class Coordinator(JobFacts):
             effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
         elif self.phase is Phase.STOPPING and self._stop_id is None:
             effects += self._trigger()
-        elif self._checkpoints.is_drained:
-            effects += self._towards_the_end(shown)
-        elif self._checkpoints.is_wanted:
-            effects += self._trigger()
+        elif self.phase is Phase.RUNNING:
+            effects += self._towards_the_end(entry, shown)
         return [*effects, *self._end_if_committed()]
 
-    def _towards_the_end(self, shown: Completion) -> list[JobEffect]:
-        has_open_loops = self._rules.has_loops and not self._are_loops_closed
-        interval_ms = self._rules.checkpoints.interval_ms
-        decision = after_drain(shown, has_open_loops=has_open_loops, interval_ms=interval_ms)
-        match decision:
-            case CheckAgain():
-                return self._trigger()
-            case EndLoops():
-                self._are_loops_closed = True
-                return [*self._to_all(CloseLoops(self.epoch)), *self._trigger()]
-            case WatchLoops(delay_ms):
-                return [self._timer("trigger", delay_ms)]
-            case _:
-                assert_never(decision)
+    def _towards_the_end(self, entry: CheckpointCompleted, shown: Completion) -> list[JobEffect]:
+        """Close the loops that the cut of `entry` shows to be exhausted; see when the next one is due."""
+        loops = self._rules.loops
+        heads = heads_to_close(loops, stillness(entry.snapshots)) if loops else ()
+        effects = self._to_all(CloseLoops(self.epoch, heads)) if heads else []
+        if self._checkpoints.is_drained and shown.is_after_drain:
+            effects.append(self._timer("trigger", self._looks.after(heads)))
+        elif self._checkpoints.is_drained:
+            # It was due when the last source was drained, and found no room.
+            effects += self._trigger()
+        return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
 
     def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
         n = entry.checkpoint_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.identity import Claimant, FlowIdentity
 
@@ -58,9 +58,13 @@ class Snapshot:
         positions: For a source task, position by split id (unfinished splits only), with the split
             itself; else None.
         pending: For a sink task, every transaction that this checkpoint commits, oldest first.
-        drained: The task has seen the end of all its inputs and holds nothing that is yet to come
-            out: no channel or back-edge record, no open sink buffer, no timer, no asynchronous call.
-        ended: The operators of the task have been told of the end of input (it is told once).
+        drained: In this epoch the task has had the end of all its inputs, and passed it on behind all
+            that it had to say; and it is at rest. Nothing comes out of it any more.
+        ended: The operators of the task have been told of the end of input (it is told once, whatever
+            the epoch).
+        at_rest: Nothing of the task's own is still to come out: there is no record in `log`, no open
+            buffer, no timer, no asynchronous call. What its operators say at the end of input is not
+            meant: see `drained`.
         log: Records that were on their way in channels, where the protocol logs any.
         in_flight: How many those are.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
@@ -71,6 +75,7 @@ class Snapshot:
     pending: tuple[PendingTransaction, ...] = ()
     drained: bool = False
     ended: bool = False
+    at_rest: bool = False
     freeze_us: int = 0
     log: tuple[Part, ...] = ()
     in_flight: int = 0
@@ -378,9 +383,13 @@ class CommitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CloseLoops:
-    """Every loop is empty, and no source has more: their back edges have ended, for good."""
+    """No record can come to these loops any more: the back edges that lead to `heads` have ended.
+
+    It may come again. A loop ends when all its back edges do, and it is named with all its heads.
+    """
 
     epoch: Epoch
+    heads: tuple[VertexId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from crosscut.ids import TaskId
 from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.termination import Component
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class JobRules:
     """What the coordinator has to know of the job and its settings; durations in milliseconds.
 
     Attributes:
-        has_loops: Whether the graph has back edges.
+        loops: The components of the graph that have back edges.
         slots: How many workers Spark can run at once, where known; only for the error text.
         awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
             cut has been judged.
@@ -29,6 +30,6 @@ class JobRules:
     retain: int
     heartbeat_timeout_ms: int
     start_timeout_ms: int
-    has_loops: bool = False
+    loops: tuple[Component, ...] = ()
     slots: int | None = None
     awaits_verdict: bool = False

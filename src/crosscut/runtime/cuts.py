@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from crosscut.cuts import Cut
 from crosscut.errors import FlowError, StoreError
+from crosscut.graph.components import component_of
 from crosscut.graph.specs import AggregateSpec, CountSpec, JobGraph, ReduceSpec, SumSpec, Vertex
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
+from crosscut.protocol.termination import is_exhausted, stillness
 from crosscut.runtime.channel_log import decoded_log
 from crosscut.state.encoding import decode_part
 from crosscut.wire.batches import decode_batch
@@ -56,6 +58,10 @@ class StoredCut(Cut):
             not one.snapshot.in_flight and (one.snapshot.ended or one.task.vertex not in sources)
             for one in self._entry.snapshots
         )
+
+    def is_exhausted(self, uid: str) -> bool:
+        component = component_of(self._vertex_of(uid).vertex_id, self._graph.edges)
+        return is_exhausted(component, stillness(self._entry.snapshots))
 
     def values(self, uid: str) -> Mapping[Any, Any]:
         vertex = self._vertex_of(uid)

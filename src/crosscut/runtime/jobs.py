@@ -17,6 +17,7 @@ class FrozenTask:
 
     Attributes:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
+        is_end_forwarded: The end of input has been passed on, in this epoch.
         log: What was on its way in channels when the snapshot was taken.
     """
 
@@ -24,6 +25,7 @@ class FrozenTask:
     since: CheckpointId
     positions: JSON
     ended: bool
+    is_end_forwarded: bool = False
     log: tuple[LoggedBatch, ...] = ()
 
 

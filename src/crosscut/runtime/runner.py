@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import ParamSpec, TypeVar
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, HistoryError, UserCodeError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.messages import FailureCause, RecordsFlowing, TaskFailed, WorkerMessage
 from crosscut.runtime.background import BackgroundWork, PartStore, Threads
@@ -465,9 +465,9 @@ class TaskPool:
 
     # The coordinator's words.
 
-    def close_loops(self) -> None:
-        """Every loop is empty, for good."""
-        self._tell(lambda task: task.close_loops())
+    def close_loops(self, heads: Collection[VertexId]) -> None:
+        """The loops that have these heads are exhausted."""
+        self._tell(lambda task: task.close_loops(heads))
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""

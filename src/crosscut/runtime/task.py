@@ -10,14 +10,14 @@ decides nothing but when.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, HeldData, Wait
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
@@ -363,10 +363,11 @@ class Task:
             self._perform(self._protocol.handle(BarrierDeparted(n)))
         return bool(departed)
 
-    def close_loops(self) -> None:
-        """The coordinator has found every loop empty, for good: their back edges have ended."""
-        for channel in sorted(self._back_edges):
-            self.offer(channel, EndOfInput())
+    def close_loops(self, heads: Collection[VertexId]) -> None:
+        """The coordinator has found the loops with these heads exhausted: their back edges have ended."""
+        if self.task_id.vertex in heads:
+            for channel in sorted(self._back_edges):
+                self.offer(channel, EndOfInput())
 
     def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
         """The sink transaction of `checkpoint_id` is durable; told before `snapshot_stored`."""
@@ -465,6 +466,10 @@ class Task:
         item = queue.popleft()
         match item:
             case Batch():
+                if channel in self._ended_inputs:
+                    raise ProtocolError(
+                        f"task {self.task_id}: {len(item)} records came on {channel} after the end of its input"
+                    )
                 if len(item) > self.rows_max:
                     item, rest = item.split(self.rows_max)
                     queue.appendleft(rest)
@@ -661,6 +666,7 @@ class Task:
             since=self._parts.increment_base,
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
+            is_end_forwarded=self._is_end_forwarded,
         )
 
     def _acknowledgement(self, frozen: FrozenTask) -> SnapshotAcknowledged:
@@ -671,14 +677,17 @@ class Task:
         pending = self._committer.pending(n) if self._committer is not None else ()
         if held := self._stored_held.pop(n, None):
             pending = tuple(replace(one, held=held.get(one.checkpoint_id)) for one in pending)
+        # Buffers, timers and asynchronous calls of operators belong here, once there are any.
+        at_rest = not frozen.log
         snapshot = Snapshot(
             parts=parts,
             positions=frozen.positions,
             pending=pending,
-            drained=frozen.ended and not frozen.log,
+            drained=frozen.is_end_forwarded and at_rest,
             log=self._stored_logs.pop(n, ()),
             in_flight=sum(one.rows for one in frozen.log),
             ended=frozen.ended,
+            at_rest=at_rest,
             freeze_us=self._freeze_us,
         )
         return SnapshotAcknowledged(self._epoch, n, self.task_id, snapshot)

@@ -245,8 +245,8 @@ class Worker:
             case CommitCheckpoint(_, checkpoint_id):
                 self._failpoints("commit.told")
                 pool.completed(checkpoint_id)
-            case CloseLoops():
-                pool.close_loops()
+            case CloseLoops(_, heads):
+                pool.close_loops(heads)
             case _:
                 assert_never(message)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from crosscut.errors import StoreError
 from crosscut.flow.flow import Flow
+from crosscut.graph.components import loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage, TaskId, VertexId
@@ -97,7 +98,7 @@ def job_rules(
     milliseconds = settings.milliseconds
     restart = settings.restart
     return JobRules(
-        has_loops=any(edge.back_edge for edge in graph.edges),
+        loops=loops_of(graph.edges),
         identity=_identity(graph, settings),
         tasks=tasks(lambda vertex: True),
         sources=tasks(lambda vertex: vertex.source is not None),

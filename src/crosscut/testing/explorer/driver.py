@@ -86,7 +86,7 @@ def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
         retain=bounds.retain,
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,
-        has_loops=graph.has_loops,
+        loops=graph.loops,
     )
 
 

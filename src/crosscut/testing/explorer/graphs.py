@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from crosscut.graph.components import loops_of
+from crosscut.graph.specs import Edge
 from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.protocol.termination import Component
 
 RECORD_BITS = 4
 """A multiset of records is one number: so many bits for how often each is in it."""
@@ -28,6 +31,7 @@ class Graph:
 
     Attributes:
         channels: From and to by task number, and whether it is a back edge.
+        counts: Tasks that say nothing before the end of their input, and then all that they got.
         routes: For each record, the channels that it takes, from its source to where it leaves.
         origins: For each record, its source.
     """
@@ -36,6 +40,7 @@ class Graph:
     tasks: tuple[TaskId, ...]
     channels: tuple[tuple[int, int, bool], ...]
     sinks: frozenset[int]
+    counts: frozenset[int]
     routes: tuple[tuple[int, ...], ...]
     origins: tuple[int, ...]
 
@@ -45,8 +50,15 @@ class Graph:
         return tuple(one for one in range(len(self.tasks)) if not self.inputs(one))
 
     @property
-    def has_loops(self) -> bool:
-        return any(is_back for _, _, is_back in self.channels)
+    def loops(self) -> tuple[Component, ...]:
+        """What goes round together."""
+        names = [one.vertex for one in self.tasks]
+        return loops_of(
+            [
+                Edge(index, names[source], names[target], "forward", back_edge=is_back)
+                for index, (source, target, is_back) in enumerate(self.channels)
+            ]
+        )
 
     def inputs(self, task: int) -> tuple[int, ...]:
         """Return the channels that `task` reads from."""
@@ -82,6 +94,7 @@ def _graph(
     sinks: tuple[str, ...],
     records: int,
     route: Callable[[str, int], str],
+    counts: tuple[str, ...] = (),
 ) -> Graph:
     number = {one: i for i, one in enumerate(tasks)}
     ends = [(*one.strip("*").split(">"), one.endswith("*")) for one in channels]
@@ -95,8 +108,8 @@ def _graph(
             routes.append(tuple(by_ends[a, b] for a, b in pairwise(way)))
             origins.append(number[source])
     ids = tuple(TaskId(VertexId(one), i) for i, one in enumerate(tasks))
-    inside = frozenset(number[one] for one in sinks)
-    return Graph(name, ids, links, inside, tuple(routes), tuple(origins))
+    inside, silent = (frozenset(number[one] for one in names) for names in (sinks, counts))
+    return Graph(name, ids, links, inside, silent, tuple(routes), tuple(origins))
 
 
 def graph(name: str, records: int) -> Graph:
@@ -135,10 +148,56 @@ def graph(name: str, records: int) -> Graph:
                 records,
                 lambda source, _: "x y" if source == "a" else "y x",
             )
+        case "count, loop, count":
+            channels = ("a>c", "c>head", "head>head*", "head>z")
+            return _graph(
+                name,
+                ("a", "c", "head", "z"),
+                channels,
+                ("z",),
+                records,
+                lambda _, i: "c " + "head " * (2 - i % 2) + "z",
+                counts=("c", "z"),
+            )
+        case "loop, count, loop":
+            channels = ("a>head", "head>head*", "head>c", "c>again", "again>again*", "again>z")
+            return _graph(
+                name,
+                ("a", "head", "c", "again", "z"),
+                channels,
+                ("z",),
+                records,
+                lambda _, i: "head " * (1 + i % 2) + "c " + "again " * (2 - i % 2) + "z",
+                counts=("c",),
+            )
+        case "loop with a count":
+            # It stands in the body, and leads out of it.
+            channels = ("a>head", "head>body", "body>head*", "body>z", "head>c", "c>z")
+            return _graph(
+                name,
+                ("a", "head", "body", "c", "z"),
+                channels,
+                ("z",),
+                records,
+                lambda _, i: ("head body head c z", "head body z")[i % 2],
+                counts=("c",),
+            )
         case "edge":
             return _graph(name, ("a", "z"), ("a>z",), ("z",), records, lambda *_: "z")
         case _:
             raise ValueError(f"no graph {name!r}: expected one of {', '.join(GRAPHS)}")
 
 
-GRAPHS = ("edge", "chain", "join", "shortcut", "diamond", "two sinks", "loop", "ring")
+GRAPHS = (
+    "edge",
+    "chain",
+    "join",
+    "shortcut",
+    "diamond",
+    "two sinks",
+    "loop",
+    "ring",
+    "count, loop, count",
+    "loop, count, loop",
+    "loop with a count",
+)

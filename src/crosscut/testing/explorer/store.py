@@ -6,7 +6,7 @@ transaction becomes visible, when a part is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from crosscut.interfaces import CommitPermit
@@ -231,7 +231,8 @@ class ExploredStore:
         """The checkpoint is a consistent cut, and accounts for all the output.
 
         Every record is at one place of its way, as in a run without failures: not read yet, in the log
-        of one channel, or gone through; and the tasks behind it have counted it, those before it not.
+        of one channel, with a task that keeps it until the end of its input, or gone through; and the tasks
+        behind it have counted it, those before it not.
         """
         graph, n = self._graph, entry.checkpoint_id
         snapshots = {one.task: one.snapshot for one in entry.snapshots}
@@ -247,20 +248,22 @@ class ExploredStore:
             is_read = graph.records_of(origin).index(record) < contents[origin].position
             hops = [hop for one, hop in logged if one == record]
             counts = [times(content.state, record) for content in contents]
+            done, has_arrived = self._place(record, contents) if is_read else (0, False)
+            if hops:
+                done, has_arrived = hops[0], False
             if not self._is_exact:
-                target = graph.channels[route[-1]][1]
+                target = graph.channels[route[done - 1]][1]
                 ensure(
                     not is_read or bool(hops) or counts[target] > 0,
                     f"I1 I4: checkpoint {n} has lost {name}, which its source has read",
                 )
-                if is_read and not hops:
+                if has_arrived:
                     arrived.append(record)
                 continue
             ensure(
                 len(hops) <= is_read,
                 f"I4: {name} is in the channel logs of checkpoint {n}: {len(hops)} times",
             )
-            done = hops[0] if hops else len(route) if is_read else 0
             for task, count in enumerate(counts):
                 expected = graph.visits(record, done, task)
                 where = f"has {done} of its {len(route)} hops behind it" if is_read else "has not been read"
@@ -269,11 +272,20 @@ class ExploredStore:
                     f"I4: checkpoint {n} is no consistent cut: {name} {where}, and {graph.tasks[task]} "
                     f"has counted it {count} times, not {expected}",
                 )
-            if is_read and not hops:
+            if has_arrived:
                 arrived.append(record)
         self._check_manifest_output(store, entry, arrived)
         if entry.is_final:
             ensure(len(arrived) == len(graph.routes), f"F5: checkpoint {n} is called final and is not")
+
+    def _place(self, record: int, contents: Sequence[Content]) -> tuple[int, bool]:
+        """Return how many hops `record`, read and in no channel, has behind it, and whether it is out."""
+        graph = self._graph
+        for hop, channel in enumerate(graph.routes[record], 1):
+            target = graph.channels[channel][1]
+            if target in graph.counts and not contents[target].ended:
+                return hop, False
+        return len(graph.routes[record]), True
 
     def _check_manifest_output(self, store: int, entry: CheckpointCompleted, arrived: list[int]) -> None:
         one = self.value(store)

@@ -44,6 +44,7 @@ class Captured(NamedTuple):
     state: int
     position: int
     ended: bool
+    is_end_forwarded: bool
     log: Log | None
 
 
@@ -106,6 +107,7 @@ class Place:
     inputs: tuple[int, ...] = field(init=False)
     outputs: tuple[int, ...] = field(init=False)
     is_sink: bool = field(init=False)
+    is_count: bool = field(init=False)
     records: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +115,7 @@ class Place:
         self.inputs = self.graph.inputs(self.index)
         self.outputs = self.graph.outputs(self.index)
         self.is_sink = self.index in self.graph.sinks
+        self.is_count = self.index in self.graph.counts
         self.records = self.graph.records_of(self.index)
 
     def concerns(self, message: object) -> bool:
@@ -124,8 +127,8 @@ class Place:
                 return self.is_sink
             case AbortCheckpoint() | CaptureSnapshots() | ResumeSources():
                 return True
-            case CloseLoops():
-                return any(self.graph.channels[one][2] for one in self.inputs)
+            case CloseLoops(_, heads):
+                return self.task_id.vertex in heads
             case _:
                 return False
 
@@ -207,8 +210,7 @@ class ExploredTask:
             self.position += 1
             self.emit(self.place.graph.routes[record][0], item_of(record, 0))
             return
-        self.ended = True
-        self.forward_end()
+        self.end()
         self.messages.append(SourceDrained(Epoch(self.epoch), self.place.task_id))
 
     def process(self, channel: int) -> None:
@@ -219,15 +221,16 @@ class ExploredTask:
             is_new = not self.ended_inputs & bit
             self.ended_inputs |= bit
             if is_new and all(self.ended_inputs >> one & 1 for one in self.place.inputs):
-                self.ended = True
-                self.forward_end()
+                self.end()
         elif item < 0:
             self.tell(on.BarrierArrived(self.place.graph.channel(channel), CheckpointId(-item)))
         else:
+            source = self.place.graph.channel(channel).source
+            ensure(not self.ended_inputs >> channel & 1, f"F5: {source} sends a record after its end of input")
             self.process_record(item)
 
     def process_record(self, item: int) -> None:
-        """Count the record, and send it on, or out."""
+        """Count the record, and send it on, or out, or keep it until the end."""
         graph = self.place.graph
         record, hop = record_of(item)
         route = graph.routes[record]
@@ -247,10 +250,25 @@ class ExploredTask:
             ensure(not overtaken, f"I5: {self.place.task_id} sees {names[0]} after {names[1:]}")
         ensure(times(self.state, record) + 1 < 1 << RECORD_BITS, "a record goes round for ever")
         self.state += once(record)
+        if not self.place.is_count:
+            self.pass_on(record, hop)
+
+    def pass_on(self, record: int, hop: int) -> None:
+        """Send what has come through its `hop`-th channel on, or out."""
+        route = self.place.graph.routes[record]
         if hop + 1 < len(route):
             self.emit(route[hop + 1], item_of(record, hop + 1))
         else:
             self.open += once(record)
+
+    def end(self) -> None:
+        """Say what is said at the end of input, unless that has been said, and pass the end on."""
+        routes = self.place.graph.routes
+        for record, route in enumerate(routes) if self.place.is_count and not self.ended else ():
+            for _ in range(times(self.state, record)):
+                self.pass_on(record, next(hop for hop, one in enumerate(route) if one in self.place.inputs))
+        self.ended = True
+        self.forward_end()
 
     def emit(self, channel: int, item: int) -> None:
         """Send behind everything that was sent before."""
@@ -305,7 +323,9 @@ class ExploredTask:
             case do.BlockChannel() | do.UnblockChannels() | do.StopLog():
                 pass
             case do.CaptureState(n):
-                self.captured[n] = Captured(n, self.state, self.position, self.ended, None)
+                self.captured[n] = Captured(
+                    n, self.state, self.position, self.ended, self.is_end_forwarded, None
+                )
                 if self.open:
                     self.rotated.append((n, self.open))
                     self.open = 0
@@ -392,8 +412,9 @@ class ExploredTask:
         snapshot = Snapshot(
             parts=(Part(self.path(one.n), 1, "00"),),
             pending=committer.pending(one.n) if committer else (),
-            drained=one.ended and not log,
+            drained=one.is_end_forwarded and not log,
             ended=one.ended,
+            at_rest=not log,
             in_flight=len(log),
         )
         return SnapshotAcknowledged(Epoch(self.epoch), CheckpointId(one.n), self.place.task_id, snapshot)
@@ -456,8 +477,8 @@ class ExploredTask:
                 self.tell(on.SourcesResumed(n))
             case CommitCheckpoint(_, n):
                 self.tell_committer(on.CommitAuthorised(n))
-            case CloseLoops():
-                for one in self.place.inputs:
+            case CloseLoops(_, heads):
+                for one in self.place.inputs if self.place.task_id.vertex in heads else ():
                     if self.place.graph.channels[one][2]:
                         self.offer(one, END)
             case _:

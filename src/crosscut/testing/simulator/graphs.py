@@ -65,8 +65,8 @@ class SimulatedJob:
         return self.copy() if self.copy is not None else self.graph
 
 
-def built(options: Options) -> SimulatedJob:
-    """Build the graph of the zoo that `options` name."""
+def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
+    """Build `graph`; default: the one of the zoo that `options` name."""
     split_count = options.parallelism * options.splits_per_task
     flow = Flow("simulated")
     sources: list[ReplayedSource] = []
@@ -86,10 +86,10 @@ def built(options: Options) -> SimulatedJob:
         sinks.append(SimulatedSink())
         stream.sink(sinks[-1])
 
-    judged_as = GRAPHS[options.graph]
+    judged_as = graph or GRAPHS[options.graph]
     judged_as.build(flow, source, sink)
-    graph = flow.compile(options.parallelism, MAX_PARALLELISM)
-    return SimulatedJob(graph, tuple(sources), tuple(sinks), judged_as)
+    compiled = flow.compile(options.parallelism, MAX_PARALLELISM)
+    return SimulatedJob(compiled, tuple(sources), tuple(sinks), judged_as)
 
 
 def _key(record: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from crosscut.graph.components import loops_of
 from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.protocol.checkpoints import CheckpointRules
@@ -72,7 +73,7 @@ def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
         retain=options.retain,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         start_timeout_ms=5_000,
-        has_loops=any(edge.back_edge for edge in graph.edges),
+        loops=loops_of(graph.edges),
     )
 
 

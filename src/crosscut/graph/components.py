@@ -1,0 +1,71 @@
+"""Strongly connected components: which vertices go round together, and what leads into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crosscut.errors import FlowError
+from crosscut.graph.specs import Edge, JobGraph, Vertex
+from crosscut.ids import VertexId
+from crosscut.protocol.termination import Component
+
+
+def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
+    """Return the component of `vertex`: what it leads to that leads to it."""
+    behind = _reached(vertex, [(edge.source, edge.target) for edge in edges])
+    before = _reached(vertex, [(edge.target, edge.source) for edge in edges])
+    members = behind & before
+    return Component(
+        members=frozenset(map(VertexId, members)),
+        feeders=frozenset(
+            VertexId(edge.source) for edge in edges if edge.target in members and edge.source not in members
+        ),
+        heads=tuple(sorted({VertexId(one.target) for one in edges if one.back_edge and one.target in members})),
+    )
+
+
+def loops_of(edges: Sequence[Edge]) -> tuple[Component, ...]:
+    """Return the components that have back edges, in the order of these."""
+    found: dict[frozenset[VertexId], Component] = {}
+    for edge in edges:
+        if edge.back_edge:
+            component = component_of(edge.target, edges)
+            found[component.members] = component
+    return tuple(found.values())
+
+
+def check_loops(graph: JobGraph) -> None:
+    """Refuse what can't be: a final result that leads back to what it is the result of.
+
+    Raises:
+        FlowError: An operator of a loop speaks at the end of its input only.
+    """
+    by_id = {vertex.vertex_id: vertex for vertex in graph.vertices}
+    for loop in loops_of(graph.edges):
+        for vertex in sorted(loop.members):
+            _check_member(graph.name, by_id[vertex])
+
+
+def _check_member(name: str, vertex: Vertex) -> None:
+    for node in vertex.chain:
+        if getattr(node.spec, "emit", "") == "final":
+            raise FlowError(
+                f"flow {name!r}: operator {node.uid!r} says its results at the end of its input "
+                f"(emit='final'), and they go round a loop to that very input, so it has no end before "
+                f"they are said; use emit='updates', or lead what it says out of the loop only",
+                operator=node.uid,
+            )
+
+
+def _reached(start: str, links: list[tuple[str, str]]) -> set[str]:
+    targets: dict[str, list[str]] = {}
+    for source, target in links:
+        targets.setdefault(source, []).append(target)
+    found = {start}
+    ahead = [start]
+    while ahead:
+        for target in targets.get(ahead.pop(), ()):
+            if target not in found:
+                found.add(target)
+                ahead.append(target)
+    return found
