@@ -399,9 +399,9 @@ job_heads = job.heads_to_close
 original_claim = job.recovery.claim
 
 
-def reuses_ids(tail: Any, identity: Any) -> Any:
+def reuses_ids(tail: Any, *who: Any) -> Any:
     """A new driver starts with id 1 again."""
-    decision = original_claim(tail, identity)
+    decision = original_claim(tail, *who)
     if isinstance(decision, job.recovery.Claim):
         return replace(decision, entry=replace(decision.entry, first_checkpoint_id=CheckpointId(1)))
     return decision

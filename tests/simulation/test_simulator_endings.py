@@ -134,7 +134,9 @@ def options_for(seed: int, protocol: ProtocolKind, kinds: tuple[FaultKind, ...])
 
 def check(flow: Any, protocol: ProtocolKind, seed: int, kinds: tuple[FaultKind, ...] = ()) -> None:
     graph = Graph(flow, survives_duplicates=False)
-    life = live(options_for(seed, protocol, kinds), make=lambda options: World(options, built(options, graph)))
+    life = live(
+        options_for(seed, protocol, kinds), make=lambda options: World(options, built(options, graph))
+    )
     assert not life.failure, life.report()
     assert life.seen["job finished"]
 

@@ -822,7 +822,7 @@ def test_a_look_at_a_drained_job_waits_for_the_end_of_the_pause() -> None:
     assert talk.fire("pause")[:2] == both(TriggerCheckpoint(E1, N2))
 
 
-def test_sources_that_are_drained_while_a_checkpoint_is_under_way_are_looked_at_as_soon_as_it_is_over() -> None:
+def test_sources_drained_while_a_checkpoint_is_under_way_are_looked_at_as_soon_as_it_is_over() -> None:
     talk = Talk()
     talk.running()
     talk.fire("trigger")

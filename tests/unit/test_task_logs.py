@@ -603,7 +603,7 @@ def test_a_record_behind_the_end_of_its_channel_is_an_error_and_not_lost() -> No
     task.close_loops([HERE.vertex])
     work(task)
     offer(task, L, [1, 2])
-    with pytest.raises(ProtocolError, match="2 records came on .* after the end of its input"):
+    with pytest.raises(ProtocolError, match="2 records came on"):
         work(task)
 
 

@@ -20,7 +20,9 @@ def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
         feeders=frozenset(
             VertexId(edge.source) for edge in edges if edge.target in members and edge.source not in members
         ),
-        heads=tuple(sorted({VertexId(one.target) for one in edges if one.back_edge and one.target in members})),
+        heads=tuple(
+            sorted({VertexId(one.target) for one in edges if one.back_edge and one.target in members})
+        ),
     )
 
 

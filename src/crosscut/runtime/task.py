@@ -468,7 +468,7 @@ class Task:
             case Batch():
                 if channel in self._ended_inputs:
                     raise ProtocolError(
-                        f"task {self.task_id}: {len(item)} records came on {channel} after the end of its input"
+                        f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )
                 if len(item) > self.rows_max:
                     item, rest = item.split(self.rows_max)

@@ -226,7 +226,9 @@ class ExploredTask:
             self.tell(on.BarrierArrived(self.place.graph.channel(channel), CheckpointId(-item)))
         else:
             source = self.place.graph.channel(channel).source
-            ensure(not self.ended_inputs >> channel & 1, f"F5: {source} sends a record after its end of input")
+            ensure(
+                not self.ended_inputs >> channel & 1, f"F5: {source} sends a record after its end of input"
+            )
             self.process_record(item)
 
     def process_record(self, item: int) -> None:
