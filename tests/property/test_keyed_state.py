@@ -64,6 +64,8 @@ class KeyedStateWorld(RuleBasedStateMachine):
 
     @rule(key=KEYS, number=st.integers(0, 9))
     def replace(self, key: Any, number: int) -> None:
+        # Looked up first, as every operator does: that is how keys are counted.
+        assert self.state.values[key] == self.oracle.get(key, [])
         self.state.values[key] = [number]
         self.oracle[key] = [number]
 
@@ -154,6 +156,7 @@ class KeyedStateWorld(RuleBasedStateMachine):
             items = list(self.state.items())
             assert len({repr(key) for key, _ in items}) == len(items)
             assert dict(items) == self.oracle
+            assert len(self.state) == len(self.oracle)
 
     @invariant()
     def the_newest_completed_checkpoint_is_at_hand(self) -> None:

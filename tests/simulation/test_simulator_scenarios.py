@@ -229,7 +229,7 @@ def test_an_acknowledgement_of_an_older_epoch_comes_late() -> None:
     survives(
         at("kill a worker", 60, choice=0),
         *(when("repeat a message", "restore.ready", 2, choice=choice) for choice in range(0, 60, 3)),
-        must=["drop: stale epoch"],
+        must=["drop: late message of another epoch"],
     )
 
 

@@ -250,8 +250,8 @@ def test_too_many_checkpoints_failing_in_a_row_fail_the_job() -> None:
     talk.fire("checkpoint-timeout", 1, 1)
     talk.fire("trigger")
     message = (
-        "2 checkpoints in a row failed; 2, the last one: not whole after 60 s; no acknowledgement from "
-        "numbers[0], numbers[1], out[0], out[1]"
+        "2 checkpoints in a row failed; checkpoint 2 has failed: not whole after 60 s; no acknowledgement "
+        "from numbers[0], numbers[1], out[0], out[1]"
     )
     assert talk.fire("checkpoint-timeout", 1, 2) == [
         CancelTimer(Timer("checkpoint-timeout", E1, 2)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -15,8 +16,8 @@ from crosscut.demo.report import print_result
 from crosscut.demo.verdict import Difference, committed_updates, differences, line_count, word_counts
 from crosscut.demo.word_count import Kill, Request, Result
 from crosscut.errors import SettingsError
-from crosscut.runtime.status import CheckpointStatus, JobStatus, Recovery, WorkerStatus
-from crosscut.terminal.view import LineView, RecordsRead
+from crosscut.runtime.status import JobStatus, Recovery, WorkerStatus
+from crosscut.terminal.view import LineView
 
 EXPECTED = {"a": 3, "b": 1}
 EXACT = [("a", 1), ("b", 1), ("a", 2), ("a", 3)]
@@ -167,33 +168,20 @@ def test_a_demo_that_could_not_kill_has_shown_nothing() -> None:
     assert "INCOMPLETE" in printed(untouched)
 
 
-def test_records_read_go_back_with_the_job_and_on_from_there() -> None:
-    read = RecordsRead()
-    assert read.update(replace(STATUS, records_read=100)) == 100
-    assert read.update(replace(STATUS, records_read=200, checkpoint_under_way=1)) == 200
-    assert read.update(replace(STATUS, records_read=300, checkpoint_under_way=1)) == 300
-    completed = CheckpointStatus(1, 1, 10, 0, 0, 0, is_final=False, wall_clock="")
-    first = replace(STATUS, checkpoints=(completed,))
-    assert read.update(replace(first, records_read=400, checkpoint_under_way=2)) == 400
-    # The second one was never completed: the next epoch goes back to the first.
-    assert read.update(replace(first, epoch=2, phase="restoring")) == 200
-    assert read.update(replace(first, epoch=2, records_read=50)) == 250
-    # The second epoch completes none, so the third goes back to the same.
-    assert read.update(replace(first, epoch=3, phase="restoring")) == 200
-
-
-def test_lines_say_what_changes_and_why_the_job_restarted() -> None:
+def test_lines_say_what_changes_and_what_the_log_warns_of() -> None:
     console = Console(file=StringIO(), width=200)
+    log = logging.getLogger("crosscut.job")
     with LineView(console, total=1_000) as view:
-        for status in (
-            replace(STATUS, records_read=100, workers=(WorkerStatus(0, "127.0.0.1", 77, 1),)),
-            replace(STATUS, records_read=110),
-            replace(STATUS, epoch=2, restarts=1, last_failure="worker 0 is lost"),
-        ):
-            view.show(status)
+        view.show(replace(STATUS, records_read=100, workers=(WorkerStatus(0, "127.0.0.1", 77, 1),)))
+        view.show(replace(STATUS, records_read=110))
+        log.info("nobody needs to know")
+        log.warning("restart %s: worker 0 is lost", 1)
+        log.error("the command says this itself")
+        view.show(replace(STATUS, epoch=2, records_read=90))
     assert isinstance(console.file, StringIO)
     first, why, second = console.file.getvalue().splitlines()
     assert "running    epoch 1  records 100 (10%)" in first
     assert first.endswith("workers 77")
-    assert why.endswith("s  worker 0 is lost")
-    assert "running    epoch 2  records 0 (0%)" in second
+    assert why.endswith("s  restart 1: worker 0 is lost")
+    assert "running    epoch 2  records 90 (9%)" in second
+    assert not logging.getLogger("crosscut").handlers

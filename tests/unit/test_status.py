@@ -7,14 +7,17 @@ import json
 import pytest
 from tests.simulation.conversation import K0, K1, S0, S1, Talk, registration
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.events import CancelRequested, EntryAppended, LinkOpened, MessageReceived
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     Part,
     Snapshot,
+    SnapshotAcknowledged,
     SnapshotDeclined,
     TaskSnapshot,
     TaskStatistics,
+    WorkerHeartbeat,
 )
 from crosscut.runtime.status import (
     RATE_WINDOW_S,
@@ -64,6 +67,37 @@ def test_counters_are_of_the_running_epoch_and_records_are_read_by_sources_only(
     assert [worker.epoch for worker in status.workers] == [0, 1]
 
 
+def test_counters_go_on_from_the_checkpoint_and_end_with_the_last_one() -> None:
+    """What a worker has not said yet, the checkpoint knows; at the end nobody says any more."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    for index, source, keyed in ((0, S0, K0), (1, S1, K1)):
+        for task in (source, keyed):
+            counted = Snapshot(records_in=10, records_out=9, state_keys=3 if task == keyed else 0)
+            talk.message(index, SnapshotAcknowledged(Epoch(1), CheckpointId(1), task, counted))
+    assert talk.coordinator.completed is None
+    talk.hear(EntryAppended(2))
+    seen = Observations()
+    seen.workers[WorkerIndex(1)] = (Epoch(1), (statistics(S1, 25), statistics(K1, 20)))
+    status = status_of(talk, seen)
+    assert (status.records_read, status.state_keys) == (10 + 25, 3 + 2 + 2)
+    talk.hear(CancelRequested())
+    status = status_of(talk, seen)
+    assert (status.phase, status.records_read, status.state_keys) == ("ended", 20, 6)
+    assert {one.task: (one.records_in, one.records_out) for one in status.tasks} == dict.fromkeys(
+        (S0, K0, S1, K1), (10, 9)
+    )
+
+
+def test_a_heartbeat_of_another_epoch_is_nothing_that_was_dropped() -> None:
+    talk = Talk()
+    talk.running()
+    talk.message(0, WorkerHeartbeat(Epoch(0)))
+    talk.hear(LinkOpened(21, WorkerIndex(0), AttemptId(9)), MessageReceived(21, WorkerHeartbeat(Epoch(0))))
+    assert status_of(talk, Observations()).dropped == {}
+
+
 def test_checkpoints_failures_and_restarts_are_those_of_the_coordinator() -> None:
     talk = Talk()
     talk.running()
@@ -73,7 +107,7 @@ def test_checkpoints_failures_and_restarts_are_those_of_the_coordinator() -> Non
     status = status_of(talk, Observations())
     assert (status.checkpoint_under_way, status.checkpoints_failed, status.restarts) == (None, 1, 0)
     talk.message(0, SnapshotDeclined(Epoch(7), CheckpointId(1), S0, "from another epoch"))
-    assert status_of(talk, Observations()).dropped == {"stale epoch": 1}
+    assert status_of(talk, Observations()).dropped == {"late message of another epoch": 1}
 
 
 def test_a_status_is_json_as_it_is() -> None:

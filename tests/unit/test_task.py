@@ -132,8 +132,10 @@ def frozen(n: CheckpointId, since: int = 0, *, positions: Any = None, ended: boo
     return StoreFrozen(FrozenTask(n, CheckpointId(since), positions, ended, is_end_forwarded=ended))
 
 
-def acknowledged(n: CheckpointId, **snapshot: Any) -> SnapshotAcknowledged:
-    return SnapshotAcknowledged(EPOCH, n, HERE, Snapshot(at_rest=True, **snapshot))
+def acknowledged(n: CheckpointId, records: int = 0, **snapshot: Any) -> SnapshotAcknowledged:
+    """With as many records out as in."""
+    counted = {"records_in": records, "records_out": records, "at_rest": True} | snapshot
+    return SnapshotAcknowledged(EPOCH, n, HERE, Snapshot(**counted))
 
 
 class Tail(Operator):
@@ -356,8 +358,8 @@ def test_a_snapshot_says_that_it_is_drained_once_the_operators_have_ended() -> N
     for n in (N1, N2):
         task.snapshot_stored(n, None, freeze_us=3)
     assert said(task) == [
-        acknowledged(N1, freeze_us=3),
-        acknowledged(N2, drained=True, ended=True, freeze_us=3),
+        acknowledged(N1, 1, freeze_us=3),
+        acknowledged(N2, 1, drained=True, ended=True, freeze_us=3),
     ]
 
 
@@ -397,7 +399,7 @@ def test_a_triggered_source_freezes_its_positions_and_sends_the_barrier_behind_w
     assert sent(task) == [(X, list(range(10))), (X, Barrier(N1)), (X, list(range(10, 20)))]
     assert asked(task) == [frozen(N1, positions=[left_of(split, 10)])]
     task.snapshot_stored(N1, None, 0)
-    assert said(task) == [acknowledged(N1, positions=[left_of(split, 10)])]
+    assert said(task) == [acknowledged(N1, 10, positions=[left_of(split, 10)])]
 
 
 def test_a_trigger_that_comes_again_is_dropped() -> None:
@@ -563,7 +565,7 @@ def test_a_snapshot_that_cannot_be_stored_declines_its_checkpoint_and_no_other()
 # Sinks.
 
 
-def sink_task(directory: Path, attempts_max: int = 2) -> tuple[Task, SinkWriter]:
+def sink_task(directory: Path, attempts_max: int = 2, **restored: Any) -> tuple[Task, SinkWriter]:
     writer = cc.files.jsonl(directory).writer(SinkContext(LINEAGE, EPOCH, HERE, "out"))
     writer.recover(None, [])
     task = task_of(
@@ -571,6 +573,7 @@ def sink_task(directory: Path, attempts_max: int = 2) -> tuple[Task, SinkWriter]
         inputs=(A,),
         outputs=[],
         committer=Committer(LINEAGE, EPOCH, attempts_max),
+        **restored,
     )
     return task, writer
 
@@ -604,7 +607,7 @@ def test_what_was_written_before_the_barrier_becomes_visible_when_its_checkpoint
     offer(task, A, [1, 2], Barrier(N1), [3])
     work(task)
     handle = stored(task, writer, N1)
-    assert said(task) == [acknowledged(N1, pending=(PendingTransaction(N1, handle),))]
+    assert said(task) == [acknowledged(N1, 2, pending=(PendingTransaction(N1, handle),))]
     assert visible(tmp_path) == []
     task.checkpoint_completed(N1)
     (commit,) = asked(task)
@@ -624,11 +627,11 @@ def test_a_snapshot_says_where_the_records_of_its_pending_transactions_are_held(
     first, second = (one for one in asked(task) if isinstance(one, PrepareTransaction))
     task.transaction_prepared(N1, one := writer.prepare(first.transaction))
     task.snapshot_stored(N1, None, 0, held={N1: part(1)})
-    assert said(task) == [acknowledged(N1, pending=(PendingTransaction(N1, one, part(1)),))]
+    assert said(task) == [acknowledged(N1, 1, pending=(PendingTransaction(N1, one, part(1)),))]
     task.transaction_prepared(N2, two := writer.prepare(second.transaction))
     task.snapshot_stored(N2, None, 0, held={N1: part(2), N2: part(3)})
     pending = (PendingTransaction(N1, one, part(2)), PendingTransaction(N2, two, part(3)))
-    assert said(task) == [acknowledged(N2, pending=pending)]
+    assert said(task) == [acknowledged(N2, 2, pending=pending)]
     task.close()
 
 
@@ -659,7 +662,7 @@ def test_the_transaction_of_an_aborted_checkpoint_is_committed_with_the_next_one
     work(task)
     later = stored(task, writer, N2)
     pending = (PendingTransaction(N1, handle), PendingTransaction(N2, later))
-    assert said(task) == [acknowledged(N2, pending=pending)]
+    assert said(task) == [acknowledged(N2, 2, pending=pending)]
     task.checkpoint_completed(N2)
     assert asked(task) == [commit_of(N2, handle, later)]
     task.close()
@@ -692,11 +695,37 @@ def test_the_counters_tell_what_came_in_what_went_out_and_what_waits() -> None:
     work(task)
     offer(task, B, [5, 6])
     assert task.statistics() == TaskStatistics(HERE, records_in=3, records_out=3, queued_records=3)
-    state.values["a"] = 1
+    assert state.values["a"] == 0
     work(task)
     assert task.statistics() == TaskStatistics(
         HERE, records_in=5, records_out=5, state_keys=1, queued_records=1
     )
+
+
+def test_the_counters_go_on_from_those_of_the_restored_snapshot(
+    tmp_path: Path,
+) -> None:
+    """And a snapshot holds them as they were at its barrier; what a sink has written has gone out."""
+    task, writer = sink_task(tmp_path, records_in=100, records_out=50)
+    offer(task, A, [1, 2], Barrier(N1), [3])
+    work(task)
+    assert task.statistics() == TaskStatistics(HERE, records_in=103, records_out=53)
+    handle = stored(task, writer, N1)
+    pending = (PendingTransaction(N1, handle),)
+    assert said(task) == [acknowledged(N1, pending=pending, records_in=102, records_out=52)]
+    task.close()
+
+
+def test_a_snapshot_counts_the_keys_of_its_state() -> None:
+    state = KeyedState(int)
+    task = task_of(Count("count", state, "final"), inputs=(A,), state=state)
+    for keys, n in (["a", "b", "a"], N1), (["b", "c"], N2):
+        task.offer(A, Batch(keys, keys))
+        task.offer(A, Barrier(n))
+        work(task)
+        task.snapshot_stored(n, None, 0)
+    found = [one.snapshot.state_keys for one in said(task) if isinstance(one, SnapshotAcknowledged)]
+    assert found == [2, 3]
 
 
 def test_close_closes_the_writer_although_a_reader_raises() -> None:

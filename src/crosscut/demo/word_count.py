@@ -25,7 +25,7 @@ from crosscut.interfaces import Source
 from crosscut.runtime.status import JobStatus, Recovery
 from crosscut.settings import Settings
 from crosscut.terminal.follow import follow
-from crosscut.terminal.view import JobView, RecordsRead, job_view
+from crosscut.terminal.view import JobView, job_view
 
 _LOCAL_HOST = "127.0.0.1"
 _KILLS_WITHIN = 0.8
@@ -188,14 +188,13 @@ class _Killer:
         self._due = [total * _KILLS_WITHIN * (index + 1) / (kills + 1) for index in range(kills)]
         self._total = total
         self._view = view
-        self._read = RecordsRead()
         self._kills: list[Kill] = []
         self._noted = 0
         self.ended_ns = 0
 
     def watch(self, status: JobStatus) -> None:
         """Look at the newest status; kill if it is time."""
-        read = self._read.update(status)
+        read = status.records_read
         if status.phase == "ended" and not self.ended_ns:
             self.ended_ns = time.monotonic_ns()
         for recovery in status.recoveries[self._noted :]:

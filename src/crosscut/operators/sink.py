@@ -18,4 +18,5 @@ class SinkOperator(Operator):
         if batch.records:
             self.course.step()
             self.writer.write(batch.records)
+            self.taken_count += len(batch)
         return _NOTHING

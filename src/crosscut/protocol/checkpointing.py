@@ -49,7 +49,8 @@ class Checkpointing:
         self.next_id = CheckpointId(1)
         self.failed_count = 0
         self._failures_in_a_row = 0
-        self._last_failure = ""
+        self.last_failure = ""
+        """Which one failed last, and why."""
         self._is_pausing = False
         self._is_due = False
         # Requests that no checkpoint has been triggered for yet; the others, with theirs.
@@ -88,7 +89,7 @@ class Checkpointing:
         lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._rules.in_flight_max
         if in_a_row <= min(self._rules.failures_max, lead_max):
             return None
-        message = f"{in_a_row} checkpoints in a row failed; {self._last_failure}"
+        message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
         return FailureCause("CheckpointsFailed", message)
 
     def begin(self, epoch: Epoch) -> None:
@@ -227,9 +228,9 @@ class Checkpointing:
         n = given_up.checkpoint_id
         self.failed_count += 1
         self._failures_in_a_row += 1
-        self._last_failure = f"{n}, the last one: {reason}"
+        self.last_failure = f"checkpoint {n} has failed: {reason}"
         asked = [one for one, m in self._requests.items() if m == n]
-        answers = self._answer(asked, None, f"checkpoint {n} has failed: {reason}")
+        answers = self._answer(asked, None, self.last_failure)
         return [*self._abort(given_up), *answers, *self._pause()]
 
     def _abort(self, given_up: GivenUp) -> list[JobEffect]:

@@ -99,6 +99,11 @@ class JobFacts:
         """How many checkpoints have failed."""
         return self._checkpoints.failed_count
 
+    @property
+    def checkpoint_failure(self) -> str:
+        """Which checkpoint has failed last, and why, for people; "" if none has."""
+        return self._checkpoints.last_failure
+
     def _timer(self, kind: TimerKind, delay_ms: int) -> StartTimer:
         """Return a timer of this epoch."""
         return StartTimer(Timer(kind, self.epoch), delay_ms)

@@ -190,11 +190,11 @@ class Coordinator(JobFacts):
         if isinstance(message, WorkerFailed):
             return self._start_failed(link, message)
         index = self._roster.index_of(link)
-        if index is None:
-            self.dropped["message of a worker without a place"] += 1
-            return []
-        if message.epoch != self.epoch:
-            self.dropped["stale epoch"] += 1
+        if index is None or message.epoch != self.epoch:
+            # A heartbeat says that its sender is alive, of whichever epoch: nothing is dropped with it.
+            if not isinstance(message, WorkerHeartbeat):
+                is_placed = index is not None
+                self.dropped["late message of another epoch" if is_placed else "message without a place"] += 1
             return []
         if not speaks_for_itself(index, message, self._rules.tasks):
             self.dropped["word about another worker's task"] += 1

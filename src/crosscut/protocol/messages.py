@@ -67,6 +67,9 @@ class Snapshot:
             meant: see `drained`.
         log: Records that were on their way in channels, where the protocol logs any.
         in_flight: How many those are.
+        records_in: Records that the task has taken since the job's beginning; for a source, read.
+        records_out: Those that it has sent on or, with a sink, written.
+        state_keys: Distinct keys of its state.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 
@@ -79,6 +82,9 @@ class Snapshot:
     freeze_us: int = 0
     log: tuple[Part, ...] = ()
     in_flight: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    state_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +267,7 @@ class TransactionsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
-    """Counters of one task since the start of the epoch.
+    """Counters of one task, as in `Snapshot`, and what it holds now.
 
     Attributes:
         queued_records: That wait in its inputs, in memory or on disk, now.

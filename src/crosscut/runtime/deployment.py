@@ -199,6 +199,8 @@ async def build_tasks(
             held=held,
             parts=PartChain(deploy.restore, snapshot.parts),
             ended=snapshot.ended,
+            records_in=snapshot.records_in,
+            records_out=snapshot.records_out,
         )
         pool.add(task, inputs, state, writer, closing)
         failpoints("restore.task")

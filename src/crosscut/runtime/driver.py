@@ -8,8 +8,7 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, TypeVar, assert_never
 
@@ -76,6 +75,7 @@ from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.invariants import InvariantChecker
 from crosscut.runtime.listener import Listener
+from crosscut.runtime.journal import LOGGER, Journal, Line
 from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.status import (
     CheckpointStatus,
@@ -84,6 +84,7 @@ from crosscut.runtime.status import (
     Recovery,
     build_status,
     checkpoint_status,
+    records_read,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
 
@@ -91,7 +92,6 @@ T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
 
-_log = logging.getLogger(__name__)
 
 _SYSTEM_CLOCK = SystemClock()
 
@@ -142,6 +142,7 @@ class CoordinatorDriver:
         self._calls = Calls("crosscut-store", start_thread)
         self._offered: CheckpointCompleted | None = None
         self._coordinator = Coordinator(rules)
+        self._journal = Journal(rules)
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(f"job {name!r}")
         self._links: dict[int, CoordinatorLink] = {}
@@ -233,6 +234,7 @@ class CoordinatorDriver:
                 completed = self._coordinator.completed
                 effects = self._coordinator.handle(next_event)
                 self._observe(next_event, effects, completed)
+                self._say(self._journal.note(self._coordinator, effects))
                 self._perform(effects)
         except Exception as error:
             # The protocol core found something impossible: the job must end, loudly, and do no more.
@@ -287,9 +289,10 @@ class CoordinatorDriver:
             seen.refused[worker] = message.refused
             seen.now_ns = now_ns
             for text in seen.silences.note(now_ns, message.tasks):
-                _log.warning("job %r: %s", self._name, text)
+                LOGGER.warning("job %r: %s", self._name, text)
             if seen.is_rate_due(now_ns):
-                seen.note_rate(now_ns, seen.records_read(self._coordinator.epoch, self._rules.sources))
+                read = records_read(seen.statistics(self._coordinator), self._rules.sources)
+                seen.note_rate(now_ns, read)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.first_flow_ns = seen.first_flow_ns or now_ns
             if seen.failed_ns:
@@ -345,7 +348,12 @@ class CoordinatorDriver:
     def _finish(self, end: EndJob) -> None:
         self._claimed()
         if not self.ended.done():
+            self._say(self._journal.ended(self._coordinator, end))
             self.ended.set_result(end)
+
+    def _say(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            LOGGER.log(line.level, "job %r: %s", self._name, line.text)
 
     def _fired(self, timer: Timer) -> None:
         self._timers.pop(timer, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crosscut.ids import CheckpointId
@@ -18,6 +18,7 @@ class FrozenTask:
     Attributes:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
         is_end_forwarded: The end of input has been passed on, in this epoch.
+        records_in: And the others: the counters then; see `Snapshot`.
         log: What was on its way in channels when the snapshot was taken.
     """
 
@@ -26,6 +27,10 @@ class FrozenTask:
     positions: JSON
     ended: bool
     is_end_forwarded: bool = False
+    # They tell no snapshot from another.
+    records_in: int = field(default=0, compare=False)
+    records_out: int = field(default=0, compare=False)
+    state_keys: int = field(default=0, compare=False)
     log: tuple[LoggedBatch, ...] = ()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.job import Coordinator, Phase
-from crosscut.protocol.messages import CheckpointCompleted, TaskStatistics
+from crosscut.protocol.messages import CheckpointCompleted, TaskSnapshot, TaskStatistics
 from crosscut.runtime.invariants import InvariantStatus
 from crosscut.runtime.silence import Silences, SilentSource
 
@@ -66,9 +66,15 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Everything at one moment; counters of records are of the running epoch.
+    """Everything at one moment.
 
     Attributes:
+        records_read: By the sources, since the job's beginning: a failover takes it back to the checkpoint,
+            a resumed job goes on from there. When the job is over, it is what the newest checkpoint covers.
+        tasks: Counters of each task, which go back and on likewise.
+        state_keys: Distinct keys in the state of all tasks.
+        dropped: Messages that came late or again, and therefore had no effect, by reason. Harmless; after
+            a failover there are always some.
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
         termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
@@ -141,15 +147,20 @@ class Observations:
         self.completed_count += 1
         self.longest_freeze_us = max(self.longest_freeze_us, one.freeze_us)
 
-    def records_read(self, epoch: Epoch, sources: frozenset[TaskId]) -> int:
-        """Return the records that sources have read in `epoch`."""
-        return sum(
-            one.records_in
-            for seen, tasks in self.workers.values()
-            if seen == epoch
-            for one in tasks
-            if one.task in sources
-        )
+    def statistics(self, coordinator: Coordinator) -> tuple[TaskStatistics, ...]:
+        """Return the counters of every task of which something is known.
+
+        While the job runs, from what the workers have said in this epoch; before that, from the checkpoint
+        that it goes back to; and once it is over, from the one that the next start would go on from.
+        """
+        said: dict[TaskId, TaskStatistics] = {}
+        if coordinator.phase is not Phase.ENDED:
+            for _, (epoch, tasks) in sorted(self.workers.items()):
+                if epoch == coordinator.epoch:
+                    said |= {one.task: one for one in tasks}
+        completed = coordinator.completed
+        kept = {} if completed is None else {one.task: _counted(one) for one in completed.snapshots}
+        return tuple((kept | said).values())
 
     def is_rate_due(self, now_ns: int) -> bool:
         """Whether to note another reading: it adds up all tasks, and every worker's heartbeat asks."""
@@ -169,6 +180,16 @@ class Observations:
             return 0.0
         (then_ns, before), (now_ns, after) = self.rates[0], self.rates[-1]
         return (after - before) / ((now_ns - then_ns) / 1e9)
+
+
+def _counted(one: TaskSnapshot) -> TaskStatistics:
+    snapshot = one.snapshot
+    return TaskStatistics(one.task, snapshot.records_in, snapshot.records_out, snapshot.state_keys)
+
+
+def records_read(tasks: Iterable[TaskStatistics], sources: frozenset[TaskId]) -> int:
+    """Return how many records the sources have read."""
+    return sum(one.records_in for one in tasks if one.task in sources)
 
 
 def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
@@ -192,12 +213,7 @@ def build_status(
     name: str, coordinator: Coordinator, seen: Observations, sources: frozenset[TaskId]
 ) -> JobStatus:
     """Return the status of a job."""
-    tasks = tuple(
-        one
-        for _, (epoch, statistics) in sorted(seen.workers.items())
-        if epoch == coordinator.epoch
-        for one in statistics
-    )
+    tasks = seen.statistics(coordinator)
     under_way: CheckpointId | None = coordinator.checkpoint_under_way
     return JobStatus(
         name=name,
@@ -212,7 +228,7 @@ def build_status(
         last_failure=coordinator.failures[-1].message if coordinator.failures else "",
         recoveries=tuple(seen.recoveries),
         first_flow_ns=seen.first_flow_ns,
-        records_read=seen.records_read(coordinator.epoch, sources),
+        records_read=records_read(tasks, sources),
         records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
         state_keys=sum(one.state_keys for one in tasks),
         queued_records=sum(one.queued_records for one in tasks),

@@ -106,6 +106,8 @@ class Task:
         committer: For a sink task.
         held: What its writer keeps in the snapshot.
         ended: The restored snapshot says that the operators have been told of the end of input.
+        records_in: The restored snapshot's count.
+        records_out: Likewise.
         chain_of_parts: Parts of the restored checkpoint.
     """
 
@@ -128,6 +130,8 @@ class Task:
         held: HeldData | None = None,
         parts: PartChain | None = None,
         ended: bool = False,
+        records_in: int = 0,
+        records_out: int = 0,
         replay: Sequence[LoggedBatch] = (),
     ) -> None:
         self.task_id = task_id
@@ -137,8 +141,8 @@ class Task:
         self.emptied: list[ChannelId] = []
         self.messages: list[WorkerMessage] = []
         self.rows_max = batch_rows
-        self.records_in = 0
-        self.records_out = 0
+        self.records_in = self._records_before = records_in
+        self._sent_on = records_out
         self._epoch = epoch
         self._protocol = protocol
         self._back_edges = back_edges
@@ -152,7 +156,8 @@ class Task:
         self._state = state
         self._committer = committer
         sink = chain[-1] if chain else None
-        self._writer = sink.writer if isinstance(sink, SinkOperator) else None
+        self._sink = sink if isinstance(sink, SinkOperator) else None
+        self._writer = self._sink.writer if self._sink is not None else None
         self._parts = parts or PartChain()
         self._queues = inputs
         # What the driver could not hand over yet, because the channel takes no more for now.
@@ -233,12 +238,17 @@ class Task:
         """Whether records wait in the output buffers."""
         return any(output.buffered_rows for output in self.outputs)
 
+    @property
+    def records_out(self) -> int:
+        """Records that have been sent on, or written."""
+        return self._sent_on + (self._sink.taken_count if self._sink is not None else 0)
+
     def queued(self, channel: ChannelId) -> int:
         """Return how many items of an input channel wait in memory."""
         return self._queues[channel].in_memory
 
     def statistics(self) -> TaskStatistics:
-        """Return the counters of this epoch."""
+        """Return the counters, and what waits now."""
         return TaskStatistics(
             task=self.task_id,
             records_in=self.records_in,
@@ -447,7 +457,7 @@ class Task:
         except CrosscutError:
             raise
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
-            is_first = not self.records_in
+            is_first = self.records_in == self._records_before
             raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
         if isinstance(found, Wait):
             self.wait_ms = found.delay_ms
@@ -494,7 +504,7 @@ class Task:
 
     def _emit(self, batch: Batch) -> None:
         if batch.records and self.outputs:
-            self.records_out += len(batch)
+            self._sent_on += len(batch)
             for output in self.outputs:
                 if output.add(batch):
                     self.outbox += output.take()
@@ -667,6 +677,9 @@ class Task:
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
             is_end_forwarded=self._is_end_forwarded,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            state_keys=len(self._state) if self._state is not None else 0,
         )
 
     def _acknowledgement(self, frozen: FrozenTask) -> SnapshotAcknowledged:
@@ -689,6 +702,9 @@ class Task:
             ended=frozen.ended,
             at_rest=at_rest,
             freeze_us=self._freeze_us,
+            records_in=frozen.records_in,
+            records_out=frozen.records_out,
+            state_keys=frozen.state_keys,
         )
         return SnapshotAcknowledged(self._epoch, n, self.task_id, snapshot)
 

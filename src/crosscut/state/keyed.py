@@ -27,13 +27,18 @@ ROWS_PER_BLOCK = 1_000
 
 
 class Layer(dict[Any, Any]):
-    """What changed since the last barrier. Looking a key up brings its value here first."""
+    """What changed since the last barrier. Looking a key up brings its value here first.
 
-    __slots__ = ("_find",)
+    Attributes:
+        new_count: Keys that were looked up here and have no value further down.
+    """
+
+    __slots__ = ("_find", "new_count")
 
     def __init__(self, find: Callable[[Any], Any]) -> None:
         super().__init__()
         self._find = find
+        self.new_count = 0
 
     def __missing__(self, key: Any) -> Any:
         value = self[key] = self._find(key)
@@ -51,14 +56,16 @@ class KeyedState:
         self._initial = initial
         self._base: dict[Any, Any] = {}
         self._base_id = CheckpointId(0)
+        # Of keys; behind the base's own length while a layer is being merged into it.
+        self._base_count = 0
         # Oldest first; those at or below `_completed` are being merged into the base.
-        self._frozen: list[tuple[CheckpointId, dict[Any, Any]]] = []
+        self._frozen: list[tuple[CheckpointId, Layer]] = []
         self._completed = CheckpointId(0)
         self.values = Layer(self._find)
 
     def __len__(self) -> int:
-        """Number of keys, counting one twice that has changed since the last merge."""
-        return len(self._base) + sum(len(layer) for _, layer in self._frozen) + len(self.values)
+        """Number of keys, in constant time; right as long as keys are looked up before they are set."""
+        return self._base_count + sum(layer.new_count for _, layer in self._frozen) + self.values.new_count
 
     @property
     def at_hand(self) -> tuple[CheckpointId, ...]:
@@ -67,7 +74,8 @@ class KeyedState:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield every (key, value) once; no value may change meanwhile, but `complete` may go on."""
-        layers = [self.values, *(layer for _, layer in reversed(self._frozen)), self._base]
+        frozen = (layer for _, layer in reversed(self._frozen))
+        layers: list[dict[Any, Any]] = [self.values, *frozen, self._base]
         for position, layer in enumerate(layers):
             newer = layers[:position]
             # A list: folding a layer in adds keys to the base, of which `newer` holds every one.
@@ -89,7 +97,9 @@ class KeyedState:
         Raises:
             StateError: A value can't be stored.
         """
-        layers = [layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id]
+        layers: list[dict[Any, Any]] = [
+            layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
+        ]
         if since == 0:
             layers.append(self._base)
         yield MAGIC
@@ -114,7 +124,7 @@ class KeyedState:
                     self._base.update(block)
                     yield
             self._frozen.pop(0)
-            self._base_id = n
+            self._base_id, self._base_count = n, len(self._base)
 
     def roll_back(self, checkpoint_id: CheckpointId) -> None:
         """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing."""
@@ -142,6 +152,7 @@ class KeyedState:
                 base.update((key, value) for key, value in zip(keys, values, strict=True) if owns(key))
                 yield
         self._base, self._base_id, self._completed = base, checkpoint_id, checkpoint_id
+        self._base_count = len(base)
         self._frozen.clear()
         self.values = Layer(self._find)
 
@@ -151,7 +162,10 @@ class KeyedState:
             if value is not _ABSENT:
                 return owned_copy(value)
         value = self._base.get(key, _ABSENT)
-        return self._initial() if value is _ABSENT else owned_copy(value)
+        if value is not _ABSENT:
+            return owned_copy(value)
+        self.values.new_count += 1
+        return self._initial()
 
 
 def _newest_first(layers: list[dict[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -30,33 +31,10 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-class RecordsRead:
-    """How many records the sources have read in all epochs, about.
-
-    The counters of a job begin anew with each epoch, which goes back to a checkpoint. How far it goes
-    back is taken from the counter at the time that this checkpoint was first seen under way.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._epoch = 0
-        self._base = 0
-        self._begun: dict[int, int] = {}
-
-    def update(self, status: JobStatus) -> int:
-        """Take the newest status, return the total."""
-        if status.epoch != self._epoch:
-            newest = status.checkpoints[-1].checkpoint_id if status.checkpoints else 0
-            self._base = max((total for n, total in self._begun.items() if n <= newest), default=0)
-            self._epoch, self._begun = status.epoch, {newest: self._base}
-        self.total = self._base + status.records_read
-        if status.checkpoint_under_way is not None:
-            self._begun.setdefault(status.checkpoint_under_way, self.total)
-        return self.total
-
-
 class JobView(ABC):
     """Shows a job. A context manager; `show` is called with every status, some times a second.
+
+    Meanwhile the warnings of Crosscut's log stand in the view, and not beside it.
 
     Args:
         total: Records there are to read, if that is known.
@@ -65,16 +43,11 @@ class JobView(ABC):
     def __init__(self, console: Console, total: int | None = None) -> None:
         self._console = console
         self._total = total
-        self._read = RecordsRead()
-        self._restarts = 0
+        self._words = _Words(self)
         self._started_s = time.monotonic()
 
     def show(self, status: JobStatus) -> None:
-        """Show what the job looks like now, and say so if it had to restart."""
-        if status.restarts > self._restarts:
-            self._restarts = status.restarts
-            self.note(status.last_failure, style="red")
-        self._read.update(status)
+        """Show what the job looks like now."""
         self._show(status)
 
     @abstractmethod
@@ -86,18 +59,31 @@ class JobView(ABC):
         self._console.print(Text(f"{self._elapsed():6.1f} s  {text}", style=style))
 
     def __enter__(self) -> Self:
+        logging.getLogger("crosscut").addHandler(self._words)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return
+        logging.getLogger("crosscut").removeHandler(self._words)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_s
 
-    def _share(self) -> float | None:
-        return min(1.0, self._read.total / self._total) if self._total else None
+    def _share(self, status: JobStatus) -> float | None:
+        return min(1.0, status.records_read / self._total) if self._total else None
+
+
+class _Words(logging.Handler):
+    """Shows warnings. How the job ended, and errors, the command says itself."""
+
+    def __init__(self, view: JobView) -> None:
+        super().__init__(logging.WARNING)
+        self._view = view
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.ERROR:
+            self._view.note(record.getMessage(), style="red")
 
 
 def job_view(console: Console, *, plain: bool, total: int | None = None) -> JobView:
@@ -118,12 +104,12 @@ class LineView(JobView):
         if now == self._last and time.monotonic() < self._due_s:
             return
         self._last, self._due_s = now, time.monotonic() + _LINE_EVERY_S
-        share = self._share()
+        share = self._share(status)
         workers = " ".join(str(one.pid) for one in status.workers)
         fields = (
             f"{status.phase:<9}",
             f"epoch {status.epoch}",
-            f"records {self._read.total:,}" + (f" ({share:.0%})" if share is not None else ""),
+            f"records {status.records_read:,}" + (f" ({share:.0%})" if share is not None else ""),
             f"{status.records_per_second:,.0f} records/s",
             f"checkpoints {status.checkpoints_completed}",
             f"workers {workers or 'none'}",
@@ -140,11 +126,12 @@ class LiveView(JobView):
 
     def __enter__(self) -> Self:
         self._live.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        super().__exit__(kind, error, trace)
         self._live.stop()
 
     def _show(self, status: JobStatus) -> None:
@@ -152,11 +139,11 @@ class LiveView(JobView):
         grid.add_column(style="dim")
         grid.add_column()
         grid.add_row("phase", f"{status.phase}, epoch {status.epoch}, {self._elapsed():.1f} s")
-        grid.add_row("records", f"{self._read.total:,}, {status.records_per_second:,.0f} records/s")
+        grid.add_row("records", f"{status.records_read:,}, {status.records_per_second:,.0f} records/s")
         grid.add_row("checkpoints", _checkpoints(status))
         grid.add_row("workers", ", ".join(f"pid {one.pid}" for one in status.workers) or "none yet")
         parts: list[Text | ProgressBar | Table] = [Text(status.name, style="bold"), grid]
-        share = self._share()
+        share = self._share(status)
         if share is not None:
             parts.insert(1, ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH))
         self._live.update(Group(*parts))

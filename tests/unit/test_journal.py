@@ -1,0 +1,220 @@
+"""What is said of a job in the log of its program, after what its coordinator was told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from logging import ERROR, INFO, WARNING
+from typing import Any
+
+import pytest
+from tests.simulation.conversation import CAUSE, LINKS, Talk, claim, completed, registration
+
+from crosscut.ids import AttemptId, CheckpointId, WorkerIndex
+from crosscut.protocol.effects import EndJob, JobEffect
+from crosscut.protocol.events import (
+    CancelRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryTaken,
+    JobEvent,
+    LinkClosed,
+    LogTailRead,
+    StopRequested,
+    WorkersEnded,
+)
+from crosscut.protocol.messages import (
+    FailureCause,
+    JobFinished,
+    SnapshotDeclined,
+    TaskSnapshot,
+    WorkerFailed,
+)
+from crosscut.runtime.journal import Journal, Line
+
+
+class Told(Talk):
+    """A conversation that is written down as the driver does it."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self._journal = Journal(self.coordinator._rules)
+        self._lines: list[Line] = []
+
+    def hear(self, *events: JobEvent) -> list[JobEffect]:
+        effects: list[JobEffect] = []
+        for event in events:
+            effects = super().hear(event)
+            self._lines += self._journal.note(self.coordinator, effects)
+            for effect in effects:
+                if isinstance(effect, EndJob):
+                    self._lines += self._journal.ended(self.coordinator, effect)
+        return effects
+
+    @property
+    def new(self) -> list[tuple[int, str]]:
+        """What was said since this was looked at last."""
+        lines, self._lines = self._lines, []
+        return [(line.level, line.text) for line in lines]
+
+
+def read(n: int, records: int) -> Any:
+    """Checkpoint n, in which each task has taken so many records."""
+    entry = completed(n)
+    snapshots = tuple(
+        TaskSnapshot(one.task, replace(one.snapshot, records_in=records)) for one in entry.snapshots
+    )
+    return replace(entry, snapshots=snapshots)
+
+
+def test_a_first_start_and_its_end_are_a_line_each() -> None:
+    talk = Told()
+    talk.running()
+    talk.complete(1, 2, drained=True)
+    talk.committed(1)
+    talk.hear(EntryAppended(3))
+    assert talk.new == [
+        (INFO, "started: epoch 1, 2 workers"),
+        (INFO, "finished: everything is processed and committed, with checkpoint 1 (0 records read)"),
+    ]
+
+
+def test_a_resumed_job_says_where_it_goes_on() -> None:
+    talk = Told()
+    talk.hear(LogTailRead(((1, claim()), (2, read(1, 1_000)))), EntryAppended(3))
+    talk.register()
+    talk.ready(2)
+    assert talk.new == [(INFO, "resumed from checkpoint 1 (2,000 records read): epoch 2, 2 workers")]
+
+
+def test_a_job_that_has_finished_before_says_so() -> None:
+    talk = Told()
+    finished = JobFinished(completed(1).epoch, CheckpointId(1))
+    talk.hear(LogTailRead(((1, claim()), (2, completed(1)), (3, finished))))
+    assert talk.new == [(INFO, "it has finished before: there is nothing to do")]
+
+
+def test_a_restart_has_its_cause_the_record_the_delay_and_where_it_goes_back_to() -> None:
+    talk = Told()
+    talk.running()
+    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(2))
+    talk.message(1, registration(1, 3))
+    talk.ready(2)
+    talk.fire("trigger", 2)
+    talk.acknowledge(1, 2)
+    talk.hear(EntryAppended(3))
+    talk.failed(2)
+    assert talk.new == [
+        (INFO, "started: epoch 1, 2 workers"),
+        (
+            WARNING,
+            "restart 1, back to the beginning: worker 1 (pid 2 on localhost) is lost: its process has ended "
+            "(reset)",
+        ),
+        (INFO, "goes on from the beginning: epoch 2"),
+        (WARNING, "restart 2, back to checkpoint 1: task out[0] failed: bad record, record: 'x'"),
+    ]
+    talk.hear(EntryAppended(4))
+    talk.ready(3)
+    talk.failed(3, replace(CAUSE, message="another one"))
+    assert talk.new == [
+        (INFO, "goes on from checkpoint 1 (0 records read): epoch 3"),
+        (WARNING, "restart 3 in 0.1 s, back to checkpoint 1: task out[0] failed: another one, record: 'x'"),
+    ]
+
+
+def test_a_worker_that_can_not_start_is_said_and_is_no_restart() -> None:
+    talk = Told()
+    talk.gathering()
+    talk.comes(21, WorkerFailed(WorkerIndex(0), AttemptId(1), FailureCause("ImportError", "no module")))
+    assert talk.new == [(WARNING, "worker 0 could not start: no module")]
+
+
+def test_a_checkpoint_that_fails_is_said_with_its_reason() -> None:
+    talk = Told()
+    talk.running()
+    assert talk.new == [(INFO, "started: epoch 1, 2 workers")]
+    for n in (1, 2):
+        talk.fire("trigger")
+        talk.message(
+            0, SnapshotDeclined(claim().epoch, CheckpointId(n), read(1, 0).snapshots[0].task, "full")
+        )
+    text = "checkpoint {} has failed: task numbers[0] declined: full"
+    assert talk.new == [(WARNING, text.format(1)), (WARNING, text.format(2))]
+
+
+def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick() -> None:
+    talk = Told()
+    talk.running()
+    assert len(talk.new) == 1
+    now_ms = 0
+    for n, took_ms in enumerate((9_999, 10_000, 12_000, 20_000, 1_000, 11_000), 1):
+        talk.hear(ClockRead(now_ms, ""))
+        talk.fire("trigger")
+        now_ms += took_ms
+        talk.hear(ClockRead(now_ms, ""))
+        talk.acknowledge(n)
+        talk.hear(EntryAppended(n + 1))
+    assert talk.new == [
+        (WARNING, "checkpoint 2 was slow: it took 10.0 s"),
+        (WARNING, "checkpoint 4 was slow: it took 20.0 s"),
+        (WARNING, "checkpoint 6 was slow: it took 11.0 s"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (CancelRequested(), (INFO, "cancelled; the next start goes on from checkpoint 1 (0 records read)")),
+        (
+            CancelRequested(FailureCause("StoreError", "no disk")),
+            (ERROR, "failed: no disk; the next start goes on from checkpoint 1 (0 records read)"),
+        ),
+        (
+            WorkersEnded("Spark is gone", is_final=True),
+            (
+                ERROR,
+                "failed: Spark is gone (given up after a failure that no restart can mend); the next start "
+                "goes on from checkpoint 1 (0 records read)",
+            ),
+        ),
+    ],
+)
+def test_every_end_says_what_the_next_start_does(event: JobEvent, expected: tuple[int, str]) -> None:
+    talk = Told()
+    talk.running()
+    talk.complete(1, 2)
+    assert len(talk.new) == 1
+    talk.hear(event)
+    assert talk.new == [expected]
+
+
+def test_a_stop_names_its_checkpoint_and_a_job_without_one_begins_again() -> None:
+    talk = Told()
+    talk.running()
+    talk.hear(StopRequested())
+    talk.acknowledge(1)
+    talk.hear(EntryAppended(2))
+    talk.committed(1)
+    assert talk.new[1:] == [(INFO, "stopped; the next start goes on from checkpoint 1 (0 records read)")]
+    talk = Told()
+    talk.running()
+    talk.hear(CancelRequested())
+    assert talk.new[1:] == [(INFO, "cancelled; the next start begins from the beginning")]
+
+
+def test_a_driver_that_is_fenced_says_so() -> None:
+    talk = Told()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    talk.hear(EntryTaken(2), EntryRead(2, claim(2, driver="driver 2")))
+    ((level, text),) = talk.new[1:]
+    assert level == WARNING
+    assert text.startswith("another driver has taken it over: ")
+
+
+def test_what_could_not_even_claim_an_epoch_raises_where_it_was_started() -> None:
+    talk = Told()
+    talk.hear(CancelRequested(FailureCause("StoreError", "no disk")))
+    assert talk.new == []
