@@ -74,8 +74,8 @@ from crosscut.runtime.connections import Credentials
 from crosscut.runtime.control import CoordinatorLink
 from crosscut.runtime.failpoints import Failpoints
 from crosscut.runtime.invariants import InvariantChecker
-from crosscut.runtime.listener import Listener
 from crosscut.runtime.journal import LOGGER, Journal, Line
+from crosscut.runtime.listener import Listener
 from crosscut.runtime.runner import failure_cause
 from crosscut.runtime.status import (
     CheckpointStatus,
