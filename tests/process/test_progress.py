@@ -1,0 +1,45 @@
+"""What a user sees of a job without the command line: the log, and the counters."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import KEYS, NumberedJob, until
+
+
+def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume(
+    tmp_path: Path, started: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "crosscut")
+    numbered = NumberedJob(tmp_path, count=9_000, held=1)
+    first = started(numbered)
+    until(lambda: first.checkpoints() and first.progress()["records_read"] > 1_000, "records")
+    assert first.progress()["dropped"] == {}, "nothing is wrong, so nothing looks wrong"
+    first.stop()
+    stopped_at = first.progress()["records_read"]
+    last = first.checkpoints()[-1].checkpoint_id
+    assert 1_000 < stopped_at <= 9_000
+
+    numbered.open_gate()
+    second = started(numbered)
+    started.finish(second)
+    final = second.progress()
+    assert (final["records_read"], final["state_keys"]) == (9_000, KEYS)
+    sums = [one for one in second.snapshot().tasks if one.task.vertex.startswith("sums")]
+    assert sum(one.records_in for one in sums) == 9_000
+    assert sum(one.records_out for one in sums) == 9_000, "what its sink has written"
+    numbered.check_output_is_exact()
+
+    told = [record.getMessage() for record in caplog.records if record.name == "crosscut.job"]
+    final_id = second.checkpoints()[-1].checkpoint_id
+    where = f"checkpoint {last} ({stopped_at:,} records read)"
+    assert told == [
+        "job 'numbered': started: epoch 1, 2 workers",
+        f"job 'numbered': stopped; the next start goes on from {where}",
+        f"job 'numbered': resumed from {where}: epoch 2, 2 workers",
+        "job 'numbered': finished: everything is processed and committed, "
+        f"with checkpoint {final_id} (9,000 records read)",
+    ]
