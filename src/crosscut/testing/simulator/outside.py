@@ -58,7 +58,8 @@ class Outside:
                 is_answered = True
                 due()
 
-        if delay_us > 1_000_000:
+        if delay_us > 10 + world.options.store_us:
+            # It takes longer than when nothing is wrong: that ends with the faults.
             self._hung.append(once)
         world.clock.after(delay_us, once)
 
