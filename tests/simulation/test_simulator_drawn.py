@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from click.testing import CliRunner, Result
 from crosscut.batch import Batch
 from crosscut.cli import program
 from crosscut.operators.stateless import FlatMap
+from crosscut.protocol.choosing import ProtocolKind
 from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.drawn import drawn_options
+from crosscut.testing.simulator.options import PROTOCOLS
 from crosscut.testing.simulator.shrink import live, shrunk
 
 SEEDS = 240
@@ -33,6 +36,34 @@ def test_the_output_of_a_drawn_flow_is_exact_in_every_world(group: int) -> None:
     assert seen["job finished"] >= SEEDS // GROUPS // 2
     # A job that nothing happens to has one epoch.
     assert seen["epoch"] > 1.5 * SEEDS // GROUPS
+
+
+FOUND = {
+    "a loop, a final count, a loop, a final count": (
+        "source 4 3; loop 0 flat_map last; leave 1 1 1; key_by 1 with energy 3; count 3 final; "
+        "loop 4 flat_map last; leave 5 5 5; key_by 5 one 1; count 7 final; sink 8"
+    ),
+    "a final count, a loop, a final count": (
+        "source 7 0; map 0 energise 3; key_by 1 with energy 2; count 2 final; loop 3 flat_map last; "
+        "leave 4 4 4; key_by 4 one 1; count 6 final; sink 7"
+    ),
+    # Found by seed 20123: the first final result is written in the body of a loop, and leads out of it only.
+    "a final sum that leaves a loop for another, with a final sum": (
+        "source 2 0; loop 0 filter and map last; key_by 1 bytes 1; sum 2 weight final; leave 1 1 3; "
+        "map 4 energise 3; loop 5 flat_map first; key_by 6 nested with energy 1; sum 7 weight final; "
+        "leave 6 6 6; sink 8"
+    ),
+}
+"""Flows, as small as shrinking made them, whose loops were once closed while something could still enter."""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", FOUND)
+def test_no_loop_is_closed_while_a_final_result_may_still_enter_it(name: str, protocol: ProtocolKind) -> None:
+    for seed in range(2):
+        options = replace(drawn_options(seed, (protocol,)), flow=FOUND[name])
+        life = live(options, ())
+        assert life.failure == "", life.report()
 
 
 def simulate(*arguments: str) -> Result:
