@@ -75,7 +75,11 @@ def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_reco
             return flow.start(numbered.all_settings(), spark=spark)
 
     job = started(Gated())
-    until(lambda: job.snapshot().spilled_bytes > 0, "something to be spilled")
+    if snapshots == "aligned":
+        until(lambda: job.snapshot().spilled_bytes > 0, "something to be spilled")
+    else:
+        # Whether anything is spilled before the switch depends on how fast the machine is.
+        until(lambda: job.snapshot().checkpoints_completed > 0, "a checkpoint")
     lose(job, started.watch(job)[0])
     completed = job.snapshot().checkpoints_completed
     until(lambda: job.snapshot().checkpoints_completed > completed, "a checkpoint")
