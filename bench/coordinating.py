@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from crosscut.ids import AttemptId, CheckpointId, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.events import (
     EntryAppended,
@@ -24,7 +23,9 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     FailureCause,
@@ -41,7 +42,6 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.store.entries import encode_entry
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 

@@ -26,11 +26,11 @@ from bench.coordinating import VERTICES, Checkpointed, LargeJob, timed
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.runtime.control import heartbeat_interval_s
-from crosscut.runtime.items import Barrier
-from crosscut.runtime.partitioning import build_output
-from crosscut.runtime.task import Task
+from crosscut.net.control import heartbeat_interval_s
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.task.items import Barrier
+from crosscut.task.outputs import build_output
+from crosscut.task.task import Task
 from crosscut.wire.frames import (
     DATA_LIMITS,
     FrameDecoder,

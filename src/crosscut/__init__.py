@@ -38,7 +38,7 @@ from crosscut.interfaces import (
     SplitReader,
     Wait,
 )
-from crosscut.protocol.history import check_history
+from crosscut.protocol.job.history import check_history
 from crosscut.settings import Restart, Settings
 
 __version__ = "0.1.0"

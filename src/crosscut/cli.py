@@ -14,7 +14,7 @@ from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.terminal.options import DurationType, settings_from, settings_options
 
 if TYPE_CHECKING:
-    from crosscut.runtime.status import JobStatus
+    from crosscut.driver.status import JobStatus
     from crosscut.spark.job import Job
 
 FAILED = 1

@@ -22,7 +22,7 @@ from crosscut.connectors.jsonl import jsonl
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.protocol.history import check_history
+from crosscut.protocol.job.history import check_history
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_random_lives
 
 Check = Callable[[SinkTarget], None]

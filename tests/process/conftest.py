@@ -12,7 +12,7 @@ from drivers import Driver
 from jobs import Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
 
-from crosscut.runtime.failpoints import VARIABLE
+from crosscut.host.failpoints import VARIABLE
 from crosscut.spark.session import spark_context
 
 Start = Callable[..., Any]

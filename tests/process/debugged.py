@@ -18,7 +18,7 @@ from typing import Any
 from jobs import NumberedJob, until
 from pyspark import SparkConf, SparkContext
 
-from crosscut.runtime.connections import Credentials
+from crosscut.net.connections import Credentials
 
 ALIGNMENTS = 3
 """Base64 turns three bytes into four characters, so there are as many ways to write the same bytes down."""

@@ -25,9 +25,9 @@ from pyspark import SparkContext
 
 import crosscut as cc
 from crosscut.graph.specs import SourceSpec
+from crosscut.host.failpoints import VARIABLE, Plan, parsed
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.protocol.messages import CheckpointCompleted
-from crosscut.runtime.failpoints import VARIABLE, Plan, parsed
 from crosscut.store.checkpoint_store import open_store
 
 KEYS = 499

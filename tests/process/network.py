@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from crosscut.driver.driver import CoordinatorDriver
 from crosscut.protocol.messages import RegisterWorker
-from crosscut.runtime.driver import CoordinatorDriver
 from crosscut.spark.workers import SparkWorkers
 
 HOST = "127.0.0.1"

@@ -19,14 +19,14 @@ from pyspark import SparkContext
 from crosscut.batch import Batch
 from crosscut.errors import SettingsError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.runtime import connections
-from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.encryption import JobCertificate, make_certificate
-from crosscut.runtime.listener import Listener
-from crosscut.runtime.task import Barrier, EndOfInput, Item
+from crosscut.net import connections
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import JobCertificate, make_certificate
+from crosscut.net.listener import Listener
 from crosscut.settings import Settings
 from crosscut.spark.checks import checked_encryption
+from crosscut.task.task import Barrier, EndOfInput, Item
 from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
 

@@ -15,8 +15,8 @@ from jobs import KEYS, NumberedJob, Record, until
 
 from crosscut.ids import ChannelId
 from crosscut.protocol.messages import CheckpointCompleted
-from crosscut.runtime.channel_log import decoded_log
 from crosscut.store.checkpoint_store import open_store
+from crosscut.task.channel_log import decoded_log
 
 CHANNEL_BYTES = 64 * 1024
 """The least that can be set. A batch's first record of a key takes 20 bytes, a further one 9."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import debugged
 from debugged import forms_of, found_in, secrets_of
 
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.encryption import make_certificate
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import make_certificate
 
 DEADLINE_S = 110.0
 

@@ -18,8 +18,8 @@ from jobs import Armed, NumberedJob, state_of, until
 
 from crosscut.graph.channels import inputs_of
 from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
-from crosscut.runtime.channels import OutgoingChannel
-from crosscut.runtime.task import Barrier, Item
+from crosscut.net.channels import OutgoingChannel
+from crosscut.task.task import Barrier, Item
 
 SLEEPER = {"heartbeat_timeout": "600ms"}
 
@@ -30,7 +30,7 @@ def epoch_of(job: Any) -> int:
 
 RUN_WORKER = """
 import pickle, sys
-from crosscut.runtime.worker import run_worker
+from crosscut.worker.worker import run_worker
 with open(sys.argv[1], "rb") as file:
     run_worker(pickle.load(file), int(sys.argv[2]), int(sys.argv[3]))
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crosscut.runtime.pace import HOLD_NS_MAX, ROWS_PER_FIXED, SLICE_NS, AdaptivePace, hold_ns_max
+from crosscut.worker.pace import HOLD_NS_MAX, ROWS_PER_FIXED, SLICE_NS, AdaptivePace, hold_ns_max
 
 MS = 1_000_000
 ROWS_MAX = 1_000

@@ -12,9 +12,7 @@ from tests.simulation.protocol_world import Make, Seeded, Violation, World
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommitPermit
-from crosscut.protocol import checkpointing, ownership, recovery, retention
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -35,9 +33,17 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-from crosscut.protocol.job import Coordinator, JobRules
-from crosscut.protocol.job_log import LogEffect, LogEvent, LogWriter, Verdict
-from crosscut.protocol.keeping import Keeping
+from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.job.coordinator import (
+    Coordinator,
+    JobRules,
+    checkpointing,
+    ownership,
+    recovery,
+    retention,
+)
+from crosscut.protocol.job.job_log import LogEffect, LogEvent, LogWriter, Verdict
+from crosscut.protocol.job.keeping import Keeping
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,

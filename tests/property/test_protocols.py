@@ -23,8 +23,12 @@ from hypothesis import strategies as st
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.barriers.halting import HaltingBarriers
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.switching import AlignedThenUnaligned
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     BlockChannel,
@@ -54,10 +58,6 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
-from crosscut.protocol.halting import HaltingBarriers
-from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.protocol.switching import AlignedThenUnaligned
-from crosscut.protocol.unaligned import UnalignedBarriers
 
 Make = Callable[[tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol]
 EXACT: list[Make] = [AlignedBarriers, UnalignedBarriers, AlignedThenUnaligned, HaltingBarriers]

@@ -22,14 +22,14 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
-from crosscut.runtime.partitioning import build_output
-from crosscut.runtime.queues import InputQueue
-from crosscut.runtime.splits import SplitQueue, splits_from_json
-from crosscut.runtime.task import CancelStore, CompleteState, Item, StoreFrozen, Task
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
+from crosscut.task.inputs import InputQueue
+from crosscut.task.outputs import build_output
+from crosscut.task.splits import SplitQueue, splits_from_json
+from crosscut.task.task import CancelStore, CompleteState, Item, StoreFrozen, Task
 from crosscut.testing.simulator.pace import DrawnCourse
 
 WIDTH = 2

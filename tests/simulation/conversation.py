@@ -7,7 +7,6 @@ from copy import deepcopy
 from typing import Any
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import (
     AppendEntry,
     CancelTimer,
@@ -42,7 +41,10 @@ from crosscut.protocol.events import (
     TimerKind,
     WorkersEnded,
 )
-from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.job.termination import Component
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorMessage,
@@ -68,8 +70,6 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
-from crosscut.protocol.termination import Component
 
 S0, S1 = (TaskId(VertexId("numbers"), index) for index in (0, 1))
 K0, K1 = (TaskId(VertexId("out"), index) for index in (0, 1))

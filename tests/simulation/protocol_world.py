@@ -26,10 +26,11 @@ from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, Lineage, Tas
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job import Coordinator, JobRules
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -60,7 +61,6 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 
 PARALLELISM = 2
 SOURCES = tuple(TaskId(VertexId("numbers"), index) for index in range(PARALLELISM))

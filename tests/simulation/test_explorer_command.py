@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from crosscut.ids import ChannelId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.testing.explorer.__main__ import Progress, main
 from crosscut.testing.explorer.bounds import Bounds
 from crosscut.testing.explorer.graphs import graph

@@ -11,13 +11,16 @@ import pytest
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol import job, job_log
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.checkpointing import Checkpointing
-from crosscut.protocol.checkpoints import EpochCheckpoints, Whole
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.job import Coordinator
+from crosscut.protocol.job.checkpointing import Checkpointing
+from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.job.coordinator import Coordinator, job_log
+from crosscut.protocol.job.coordinator import coordinator as job
+from crosscut.protocol.job.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
@@ -25,9 +28,6 @@ from crosscut.protocol.messages import (
     Snapshot,
     SnapshotAcknowledged,
 )
-from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.protocol.termination import Component, Stillness, is_exhausted
-from crosscut.protocol.unaligned import UnalignedBarriers
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import graph

@@ -8,8 +8,8 @@ import pytest
 
 from crosscut.ids import ChannelId
 from crosscut.protocol import effects as do
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.search import Found, explore

@@ -18,13 +18,13 @@ from typing import Any, get_args
 
 import pytest
 
-from crosscut.protocol import aligned
+from crosscut.protocol.barriers import aligned
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, JobEffect, Outcome, TaskEffect
-from crosscut.protocol.job import Phase
-from crosscut.protocol.job_log import LogWriter, Verdict
+from crosscut.protocol.job.coordinator import Phase
+from crosscut.protocol.job.job_log import LogWriter, Verdict
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
-from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.testing.simulator.driver import WatchedDriver
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of

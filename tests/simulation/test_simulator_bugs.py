@@ -12,28 +12,25 @@ import pytest
 from crosscut.batch import Batch
 from crosscut.errors import StoreError
 from crosscut.ids import ChannelId, CheckpointId, Epoch
-from crosscut.protocol import retention
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.at_least_once import AtLeastOnceBarriers
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, TaskEffect
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, TransactionPrepared
+from crosscut.protocol.job import retention
+from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import DeployTasks, HaltTasks, LogEntry, Part
-from crosscut.protocol.roster import Roster
-from crosscut.runtime import channel_log, deployment, worker
-from crosscut.runtime.background import BackgroundWork, Threads
-from crosscut.runtime.chain import Chain
-from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
-from crosscut.runtime.items import Barrier, LoggedBatch
-from crosscut.runtime.runner import TaskPool, TaskRunner
-from crosscut.runtime.task import PrepareTransaction, Task
-from crosscut.runtime.worker import Worker
 from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task import channel_log
+from crosscut.task.chain import Chain
+from crosscut.task.items import Barrier, LoggedBatch
+from crosscut.task.task import PrepareTransaction, Task
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import (
     FAILURES,
@@ -46,6 +43,10 @@ from crosscut.testing.simulator.options import (
 from crosscut.testing.simulator.shrink import live
 from crosscut.wire.frames import Frame, FrameType
 from crosscut.wire.handshake import Verdict
+from crosscut.worker import deployment, worker
+from crosscut.worker.background import BackgroundWork, Threads
+from crosscut.worker.pool import TaskPool, TaskRunner
+from crosscut.worker.worker import Worker
 
 SEEDS_MAX = 300
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching")
@@ -172,7 +173,7 @@ def acknowledged_before_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def position_saved_one_record_too_far(patch: pytest.MonkeyPatch) -> None:
-    from crosscut.runtime.splits import SplitQueue
+    from crosscut.task.splits import SplitQueue
 
     plain = SplitQueue.positions
 

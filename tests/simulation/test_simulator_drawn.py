@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from crosscut.batch import Batch
 from crosscut.cli import program
 from crosscut.operators.stateless import FlatMap
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import PROTOCOLS

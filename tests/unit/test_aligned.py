@@ -1,4 +1,4 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.aligned`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.aligned`."""
 
 from copy import deepcopy
 
@@ -6,7 +6,7 @@ import pytest
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     BlockChannel,

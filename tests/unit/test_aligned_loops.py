@@ -1,10 +1,10 @@
-"""One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.aligned`."""
+"""One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.barriers.aligned`."""
 
 import pytest
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     BlockChannel,

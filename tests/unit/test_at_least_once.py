@@ -1,7 +1,7 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.at_least_once`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.at_least_once`."""
 
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,

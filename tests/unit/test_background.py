@@ -13,14 +13,15 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.errors import StoreError, UserCodeError
+from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.net.causes import CAUSE_CHARS_MAX, failure_cause
 from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import FailureCause, Part, TaskFailed, WorkerMessage
-from crosscut.runtime.background import Threads
-from crosscut.runtime.deployment import StateAtHand
-from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.runner import CAUSE_CHARS_MAX, TaskPool, failure_cause
 from crosscut.state.keyed import ROWS_PER_BLOCK, KeyedState
+from crosscut.worker.background import Threads
+from crosscut.worker.deployment import StateAtHand
+from crosscut.worker.pool import TaskPool
 
 TASK = TaskId(VertexId("out"), 0)
 N1 = CheckpointId(1)

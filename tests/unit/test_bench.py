@@ -10,7 +10,7 @@ from bench.coordinating import VERTICES, LargeJob
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
 from bench.scale import SHUFFLES
 
-from crosscut.protocol import retention
+from crosscut.protocol.job import retention
 from crosscut.protocol.messages import Snapshot
 
 

@@ -8,7 +8,7 @@ import pytest
 from bench.barrier_model import Costs, barrier_latency_us
 
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import CaptureState, ForwardBarrier
 from crosscut.protocol.events import BarrierArrived, CheckpointTriggered
 

@@ -16,8 +16,8 @@ from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate, Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map
-from crosscut.runtime.chain import Chain
 from crosscut.state.keyed import KeyedState
+from crosscut.task.chain import Chain
 
 
 class Site:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from crosscut.errors import StateError
 from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.runtime.channel_log import MAGIC, decoded_log, encoded_log
-from crosscut.runtime.items import LoggedBatch
+from crosscut.task.channel_log import MAGIC, decoded_log, encoded_log
+from crosscut.task.items import LoggedBatch
 
 tasks = st.builds(TaskId, st.text(min_size=1, max_size=8).map(VertexId), st.integers(0, 9_999))
 channels = st.builds(ChannelId, st.integers(0, 99), tasks, tasks)

@@ -22,7 +22,6 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.ids import CheckpointId, Epoch
-from crosscut.protocol.checkpoints import CheckpointRules
 from crosscut.protocol.effects import (
     AnswerRequest,
     CancelTimer,
@@ -39,7 +38,8 @@ from crosscut.protocol.events import (
     StopRequested,
     Timer,
 )
-from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,

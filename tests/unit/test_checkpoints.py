@@ -3,7 +3,7 @@
 from tests.simulation.conversation import K0, K1, S0, S1, TASKS, snapshot
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.checkpoints import EpochCheckpoints, GivenUp, Triggered, Whole
+from crosscut.protocol.job.checkpoints import EpochCheckpoints, GivenUp, Triggered, Whole
 from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
 
 N5, N6 = CheckpointId(5), CheckpointId(6)

@@ -19,7 +19,7 @@ from crosscut.cli import program
 from crosscut.errors import FlowError, SettingsError
 from crosscut.graph.identity import identity_of
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.protocol.identity import Claimant, FlowIdentity
+from crosscut.protocol.job.identity import Claimant, FlowIdentity
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-import crosscut.runtime.connections as connections
-import crosscut.runtime.listener as listener
+import crosscut.net.connections as connections
+import crosscut.net.listener as listener
 from crosscut.ids import AttemptId, Epoch, WorkerIndex
-from crosscut.runtime.connections import (
+from crosscut.net.connections import (
     AcceptingSide,
     ConnectingSide,
     Credentials,
 )
-from crosscut.runtime.listener import Listener
+from crosscut.net.listener import Listener
 from crosscut.wire import strangers
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
 from crosscut.wire.handshake import HANDSHAKE_BYTES_MAX, Proven, Role, Verdict, worker_detail

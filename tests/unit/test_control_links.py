@@ -10,7 +10,11 @@ from typing import Any
 
 from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_rules
 
+from crosscut.driver.driver import CoordinatorDriver
+from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.net.connections import Credentials
+from crosscut.net.control import WorkerLink
 from crosscut.protocol.events import LinkClosed, LinkOpened
 from crosscut.protocol.messages import (
     CoordinatorMessage,
@@ -21,10 +25,6 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerMessage,
 )
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.control import WorkerLink
-from crosscut.runtime.driver import CoordinatorDriver
-from crosscut.runtime.failpoints import Failpoints
 from crosscut.store.checkpoint_store import open_store
 
 DEADLINE_S = 30.0

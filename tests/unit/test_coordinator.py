@@ -66,9 +66,16 @@ from crosscut.protocol.events import (
     Timer,
     WorkersEnded,
 )
-from crosscut.protocol.identity import Claimant
-from crosscut.protocol.job import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS, Coordinator, Phase, Termination
-from crosscut.protocol.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.coordinator import (
+    CLAIM_ATTEMPTS_MAX,
+    LIVENESS_TICKS,
+    Coordinator,
+    Phase,
+    Termination,
+)
+from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.termination import Component
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -94,7 +101,6 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
-from crosscut.protocol.termination import Component
 
 E1, E2 = Epoch(1), Epoch(2)
 N1, N2 = CheckpointId(1), CheckpointId(2)

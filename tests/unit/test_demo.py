@@ -15,8 +15,8 @@ from crosscut.demo.corpus import write_corpus
 from crosscut.demo.report import print_result
 from crosscut.demo.verdict import Difference, committed_updates, differences, line_count, word_counts
 from crosscut.demo.word_count import Kill, Request, Result
+from crosscut.driver.status import JobStatus, Recovery, WorkerStatus
 from crosscut.errors import SettingsError
-from crosscut.runtime.status import JobStatus, Recovery, WorkerStatus
 from crosscut.terminal.view import LineView
 
 EXPECTED = {"a": 3, "b": 1}

@@ -12,15 +12,15 @@ from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.graph.channels import back_edges_of, inputs_of, outputs_of
 from crosscut.graph.specs import JobGraph
+from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot, TaskSnapshot
-from crosscut.runtime.channel_log import encoded_log
-from crosscut.runtime.deployment import StateAtHand, TaskRules, build_tasks
-from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.items import LoggedBatch
-from crosscut.runtime.task import Task
+from crosscut.task.channel_log import encoded_log
+from crosscut.task.items import LoggedBatch
+from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
+from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")

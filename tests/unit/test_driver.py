@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from tests.simulation.conversation import K0, S0, SPLITS, job_rules, registration
 
+from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import CrosscutError
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, WorkerIndex
-from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
+from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.log import AppendOutcome
 from crosscut.protocol.messages import LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
-from crosscut.runtime.clock import Clock, SystemClock
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.driver import CoordinatorDriver
-from crosscut.runtime.failpoints import Failpoints
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 
 DEADLINE_S = 30.0

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from crosscut.errors import SettingsError, WireError
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.encryption import (
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import (
     TLS_HANDSHAKE_BYTES_MAX,
     JobCertificate,
     Tunnel,

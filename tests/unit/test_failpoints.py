@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crosscut.errors import InternalError, SettingsError
-from crosscut.runtime.failpoints import VARIABLE, Failpoints, Plan, Rule, armed
+from crosscut.host.failpoints import VARIABLE, Failpoints, Plan, Rule, armed
 
 
 def plan(directory: Path, *rules: Rule) -> Plan:

@@ -1,10 +1,11 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.halting`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.halting`."""
 
 import pytest
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -28,7 +29,6 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
-from crosscut.protocol.halting import HaltingBarriers
 
 HERE = TaskId(VertexId("here"), 0)
 A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))

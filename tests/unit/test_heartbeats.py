@@ -2,7 +2,7 @@
 
 import pytest
 
-from crosscut.runtime.control import HEARTBEATS_PER_S_MAX, HEARTBEATS_PER_TIMEOUT, heartbeat_interval_s
+from crosscut.net.control import HEARTBEATS_PER_S_MAX, HEARTBEATS_PER_TIMEOUT, heartbeat_interval_s
 
 
 def test_a_few_workers_say_ten_times_a_second_how_far_they_are() -> None:

@@ -15,13 +15,15 @@ from tests.simulation.conversation import Talk, both
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.cuts import Invariant, no_deadlock
+from crosscut.driver.cuts import StoredCut
+from crosscut.driver.invariants import InvariantChecker, InvariantStatus
 from crosscut.errors import FlowError, ProtocolError, StateError
 from crosscut.graph.channels import inputs_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import BrokenInvariant, CutJudged, EntryAppended
-from crosscut.protocol.job import Phase, Termination
+from crosscut.protocol.job.coordinator import Phase, Termination
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     FailureCause,
@@ -32,12 +34,10 @@ from crosscut.protocol.messages import (
     SourceDrained,
     TaskSnapshot,
 )
-from crosscut.runtime.channel_log import encoded_log
-from crosscut.runtime.cuts import StoredCut
-from crosscut.runtime.invariants import InvariantChecker, InvariantStatus
-from crosscut.runtime.items import LoggedBatch
 from crosscut.state.encoding import MAGIC, encode_block
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.task.channel_log import encoded_log
+from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import encode_batch
 
 EPOCH = Epoch(3)

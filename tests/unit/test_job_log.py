@@ -16,7 +16,7 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job_log import (
+from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
     UNCERTAIN_ATTEMPTS_MAX,
     Durable,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.simulation.conversation import CAUSE, LINKS, Talk, claim, completed, registration
 
+from crosscut.driver.journal import Journal, Line
 from crosscut.ids import AttemptId, CheckpointId, WorkerIndex
 from crosscut.protocol.effects import EndJob, JobEffect
 from crosscut.protocol.events import (
@@ -30,7 +31,6 @@ from crosscut.protocol.messages import (
     TaskSnapshot,
     WorkerFailed,
 )
-from crosscut.runtime.journal import Journal, Line
 
 
 class Told(Talk):

@@ -26,10 +26,11 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
-from crosscut.protocol import job
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
-from crosscut.protocol.job import Coordinator, JobRules, Phase
+from crosscut.protocol.job import coordinator as job
+from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
@@ -45,7 +46,6 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerMessage,
 )
-from crosscut.protocol.roster import Roster
 
 ANOTHERS = "word about another worker's task"
 N1, E1 = CheckpointId(1), Epoch(1)

@@ -8,7 +8,7 @@ from tests.simulation.conversation import talk_in
 
 from crosscut.errors import InternalError
 from crosscut.protocol.events import CancelRequested
-from crosscut.protocol.phases import NEXT_PHASES, Phase
+from crosscut.protocol.job.phases import NEXT_PHASES, Phase
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -5,16 +5,8 @@ from dataclasses import replace
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, Lineage
-from crosscut.protocol.identity import Claimant, FlowIdentity, OperatorIdentity
-from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
-    CheckpointCompleted,
-    EpochClaimed,
-    FailureCause,
-    JobFinished,
-    LogEntry,
-)
-from crosscut.protocol.recovery import (
+from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
+from crosscut.protocol.job.recovery import (
     MISTAKES,
     AlreadyFinished,
     Claim,
@@ -30,6 +22,14 @@ from crosscut.protocol.recovery import (
     restart,
     restore_from,
     takeover,
+)
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    CheckpointCompleted,
+    EpochClaimed,
+    FailureCause,
+    JobFinished,
+    LogEntry,
 )
 
 POLICY = RestartPolicy(

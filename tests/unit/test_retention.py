@@ -1,8 +1,7 @@
 """What may be deleted, and what a snapshot may refer to."""
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.messages import CheckpointCompleted, Part, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.protocol.retention import (
+from crosscut.protocol.job.retention import (
     dangling,
     orphans,
     parts_of,
@@ -11,6 +10,7 @@ from crosscut.protocol.retention import (
     retained,
     unreferenced,
 )
+from crosscut.protocol.messages import CheckpointCompleted, Part, PendingTransaction, Snapshot, TaskSnapshot
 
 TASK = TaskId(VertexId("count"), 0)
 

@@ -1,8 +1,8 @@
 """Who has which place, and who waits for it."""
 
 from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.messages import RegisterWorker
-from crosscut.protocol.roster import Roster
 
 
 def worker(index: int, attempt: int) -> RegisterWorker:

@@ -1,8 +1,8 @@
 """Sources that give nothing and do not say why: told once, by the driver's own clock."""
 
+from crosscut.driver.silence import SILENT_S, Silences, SilentSource
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import TaskStatistics
-from crosscut.runtime.silence import SILENT_S, Silences, SilentSource
 
 TASK = TaskId(VertexId("numbers"), 1)
 SECOND_NS = 1_000_000_000

@@ -9,24 +9,24 @@ from functools import wraps
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.host.failpoints import Failpoints
+from crosscut.host.watch import LOOK_NS, Watch
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import Part, WorkerMessage
-from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.protocol.unaligned import UnalignedBarriers
-from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.items import Barrier
-from crosscut.runtime.jobs import NotePause, StoreFrozen
-from crosscut.runtime.pace import AdaptivePace, Pace
-from crosscut.runtime.partitioning import build_output
-from crosscut.runtime.queues import InputQueue
-from crosscut.runtime.runner import TaskPool
-from crosscut.runtime.task import Task
-from crosscut.runtime.watch import LOOK_NS, Watch
+from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Barrier
+from crosscut.task.outputs import build_output
+from crosscut.task.requests import NotePause, StoreFrozen
+from crosscut.task.task import Task
 from crosscut.wire.batches import decode_batch
+from crosscut.worker.pace import AdaptivePace, Pace
+from crosscut.worker.pool import TaskPool
 
 HERE = TaskId(VertexId("here"), 0)
 A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))

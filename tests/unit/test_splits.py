@@ -12,10 +12,10 @@ import pytest
 from crosscut.errors import ConnectorError, UserCodeError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.net.causes import failure_cause
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.runtime import splits as splits_module
-from crosscut.runtime.runner import failure_cause
-from crosscut.runtime.splits import (
+from crosscut.task import splits as splits_module
+from crosscut.task.splits import (
     EMPTY_READS_MIN,
     SplitQueue,
     check_shares,

@@ -7,6 +7,16 @@ import json
 import pytest
 from tests.simulation.conversation import K0, K1, S0, S1, Talk, registration
 
+from crosscut.driver.status import (
+    RATE_WINDOW_S,
+    CheckpointStatus,
+    JobStatus,
+    Observations,
+    Recovery,
+    WorkerStatus,
+    build_status,
+    checkpoint_status,
+)
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.events import CancelRequested, EntryAppended, LinkOpened, MessageReceived
 from crosscut.protocol.messages import (
@@ -18,16 +28,6 @@ from crosscut.protocol.messages import (
     TaskSnapshot,
     TaskStatistics,
     WorkerHeartbeat,
-)
-from crosscut.runtime.status import (
-    RATE_WINDOW_S,
-    CheckpointStatus,
-    JobStatus,
-    Observations,
-    Recovery,
-    WorkerStatus,
-    build_status,
-    checkpoint_status,
 )
 
 SOURCES = frozenset({S0, S1})

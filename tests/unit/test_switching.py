@@ -1,10 +1,11 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.switching`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.switching`."""
 
 import pytest
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     BlockChannel,
@@ -31,7 +32,6 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-from crosscut.protocol.switching import AlignedThenUnaligned
 
 HERE = TaskId(VertexId("join"), 0)
 A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))

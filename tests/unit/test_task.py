@@ -18,7 +18,10 @@ from crosscut.operators.keyed import Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import KeyBy, Map
-from crosscut.protocol.aligned import AlignedBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.switching import AlignedThenUnaligned
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.commit import RETRY_DELAY_MS, Committer
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import (
@@ -33,13 +36,12 @@ from crosscut.protocol.messages import (
     TaskStatistics,
     TransactionsCommitted,
 )
-from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.protocol.switching import AlignedThenUnaligned
-from crosscut.protocol.unaligned import UnalignedBarriers
-from crosscut.runtime.partitioning import Output, build_output
-from crosscut.runtime.queues import InputQueue
-from crosscut.runtime.splits import SplitQueue, split_as_json
-from crosscut.runtime.task import (
+from crosscut.state.keyed import KeyedState
+from crosscut.state.snapshots import PartChain
+from crosscut.task.inputs import InputQueue
+from crosscut.task.outputs import Output, build_output
+from crosscut.task.splits import SplitQueue, split_as_json
+from crosscut.task.task import (
     Barrier,
     CancelStore,
     CompleteState,
@@ -50,8 +52,6 @@ from crosscut.runtime.task import (
     StoreFrozen,
     Task,
 )
-from crosscut.state.keyed import KeyedState
-from crosscut.state.snapshots import PartChain
 
 EPOCH, LINEAGE = Epoch(4), Lineage("lineage")
 HERE = TaskId(VertexId("here"), 0)

@@ -14,17 +14,17 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
-from crosscut.protocol.aligned import AlignedBarriers
-from crosscut.protocol.halting import HaltingBarriers
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.halting import HaltingBarriers
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.switching import AlignedThenUnaligned
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SnapshotDeclined
-from crosscut.protocol.snapshotting import SnapshotProtocol
-from crosscut.protocol.switching import AlignedThenUnaligned
-from crosscut.protocol.unaligned import UnalignedBarriers
-from crosscut.runtime.items import Barrier, EndOfInput, LoggedBatch
-from crosscut.runtime.partitioning import build_output
-from crosscut.runtime.queues import InputQueue
-from crosscut.runtime.splits import SplitQueue
-from crosscut.runtime.task import CancelStore, NotePause, StoreFrozen, Task, WaitForAlignment
+from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Barrier, EndOfInput, LoggedBatch
+from crosscut.task.outputs import build_output
+from crosscut.task.splits import SplitQueue
+from crosscut.task.task import CancelStore, NotePause, StoreFrozen, Task, WaitForAlignment
 from crosscut.wire.batches import decode_batch, encode_batch
 
 HERE = TaskId(VertexId("here"), 0)

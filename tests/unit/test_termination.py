@@ -7,8 +7,7 @@ from itertools import product
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
-from crosscut.protocol.termination import (
+from crosscut.protocol.job.termination import (
     FIRST_LOOK_MS,
     Component,
     Looks,
@@ -18,6 +17,7 @@ from crosscut.protocol.termination import (
     stillness,
     termination,
 )
+from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
 
 DRAINED = Snapshot(drained=True, ended=True, at_rest=True)
 """It has said all, for good."""

@@ -1,6 +1,7 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.unaligned`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.unaligned`."""
 
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -20,7 +21,6 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-from crosscut.protocol.unaligned import UnalignedBarriers
 
 HERE = TaskId(VertexId("join"), 0)
 A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))

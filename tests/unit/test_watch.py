@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from crosscut.batch import Batch
+from crosscut.host.watch import LOOK_NS, HeldUpError, Watch
 from crosscut.operators.course import Course
-from crosscut.runtime.watch import LOOK_NS, HeldUpError, Watch
 
 MS = 1_000_000
 TIMEOUT_NS = 10_000 * MS

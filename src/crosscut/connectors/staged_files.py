@@ -32,7 +32,7 @@ from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published,
 from crosscut.errors import ConnectorError, HistoryError, InternalError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
-from crosscut.protocol.history import check_history
+from crosscut.protocol.job.history import check_history
 
 _BUFFER_BYTES = 256 * 1024
 _BEGIN_ATTEMPTS = 16

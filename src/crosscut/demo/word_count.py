@@ -19,10 +19,10 @@ from crosscut.connectors.jsonl import jsonl
 from crosscut.connectors.lines import lines
 from crosscut.demo.corpus import write_corpus
 from crosscut.demo.verdict import Difference, committed_updates, differences, line_count, word_counts
+from crosscut.driver.status import JobStatus, Recovery
 from crosscut.errors import SettingsError
 from crosscut.flow.flow import Flow
 from crosscut.interfaces import Source
-from crosscut.runtime.status import JobStatus, Recovery
 from crosscut.settings import Settings
 from crosscut.terminal.follow import follow
 from crosscut.terminal.view import JobView, job_view

@@ -6,7 +6,7 @@ from crosscut.errors import ConnectorError
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import JobGraph, OperatorNode, SinkSpec, SourceSpec
 from crosscut.interfaces import Sink, Source
-from crosscut.protocol.identity import FlowIdentity, OperatorIdentity, OperatorInput
+from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity, OperatorInput
 
 _DETAILS_MAX = 1_000
 

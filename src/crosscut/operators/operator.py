@@ -21,7 +21,13 @@ _RECORD_REPR = reprlib.Repr()
 _RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
 _RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
 
-_OURS = ("crosscut.operators.", "crosscut.runtime.", "crosscut.connectors.", "crosscut.testing.")
+_OURS = (
+    "crosscut.operators.",
+    "crosscut.task.",
+    "crosscut.worker.",
+    "crosscut.connectors.",
+    "crosscut.testing.",
+)
 
 
 class Operator(ABC):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
-from crosscut.protocol.identity import Claimant, FlowIdentity
+from crosscut.protocol.job.identity import Claimant, FlowIdentity
 
 # What a checkpoint is made of
 

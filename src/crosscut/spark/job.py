@@ -16,6 +16,9 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.invariants import InvariantChecker
+from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.errors import (
     CheckpointError,
     ConnectorError,
@@ -28,17 +31,12 @@ from crosscut.errors import (
 )
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
+from crosscut.host.failpoints import Failpoints, armed
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
 from crosscut.protocol.messages import FailureCause
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.deployment import TaskRules
-from crosscut.runtime.driver import CoordinatorDriver
-from crosscut.runtime.encryption import make_certificate
-from crosscut.runtime.failpoints import Failpoints, armed
-from crosscut.runtime.invariants import InvariantChecker
-from crosscut.runtime.status import CheckpointStatus, JobStatus, WorkerStatus
-from crosscut.runtime.worker import WorkerPlan
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import (
@@ -54,6 +52,8 @@ from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+from crosscut.worker.deployment import TaskRules
+from crosscut.worker.worker import WorkerPlan
 
 _log = logging.getLogger("crosscut")
 

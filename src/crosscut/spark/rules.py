@@ -15,14 +15,14 @@ from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import Split
-from crosscut.protocol.checkpoints import CheckpointRules
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
+from crosscut.protocol.job.rules import JobRules
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
-from crosscut.protocol.rules import JobRules
-from crosscut.runtime.splits import check_shares, checked_splits, split_as_json
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
+from crosscut.task.splits import check_shares, checked_splits, split_as_json
 
 
 def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:

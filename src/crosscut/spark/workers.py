@@ -21,9 +21,9 @@ from pyspark.util import local_connect_and_auth
 from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
-from crosscut.runtime.worker import WorkerPlan, run_worker
 from crosscut.spark import gateway
 from crosscut.spark.session import is_local
+from crosscut.worker.worker import WorkerPlan, run_worker
 
 GRAPH_BYTES_MAX = 256 * 1024
 """Of a graph that travels with the plan, once for each worker: Spark complains of tasks above 1,000 KiB."""

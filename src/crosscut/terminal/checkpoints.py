@@ -7,17 +7,17 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from crosscut.driver.status import checkpoint_status
 from crosscut.errors import StoreError
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage
 from crosscut.interfaces import JSON
-from crosscut.protocol.identity import shown
+from crosscut.protocol.job.identity import shown
+from crosscut.protocol.job.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
-from crosscut.protocol.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
-from crosscut.runtime.splits import splits_from_json
-from crosscut.runtime.status import checkpoint_status
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task.splits import splits_from_json
 
 _POSITIONS_SHOWN = 2
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from crosscut.driver.status import JobStatus
 from crosscut.errors import CrosscutError, JobFailedError
-from crosscut.runtime.status import JobStatus
 from crosscut.terminal.view import JobView
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from crosscut.runtime.status import JobStatus
+from crosscut.driver.status import JobStatus
 
 _LINE_EVERY_S = 1.0
 _WIDTH_OF_A_FILE = 200

@@ -12,7 +12,7 @@ a proof made for one role, job, epoch, channel or connection is worth nothing fo
 reflected or altered messages don't match. All messages have one fixed size; parsing them is slicing.
 
 It proves who is there. It keeps nothing secret and does not protect the bytes that come after it: that is
-the part of TLS, inside of which it runs where the job is encrypted (`crosscut.runtime.encryption`).
+the part of TLS, inside of which it runs where the job is encrypted (`crosscut.net.encryption`).
 
 Sans-I/O: the caller sends what it is told to, brings the nonces (32 random bytes, new for each
 connection) and keeps the deadline. On WireError, or when the deadline passes, it closes the connection.

@@ -21,7 +21,7 @@ from crosscut.connectors.secrets import shown
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.protocol.history import check_history
+from crosscut.protocol.job.history import check_history
 
 COMMIT_TIMEOUT_S = 60.0
 """For one transaction, from its first message to its commit."""

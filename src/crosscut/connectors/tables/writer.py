@@ -16,7 +16,7 @@ from typing import Any
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
-from crosscut.protocol.history import check_history
+from crosscut.protocol.job.history import check_history
 
 
 class Session(ABC):

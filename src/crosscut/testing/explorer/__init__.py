@@ -11,7 +11,7 @@ copy, once for each pair of state and event, and looked up from then on (`machin
 
 **Model**, since the real thing does I/O or holds user code:
 
-* `tasks`: what `crosscut.runtime.task` does with the effects of a protocol. A task counts the records it
+* `tasks`: what `crosscut.task.task` does with the effects of a protocol. A task counts the records it
   has seen, so its state is a multiset; batches hold one record; operators do nothing else.
 * `store`: job log, parts, and the stage of the sinks, as values; with the invariants (I1 to I10, F3, F5 of
   docs/reliability.md), which know nothing of the protocol.

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.checkpoints import CheckpointRules
-from crosscut.protocol.job import Coordinator, JobRules
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
@@ -21,7 +22,6 @@ from crosscut.protocol.messages import (
     StartTasks,
     WorkerMessage,
 )
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
 from crosscut.testing.explorer.bounds import Bounds
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import LINEAGE

@@ -1,4 +1,4 @@
-"""A task of the explored world: the real snapshot protocol and committer, and what runtime/task.py does.
+"""A task of the explored world: the real snapshot protocol and committer, and what task/task.py does.
 
 A task counts the records that it has seen. Everything that it is, with its queues, is one value with a
 number; what it does next is computed once for each number.
@@ -320,7 +320,7 @@ class ExploredTask:
             self.note_departures()
 
     def perform(self, effect: do.TaskEffect) -> None:
-        """Carry out one effect, as `crosscut.runtime.task.Task` does."""
+        """Carry out one effect, as `crosscut.task.task.Task` does."""
         match effect:
             case do.BlockChannel() | do.UnblockChannels() | do.StopLog():
                 pass

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from crosscut.ids import ChannelId, Epoch, Lineage
 from crosscut.protocol import events as on
-from crosscut.protocol.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job import Coordinator, JobRules
+from crosscut.protocol.job.coordinator import Coordinator, JobRules
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CheckpointCompleted,
@@ -27,7 +28,6 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerMessage,
 )
-from crosscut.protocol.snapshotting import SnapshotProtocol
 from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
 from crosscut.testing.explorer.draft import Draft, StoreNeeded
 from crosscut.testing.explorer.driver import DriverTable

@@ -22,9 +22,9 @@ from crosscut.protocol.messages import (
     Part,
     Snapshot,
 )
-from crosscut.runtime.channel_log import decoded_log
-from crosscut.runtime.splits import splits_from_json
 from crosscut.state.encoding import decode_part
+from crosscut.task.channel_log import decoded_log
+from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.graphs import SimulatedJob
 from crosscut.testing.simulator.oracle import Cut, run_from
 from crosscut.testing.simulator.sinks import Resource

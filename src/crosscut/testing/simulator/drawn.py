@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.flows import (
     Description,
     built_flow,

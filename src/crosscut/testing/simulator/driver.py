@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, get_args
 
+from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import CheckpointError
+from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
+from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorHeartbeat,
@@ -18,9 +21,6 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.phases import Phase
-from crosscut.runtime.control import CoordinatorLink
-from crosscut.runtime.driver import CoordinatorDriver
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.scheduler import Spark

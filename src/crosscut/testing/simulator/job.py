@@ -10,17 +10,17 @@ from typing import Any
 from crosscut.graph.components import loops_of
 from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
 from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.protocol.checkpoints import CheckpointRules
-from crosscut.protocol.job import JobRules
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import JobCertificate, make_certificate
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.coordinator import JobRules
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.recovery import JobIdentity, RestartPolicy
-from crosscut.runtime.connections import Credentials
-from crosscut.runtime.deployment import TaskRules
-from crosscut.runtime.encryption import JobCertificate, make_certificate
-from crosscut.runtime.splits import split_as_json
-from crosscut.runtime.worker import WorkerPlan
+from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+from crosscut.worker.deployment import TaskRules
+from crosscut.worker.worker import WorkerPlan
 
 
 def credentials_of(options: Options) -> Credentials:

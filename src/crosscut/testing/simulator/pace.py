@@ -7,7 +7,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.operators.course import Course
-from crosscut.runtime.pace import Pace
+from crosscut.worker.pace import Pace
 
 _ENDS_ONE_IN = 5
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from crosscut.host.calls import Calls
 from crosscut.operators.course import Course
-from crosscut.runtime.calls import Calls
 from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.loop import Killed, VirtualLoop
 
@@ -197,7 +197,7 @@ class Process:
         """Its loop reports something."""
         self.surface.reported(self, message, error)
 
-    # As `crosscut.runtime.process.Process` and `crosscut.runtime.clock.Clock` have it.
+    # As `crosscut.host.process.Process` and `crosscut.host.clock.Clock` have it.
 
     @property
     def pid(self) -> int:

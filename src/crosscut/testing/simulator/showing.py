@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from crosscut.errors import FlowError
-from crosscut.protocol.choosing import ProtocolKind
+from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.terminal.target import load_flow, load_named
 from crosscut.terminal.view import make_console
 from crosscut.testing.simulator.command import Simulation, broken_promises
@@ -48,6 +49,8 @@ def run(
         protocols: None of them: all.
         sink: Names a function that returns a SinkTarget, whose sink is checked first.
     """
+    # What simulated jobs say of their failures is meant for those who run a job.
+    logging.getLogger("crosscut").setLevel(logging.CRITICAL)
     console = make_console()
     is_wrong = sink is not None and not _sink_keeps_its_promises(sink, console)
     flow = load_flow(target) if target else None

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 from crosscut.batch import Batch
 from crosscut.ids import Epoch
-from crosscut.runtime.channels import IncomingChannel
-from crosscut.runtime.worker import Worker
+from crosscut.net.channels import IncomingChannel
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.wire.frames import CREDIT_LIMITS, DATA_LIMITS, Frame, FrameDecoder, FrameType, decode_credit
 from crosscut.wire.handshake import CLIENT_BYTES, SERVER_BYTES, epoch_of_hello
+from crosscut.worker.worker import Worker
 
 
 class _Direction:

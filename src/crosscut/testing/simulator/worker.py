@@ -6,7 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from crosscut.errors import WorkersError
+from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.net.channels import IncomingChannel
+from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -20,15 +23,12 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerMessage,
 )
-from crosscut.runtime.channels import IncomingChannel
-from crosscut.runtime.control import CoordinatorLink
-from crosscut.runtime.failpoints import Failpoints
-from crosscut.runtime.worker import Surroundings, Worker, WorkerPlan
 from crosscut.testing.simulator.options import MOMENTS, Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.handshake import Proven, Verdict
+from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.driver import DriverProcess

@@ -13,10 +13,8 @@ from datetime import UTC, datetime, timedelta
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.job import JobRules
+from crosscut.protocol.job.coordinator import JobRules
 from crosscut.protocol.messages import SplitAssignment, TaskFailed
-from crosscut.runtime.runner import TaskPool
-from crosscut.runtime.worker import WorkerPlan
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.entries import decode_entry
 from crosscut.testing.simulator import violation
@@ -44,6 +42,8 @@ from crosscut.testing.simulator.sinks import Resource, StagingWriter
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.wiretap import Wiretap
 from crosscut.testing.simulator.worker import WorkerProcess
+from crosscut.worker.pool import TaskPool
+from crosscut.worker.worker import WorkerPlan
 
 UNTIDY: tuple[FaultKind, ...] = ("refuse a part", "refuse a delete")
 """After these there are parts that nobody can know of."""

@@ -1,0 +1,120 @@
+"""A cut as it is stored: the parts of one completed checkpoint, read on the driver.
+
+Parts are unpickled here, on the driver, as nowhere else: only those that the log entry of this job
+names, only after their SHA-256 matched it, and only if the user asked for the contents of cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from crosscut.cuts import Cut
+from crosscut.errors import FlowError, StoreError
+from crosscut.graph.components import component_of
+from crosscut.graph.specs import AggregateSpec, CountSpec, JobGraph, ReduceSpec, SumSpec, Vertex
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.job.termination import is_exhausted, stillness
+from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
+from crosscut.state.encoding import decode_part
+from crosscut.task.channel_log import decoded_log
+from crosscut.wire.batches import decode_batch
+
+
+class PartReader(Protocol):
+    """Where snapshots are stored; called in a thread."""
+
+    def read_part(self, part: Part) -> bytes: ...
+
+
+class StoredCut(Cut):
+    """See `Cut`. For one thread.
+
+    Attributes:
+        unreadable: Why a part could not be read, "" if none was refused: what a predicate has made of
+            this cut then says nothing.
+    """
+
+    def __init__(self, entry: CheckpointCompleted, graph: JobGraph, store: PartReader) -> None:
+        self._entry = entry
+        self._graph = graph
+        self._store = store
+        self._values: dict[str, dict[Any, Any]] = {}
+        self._in_flight: dict[str, list[Any]] | None = None
+        self.unreadable = ""
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        return self._entry.checkpoint_id
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._entry.epoch
+
+    @property
+    def is_quiet(self) -> bool:
+        sources = {vertex.vertex_id for vertex in self._graph.vertices if vertex.source is not None}
+        return all(
+            not one.snapshot.in_flight and (one.snapshot.ended or one.task.vertex not in sources)
+            for one in self._entry.snapshots
+        )
+
+    def is_exhausted(self, uid: str) -> bool:
+        component = component_of(self._vertex_of(uid).vertex_id, self._graph.edges)
+        return is_exhausted(component, stillness(self._entry.snapshots))
+
+    def values(self, uid: str) -> Mapping[Any, Any]:
+        vertex = self._vertex_of(uid)
+        keyed = [one.uid for one in vertex.chain if isinstance(one.spec, _KEYED)]
+        if uid not in keyed:
+            raise FlowError(
+                f"operator {uid!r} has no keyed state: expected a count, sum, reduce or aggregate; name it "
+                f"with .named(...) and ask for that name",
+                operator=uid,
+            )
+        if uid not in self._values:
+            merged: dict[Any, Any] = {}
+            for snapshot in self._snapshots_of(vertex):
+                for part in snapshot.parts:
+                    for keys, values in decode_part(self._read(part)):
+                        merged.update(zip(keys, values, strict=True))
+            self._values[uid] = merged
+        return self._values[uid]
+
+    def in_flight(self, uid: str | None = None) -> Sequence[Any]:
+        if uid is not None and self._vertex_of(uid).chain[0].uid != uid:
+            raise FlowError(
+                f"nothing is ever on its way to operator {uid!r}: it is called directly by the one before "
+                f"it; ask for {self._vertex_of(uid).vertex_id!r}, at which its records arrive",
+                operator=uid,
+            )
+        if self._in_flight is None:
+            found: dict[str, list[Any]] = {vertex.vertex_id: [] for vertex in self._graph.vertices}
+            for one in self._entry.snapshots:
+                for part in one.snapshot.log:
+                    for logged in decoded_log(self._read(part)):
+                        found[logged.channel.target.vertex] += decode_batch(logged.data).records
+            self._in_flight = found
+        if uid is not None:
+            return self._in_flight[uid]
+        return [record for records in self._in_flight.values() for record in records]
+
+    def _vertex_of(self, uid: str) -> Vertex:
+        for vertex in self._graph.vertices:
+            if any(node.uid == uid for node in vertex.chain):
+                return vertex
+        named = ", ".join(repr(node.uid) for vertex in self._graph.vertices for node in vertex.chain)
+        raise FlowError(f"the flow has no operator {uid!r}; it has {named}", operator=uid)
+
+    def _snapshots_of(self, vertex: Vertex) -> list[Snapshot]:
+        return [one.snapshot for one in self._entry.snapshots if one.task.vertex == vertex.vertex_id]
+
+    def _read(self, part: Part) -> bytes:
+        try:
+            return self._store.read_part(part)
+        except StoreError as error:
+            self.unreadable = str(error)
+            raise
+
+
+_KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)

@@ -1,0 +1,457 @@
+"""Carries out what the coordinator asks for, on the driver: sockets, timers, the store.
+
+It decides nothing, not even how long a call may take. Everything happens on one event loop; the store
+is called in threads and its answers come back as events, however late. How workers come to be is
+somebody else's business (`WorkerSupply`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Protocol, TypeVar, assert_never
+
+from crosscut.driver.invariants import InvariantChecker
+from crosscut.driver.journal import LOGGER, Journal, Line
+from crosscut.driver.status import (
+    CheckpointStatus,
+    JobStatus,
+    Observations,
+    Recovery,
+    build_status,
+    checkpoint_status,
+    records_read,
+)
+from crosscut.errors import CheckpointError, CrosscutError, StoreError
+from crosscut.host.calls import Calls, StartThread, start_thread
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints
+from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.net.causes import failure_cause
+from crosscut.net.connections import Credentials
+from crosscut.net.control import CoordinatorLink
+from crosscut.net.listener import Listener
+from crosscut.protocol.effects import (
+    AnswerRequest,
+    AppendEntry,
+    CancelTimer,
+    CloseLink,
+    DeleteParts,
+    DiscoverSplits,
+    EndJob,
+    JobEffect,
+    ListParts,
+    ReadEntry,
+    ReadLogTail,
+    ReplaceWorker,
+    SendMessage,
+    StartTimer,
+    SubmitWorkers,
+)
+from crosscut.protocol.events import (
+    CancelRequested,
+    CheckpointRequested,
+    ClockRead,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    JobEvent,
+    LinkClosed,
+    LinkOpened,
+    LogTailRead,
+    MessageReceived,
+    PartsDeleted,
+    PartsListed,
+    SplitsDiscovered,
+    Timer,
+    TimerFired,
+)
+from crosscut.protocol.job.admission import speaks_for_itself
+from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.log import Appended, Taken, Unknown
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    CommitCheckpoint,
+    HaltTasks,
+    JobFinished,
+    LogEntry,
+    RecordsFlowing,
+    ShutDown,
+    SnapshotAcknowledged,
+    SplitAssignment,
+    WorkerHeartbeat,
+    WorkerMessage,
+)
+from crosscut.store.checkpoint_store import CheckpointStore
+
+T = TypeVar("T")
+
+BROKEN = "the coordinator has failed"
+
+
+_SYSTEM_CLOCK = SystemClock()
+
+
+class WorkerSupply(Protocol):
+    """Where workers come from. Called on the driver's loop; must not block."""
+
+    def submit(self) -> None:
+        """Start the workers; if all of them end, `CoordinatorDriver.post(WorkersEnded(...))`."""
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """End one attempt, best effort, so that another one starts."""
+
+
+class CoordinatorDriver:
+    """The coordinator of one job with its surroundings.
+
+    Args:
+        discover: Asks the sources for their splits; called in a thread, again only if another driver was
+            faster.
+        invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
+        start_thread: What calls of the store run in.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rules: JobRules,
+        store: CheckpointStore,
+        credentials: Credentials,
+        supply: WorkerSupply,
+        discover: Callable[[], tuple[SplitAssignment, ...]],
+        failpoints: Failpoints,
+        invariants: InvariantChecker | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+        start_thread: StartThread = start_thread,
+    ) -> None:
+        self._name = name
+        self._rules = rules
+        self._store = store
+        self._credentials = credentials
+        self._supply = supply
+        self._discover = discover
+        self._failpoints = failpoints
+        self._invariants = invariants
+        self._clock = clock
+        self._calls = Calls("crosscut-store", start_thread)
+        self._offered: CheckpointCompleted | None = None
+        self._coordinator = Coordinator(rules)
+        self._journal = Journal(rules)
+        self._loop = asyncio.get_running_loop()
+        self._listener = Listener(f"job {name!r}")
+        self._links: dict[int, CoordinatorLink] = {}
+        self._link_count = 0
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._seen = Observations()
+        self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
+        self._request_count = 0
+        self._is_handling = False
+        self._is_broken = False
+        self._waiting: list[JobEvent] = []
+        self.claimed: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[EndJob] = self._loop.create_future()
+        self.error: CrosscutError | None = None
+        """The exception itself, where it was raised in this process."""
+
+    async def listen(self, host: str) -> int:
+        """Listen for workers on `host`; return the port."""
+        return await self._listener.listen(
+            host, lambda: CoordinatorLink(self, self._listener, self._credentials)
+        )
+
+    def start(self) -> None:
+        """Begin: read the log, claim the epoch, ask for workers."""
+        self._perform(self._coordinator.start())
+
+    def post(self, event: JobEvent) -> None:
+        """Hand an event in, from any thread."""
+        self._loop.call_soon_threadsafe(self._handle, event)
+
+    def status(self) -> JobStatus:
+        """Return what the job looks like now."""
+        if self._invariants is not None:
+            self._seen.invariants = self._invariants.status()
+        self._seen.refused[None] = dict(self._listener.refusals)
+        return build_status(self._name, self._coordinator, self._seen, self._rules.sources)
+
+    async def checkpoint(self) -> CheckpointStatus:
+        """Have a checkpoint taken now; return it, or a newer one, once it is complete.
+
+        Raises:
+            CheckpointError: It has failed.
+        """
+        if self._is_broken:
+            raise CheckpointError(f"job {self._name!r}: {BROKEN}")
+        self._request_count += 1
+        request = self._request_count
+        answer: asyncio.Future[CheckpointStatus] = self._loop.create_future()
+        self._requests[request] = answer
+        try:
+            self._handle(CheckpointRequested(request))
+            return await answer
+        finally:
+            del self._requests[request]
+
+    def _answer(self, request: int, completed: CheckpointCompleted | None, reason: str) -> None:
+        future = self._requests.get(request)
+        if future is None or future.done():
+            return
+        if completed is None:
+            future.set_exception(CheckpointError(f"job {self._name!r}: {reason}"))
+        else:
+            future.set_result(checkpoint_status(completed))
+
+    async def close(self) -> None:
+        """Close all sockets, stop all timers."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._listener.close()
+        for link in list(self._links.values()):
+            link.close_gently("the job is over")
+        await asyncio.sleep(0)
+
+    # Events in.
+
+    def _handle(self, event: JobEvent) -> None:
+        # An effect may cause an event at once; it waits its turn.
+        if self._is_broken:
+            return
+        self._waiting.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._waiting:
+                clock = ClockRead(self._clock.monotonic_ns() // 1_000_000, self._clock.now().isoformat())
+                self._coordinator.handle(clock)
+                next_event = self._waiting.pop(0)
+                completed = self._coordinator.completed
+                effects = self._coordinator.handle(next_event)
+                self._observe(next_event, effects, completed)
+                self._say(self._journal.note(self._coordinator, effects))
+                self._perform(effects)
+        except Exception as error:
+            # The protocol core found something impossible: the job must end, loudly, and do no more.
+            self._break(error)
+            raise
+        finally:
+            self._is_handling = False
+
+    def _break(self, error: Exception) -> None:
+        self._is_broken = True
+        self._waiting.clear()
+        for link in list(self._links.values()):
+            link.say(ShutDown(BROKEN))
+        for request in list(self._requests):
+            self._answer(request, None, BROKEN)
+        self._finish(EndJob("failed", failure_cause(error)))
+
+    def _have_judged(self, completed: CheckpointCompleted) -> None:
+        """Have the invariants evaluated on a cut, once."""
+        if self._invariants is not None and completed is not self._offered:
+            self._offered = completed
+            self._invariants.offer(completed)
+
+    def _observe(
+        self, event: JobEvent, effects: list[JobEffect], completed_before: CheckpointCompleted | None
+    ) -> None:
+        seen, now_ns = self._seen, self._clock.monotonic_ns()
+        completed = self._coordinator.completed
+        is_answer = isinstance(event, EntryAppended | EntryRead)
+        if is_answer and completed is not None and completed is not completed_before:
+            self._failpoints("driver.completed")
+            seen.note_completed(completed)
+            self._have_judged(completed)
+        elif self._coordinator.phase is Phase.FINISHING and completed is not None:
+            # Restored, to be finished: no newer cut will be judged in its place.
+            self._have_judged(completed)
+        if not seen.failed_ns and any(
+            isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
+        ):
+            seen.failed_ns = now_ns
+            seen.failed_cause = self._coordinator.failures[-1].message
+        if not isinstance(event, MessageReceived):
+            return
+        message = event.message
+        if isinstance(message, SnapshotAcknowledged):
+            self._failpoints("driver.acknowledged")
+        worker = self._coordinator.worker_of(event.link)
+        if worker is None or not speaks_for_itself(worker, message, self._rules.tasks):
+            return
+        if isinstance(message, WorkerHeartbeat):
+            seen.workers[worker] = (message.epoch, message.tasks)
+            seen.refused[worker] = message.refused
+            seen.now_ns = now_ns
+            for text in seen.silences.note(now_ns, message.tasks):
+                LOGGER.warning("job %r: %s", self._name, text)
+            if seen.is_rate_due(now_ns):
+                read = records_read(seen.statistics(self._coordinator), self._rules.sources)
+                seen.note_rate(now_ns, read)
+        elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
+            seen.first_flow_ns = seen.first_flow_ns or now_ns
+            if seen.failed_ns:
+                seen.recoveries.append(Recovery(message.epoch, seen.failed_cause, seen.failed_ns, now_ns))
+                seen.failed_ns = 0
+
+    # Effects out.
+
+    def _perform(self, effects: list[JobEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendMessage(number, message):
+                    if isinstance(message, CommitCheckpoint):
+                        self._failpoints("driver.commit")
+                    if (link := self._links.get(number)) is not None:
+                        link.say(message)
+                case CloseLink(number):
+                    if (link := self._links.get(number)) is not None:
+                        link.close_gently("closed by the coordinator")
+                case StartTimer(timer, delay_ms):
+                    self._cancel_timer(timer)
+                    self._timers[timer] = self._loop.call_later(delay_ms / 1_000, self._fired, timer)
+                case CancelTimer(timer):
+                    self._cancel_timer(timer)
+                case ReadLogTail(checkpoints):
+                    self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
+                case DiscoverSplits():
+                    self._in_thread(lambda: SplitsDiscovered(self._discover()))
+                case AppendEntry(index, entry):
+                    self._in_thread(lambda i=index, e=entry: self._append(i, e))  # type: ignore[misc]
+                case ReadEntry(index):
+                    self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
+                case ListParts():
+                    self._in_thread(self._list_parts)
+                case DeleteParts(paths):
+                    self._in_thread(lambda p=paths: self._delete(p))  # type: ignore[misc]
+                case SubmitWorkers():
+                    self._claimed()
+                    self._supply.submit()
+                case ReplaceWorker(worker, attempt):
+                    self._supply.replace(worker, attempt)
+                case AnswerRequest(request, completed, reason):
+                    self._answer(request, completed, reason)
+                case EndJob():
+                    self._finish(effect)
+                case _:
+                    assert_never(effect)
+
+    def _claimed(self) -> None:
+        if not self.claimed.done():
+            self.claimed.set_result(None)
+
+    def _finish(self, end: EndJob) -> None:
+        self._claimed()
+        if not self.ended.done():
+            self._say(self._journal.ended(self._coordinator, end))
+            self.ended.set_result(end)
+
+    def _say(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            LOGGER.log(line.level, "job %r: %s", self._name, line.text)
+
+    def _fired(self, timer: Timer) -> None:
+        self._timers.pop(timer, None)
+        self._handle(TimerFired(timer))
+
+    def _cancel_timer(self, timer: Timer) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    # The store, in threads.
+
+    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
+        """Call the store; the answer is an event. The coordinator bounds how many calls there are."""
+        self._calls.start(work).add_done_callback(self._called)
+
+    def _called(self, call: Future[JobEvent | None]) -> None:
+        error = call.exception()
+        if error is not None:
+            self._answer_later(self._call_failed, error)
+        elif (answer := call.result()) is not None:
+            self._answer_later(self._handle, answer)
+
+    def _answer_later(self, take: Callable[[T], None], answer: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(take, answer)
+        except RuntimeError:
+            # The loop has ended, and so has the job.
+            return
+
+    def _call_failed(self, error: BaseException) -> None:
+        if isinstance(error, CrosscutError):
+            self.error = error
+        self._handle(CancelRequested(failure_cause(error)))
+
+    def _read_tail(self, checkpoints: int) -> JobEvent:
+        return LogTailRead(tuple(self._store.tail(checkpoints)))
+
+    def _append(self, index: int, entry: LogEntry) -> JobEvent:
+        if isinstance(entry, CheckpointCompleted):
+            self._failpoints("driver.append")
+        elif isinstance(entry, JobFinished):
+            self._failpoints("driver.finish")
+        try:
+            outcome = self._store.append(index, entry)
+        except StoreError as error:
+            return EntryRefused(index, str(error))
+        match outcome:
+            case Appended():
+                if isinstance(entry, CheckpointCompleted):
+                    self._failpoints("driver.appended")
+                return EntryAppended(index)
+            case Taken():
+                return EntryTaken(index)
+            case Unknown(_, reason):
+                return EntryUncertain(index, reason)
+            case _:
+                assert_never(outcome)
+
+    def _read(self, index: int) -> JobEvent:
+        try:
+            return EntryRead(index, self._store.read(index))
+        except StoreError as error:
+            if getattr(error, "damaged", False):
+                raise
+            return EntryUncertain(index, str(error))
+
+    def _list_parts(self) -> JobEvent | None:
+        try:
+            return PartsListed(tuple(self._store.list_parts()))
+        except StoreError:
+            # Only tidiness depends on it; the next epoch tries again.
+            return None
+
+    def _delete(self, paths: tuple[str, ...]) -> JobEvent:
+        def one_by_one() -> Iterator[str]:
+            for path in paths:
+                self._failpoints("driver.delete")
+                yield path
+
+        # What can't be deleted stays as an orphan, for the sweep of a later epoch.
+        self._store.delete_parts(one_by_one())
+        return PartsDeleted()
+
+    # Links.
+
+    def link_opened(self, link: CoordinatorLink, worker: WorkerIndex, attempt: AttemptId) -> int:
+        """A worker has proven who it is; return the number of its link."""
+        self._link_count += 1
+        self._links[self._link_count] = link
+        self._handle(LinkOpened(self._link_count, worker, attempt))
+        return self._link_count
+
+    def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
+        """A worker said something."""
+        self._handle(MessageReceived(link.number, message))
+
+    def link_lost(self, link: CoordinatorLink, reason: str) -> None:
+        """A link is over."""
+        self._links.pop(link.number, None)
+        self._handle(LinkClosed(link.number, reason))

@@ -1,0 +1,254 @@
+"""What a job looks like from outside: one frozen value, which progress, command line and pages read."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crosscut.driver.invariants import InvariantStatus
+from crosscut.driver.silence import Silences, SilentSource
+from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.job.coordinator import Coordinator, Phase
+from crosscut.protocol.messages import CheckpointCompleted, TaskSnapshot, TaskStatistics
+
+RATE_WINDOW_S = 2.0
+RATE_EVERY_S = 0.05
+RATE_LEAST_S = 0.2
+"""Heartbeats of several workers come together: a rate between two of them would say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One admitted worker; `epoch` is the newest one it has reported from."""
+
+    index: int
+    host: str
+    pid: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """One completed checkpoint.
+
+    Attributes:
+        state_bytes: What a restore reads.
+        new_bytes: What this checkpoint added to the store.
+        freeze_us: The longest that any task stood still for it.
+    """
+
+    checkpoint_id: int
+    epoch: int
+    duration_ms: int
+    state_bytes: int
+    new_bytes: int
+    freeze_us: int
+    is_final: bool
+    wall_clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One failover: from noticing the failure to the first records of the next epoch."""
+
+    epoch: int
+    cause: str
+    noticed_ns: int
+    flowing_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """From noticing to flowing."""
+        return (self.flowing_ns - self.noticed_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Everything at one moment.
+
+    Attributes:
+        records_read: By the sources, since the job's beginning: a failover takes it back to the checkpoint,
+            a resumed job goes on from there. When the job is over, it is what the newest checkpoint covers.
+        tasks: Counters of each task, which go back and on likewise.
+        state_keys: Distinct keys in the state of all tasks.
+        dropped: Messages that came late or again, and therefore had no effect, by reason. Harmless; after
+            a failover there are always some.
+        last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
+        first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
+        termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
+            `crosscut.protocol.job.termination.Termination`.
+        invariants: In the order of the flow.
+        spilled_bytes: What channels have written to disk, so that their senders need not wait.
+        longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
+            the driver started.
+        silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
+        refused_peers: Connections to the driver and to its present workers that did not prove the job's
+            secret, by reason.
+        takeover: Whom this driver has taken the job over from, and where it goes on; "" at a first start.
+    """
+
+    name: str
+    phase: str
+    epoch: int
+    workers: tuple[WorkerStatus, ...]
+    checkpoints: tuple[CheckpointStatus, ...]
+    checkpoints_completed: int
+    checkpoints_failed: int
+    checkpoint_under_way: int | None
+    restarts: int
+    last_failure: str
+    recoveries: tuple[Recovery, ...]
+    first_flow_ns: int
+    records_read: int
+    records_per_second: float
+    state_keys: int
+    queued_records: int
+    tasks: tuple[TaskStatistics, ...]
+    dropped: dict[str, int]
+    termination: str = "open"
+    invariants: tuple[InvariantStatus, ...] = ()
+    spilled_bytes: int = 0
+    longest_freeze_us: int = 0
+    silent_sources: tuple[SilentSource, ...] = ()
+    takeover: str = ""
+    refused_peers: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON-like data."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Observations:
+    """What the driver has seen happen, with the time of its own monotonic clock."""
+
+    workers: dict[WorkerIndex, tuple[Epoch, tuple[TaskStatistics, ...]]] = field(default_factory=dict)
+    rates: deque[tuple[int, int]] = field(default_factory=deque)
+    checkpoints: deque[CheckpointStatus] = field(default_factory=lambda: deque(maxlen=1_000))
+    completed_count: int = 0
+    longest_freeze_us: int = 0
+    recoveries: deque[Recovery] = field(default_factory=lambda: deque(maxlen=1_000))
+    failed_ns: int = 0
+    failed_cause: str = ""
+    first_flow_ns: int = 0
+    invariants: tuple[InvariantStatus, ...] = ()
+    refused: dict[WorkerIndex | None, Mapping[str, int]] = field(default_factory=dict)
+    """By worker; None: the driver itself."""
+    silences: Silences = field(default_factory=Silences)
+    now_ns: int = 0
+    """When something was last seen."""
+
+    def note_completed(self, entry: CheckpointCompleted) -> None:
+        """Note a checkpoint that is complete."""
+        one = checkpoint_status(entry)
+        self.checkpoints.append(one)
+        self.completed_count += 1
+        self.longest_freeze_us = max(self.longest_freeze_us, one.freeze_us)
+
+    def statistics(self, coordinator: Coordinator) -> tuple[TaskStatistics, ...]:
+        """Return the counters of every task of which something is known.
+
+        While the job runs, from what the workers have said in this epoch; before that, from the checkpoint
+        that it goes back to; and once it is over, from the one that the next start would go on from.
+        """
+        said: dict[TaskId, TaskStatistics] = {}
+        if coordinator.phase is not Phase.ENDED:
+            for _, (epoch, tasks) in sorted(self.workers.items()):
+                if epoch == coordinator.epoch:
+                    said |= {one.task: one for one in tasks}
+        completed = coordinator.completed
+        kept = {} if completed is None else {one.task: _counted(one) for one in completed.snapshots}
+        return tuple((kept | said).values())
+
+    def is_rate_due(self, now_ns: int) -> bool:
+        """Whether to note another reading: it adds up all tasks, and every worker's heartbeat asks."""
+        return not self.rates or now_ns - self.rates[-1][0] >= RATE_EVERY_S * 1e9
+
+    def note_rate(self, now_ns: int, records: int) -> None:
+        """Note a reading of `records_read`."""
+        if self.rates and records < self.rates[-1][1]:
+            self.rates.clear()
+        self.rates.append((now_ns, records))
+        while self.rates[0][0] < now_ns - RATE_WINDOW_S * 1e9 and len(self.rates) > 2:
+            self.rates.popleft()
+
+    def rate(self) -> float:
+        """Return records a second over the last readings."""
+        if len(self.rates) < 2 or self.rates[-1][0] - self.rates[0][0] < RATE_LEAST_S * 1e9:
+            return 0.0
+        (then_ns, before), (now_ns, after) = self.rates[0], self.rates[-1]
+        return (after - before) / ((now_ns - then_ns) / 1e9)
+
+
+def _counted(one: TaskSnapshot) -> TaskStatistics:
+    snapshot = one.snapshot
+    return TaskStatistics(one.task, snapshot.records_in, snapshot.records_out, snapshot.state_keys)
+
+
+def records_read(tasks: Iterable[TaskStatistics], sources: frozenset[TaskId]) -> int:
+    """Return how many records the sources have read."""
+    return sum(one.records_in for one in tasks if one.task in sources)
+
+
+def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
+    """Return what there is to say of a completed checkpoint."""
+    own = f"parts/{entry.checkpoint_id}/"
+    parts = [part for one in entry.snapshots for part in (*one.snapshot.parts, *one.snapshot.log)]
+    parts += [held for one in entry.snapshots for each in one.snapshot.pending if (held := each.held)]
+    return CheckpointStatus(
+        checkpoint_id=entry.checkpoint_id,
+        epoch=entry.epoch,
+        duration_ms=entry.duration_ms,
+        state_bytes=sum(part.size_bytes for part in parts),
+        new_bytes=sum(part.size_bytes for part in parts if part.path.startswith(own) or not part.path),
+        freeze_us=max((one.snapshot.freeze_us for one in entry.snapshots), default=0),
+        is_final=entry.is_final,
+        wall_clock=entry.wall_clock,
+    )
+
+
+def build_status(
+    name: str, coordinator: Coordinator, seen: Observations, sources: frozenset[TaskId]
+) -> JobStatus:
+    """Return the status of a job."""
+    tasks = seen.statistics(coordinator)
+    under_way: CheckpointId | None = coordinator.checkpoint_under_way
+    return JobStatus(
+        name=name,
+        phase=coordinator.phase.name.lower(),
+        epoch=coordinator.epoch,
+        workers=_workers(coordinator, seen.workers),
+        checkpoints=tuple(seen.checkpoints),
+        checkpoints_completed=seen.completed_count,
+        checkpoints_failed=coordinator.checkpoints_failed,
+        checkpoint_under_way=under_way,
+        restarts=coordinator.restart_count,
+        last_failure=coordinator.failures[-1].message if coordinator.failures else "",
+        recoveries=tuple(seen.recoveries),
+        first_flow_ns=seen.first_flow_ns,
+        records_read=records_read(tasks, sources),
+        records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
+        state_keys=sum(one.state_keys for one in tasks),
+        queued_records=sum(one.queued_records for one in tasks),
+        spilled_bytes=sum(one.spilled_bytes for one in tasks),
+        longest_freeze_us=seen.longest_freeze_us,
+        tasks=tasks,
+        dropped=dict(coordinator.dropped),
+        termination=coordinator.termination.name.lower(),
+        invariants=seen.invariants,
+        silent_sources=seen.silences.status(seen.now_ns),
+        takeover=coordinator.takeover,
+        refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
+    )
+
+
+def _workers(
+    coordinator: Coordinator, seen: Mapping[WorkerIndex, tuple[Epoch, tuple[TaskStatistics, ...]]]
+) -> tuple[WorkerStatus, ...]:
+    nothing: tuple[Epoch, tuple[TaskStatistics, ...]] = (Epoch(0), ())
+    return tuple(
+        WorkerStatus(index, place.registration.host, place.registration.pid, seen.get(index, nothing)[0])
+        for index, place in sorted(coordinator.held.items())
+    )

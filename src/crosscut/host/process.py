@@ -1,0 +1,126 @@
+"""What a worker needs of the process it runs in: signals, the garbage collector, parent and children."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+from crosscut.host.children import end_children, tie_children
+from crosscut.host.watch import Slices, Watch
+from crosscut.operators.course import Course
+
+
+class Process(Slices, Protocol):
+    """The process that a worker runs in."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, for people."""
+
+    def is_orphaned(self) -> bool:
+        """Whether the process that started it is gone."""
+
+    def watch(self, timeout_s: float | None) -> None:
+        """Begin to count anew how long the event loop has been held up; None: count no more."""
+
+    def settle(self) -> None:
+        """Take what is alive now for long-lived: looking at it again and again would stop the records."""
+
+
+class SystemProcess:
+    """This process."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self._watch: Watch | None = None
+        # Whether the next look is as near as user code at work needs it.
+        self._looks_soon = False
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def is_orphaned(self) -> bool:
+        return os.getppid() != self._parent
+
+    def watch(self, timeout_s: float | None) -> None:
+        """Begin to count anew; what holds the event loop for too long is ended.
+
+        First a signal interrupts it, Python code or a blocking call, with an exception that names operator
+        and record as any other does. What survives that, such as C code that keeps the interpreter lock, is
+        shown on standard error and the process ends: a C thread sees to it.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if timeout_s is None:
+            self._watch = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            faulthandler.cancel_dump_traceback_later()
+            return
+        if self._watch is None:
+            self._watch = Watch(int(timeout_s * 1e9))
+            signal.signal(signal.SIGALRM, self._look)
+        self._watch.beat(time.monotonic_ns())
+        faulthandler.dump_traceback_later(timeout_s, exit=True)
+        if not self._looks_soon:
+            self._look()
+
+    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+        watch.begin_slice(now_ns, patience_ns, course)
+        if not self._looks_soon:
+            # It goes on for as long as there is work: setting the timer for each slice would cost more.
+            self._looks_soon = True
+            signal.setitimer(signal.ITIMER_REAL, watch.look_ns / 1e9)
+
+    def end_slice(self) -> None:
+        if self._watch is not None:
+            self._watch.end_slice()
+
+    def _look(self, _: int = 0, __: FrameType | None = None) -> None:
+        if self._watch is None:
+            return
+        self._looks_soon = False
+        again_ns = self._watch.look(time.monotonic_ns())
+        self._looks_soon = again_ns <= self._watch.look_ns
+        signal.setitimer(signal.ITIMER_REAL, again_ns / 1e9)
+
+    def settle(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+
+@contextmanager
+def hosting_a_worker() -> Iterator[None]:
+    """Make this process fit for a worker, and what it was before at the end; children end with it."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C in the terminal reaches every process of the group: the driver decides what it means.
+        previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Taken by the watch.
+        previous[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
+    # The young generation's default of 700 objects is a fraction of one batch.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)
+    tie_children()
+    try:
+        yield
+    finally:
+        end_children()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        sys.stdout.flush()

@@ -1,0 +1,54 @@
+"""A failure as words, for the coordinator: what was raised, where, and by whose fault."""
+
+from __future__ import annotations
+
+import traceback
+
+from crosscut.errors import CrosscutError, HistoryError, UserCodeError
+from crosscut.protocol.messages import FailureCause
+
+CAUSE_CHARS_MAX = 64_000
+"""Of a message or traceback; a failure has to fit into one message to the coordinator."""
+
+
+def failure_cause(error: BaseException) -> FailureCause:
+    """Return `error` as text that can be sent to the driver."""
+    if isinstance(error, UserCodeError):
+        return FailureCause(
+            kind=type(error.__cause__).__name__ if error.__cause__ else "UserCodeError",
+            message=error.message,
+            operator=error.operator,
+            record=error.record or "",
+            traceback=error.traceback,
+            is_first=error.is_first,
+            is_from_outside=_is_from_outside(error),
+        )
+    kind = type(error).__name__
+    try:
+        text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
+        message = str(error) or kind
+        operator, record = str(getattr(error, "operator", "")), str(getattr(error, "record", ""))
+    except BaseException as second:  # noqa: BLE001 - exceptions of user code may raise when looked at
+        text = operator = record = ""
+        message = f"{kind}, which can't be shown: looking at it raises {type(second).__name__}"
+    return FailureCause(
+        kind=kind,
+        message=message[:CAUSE_CHARS_MAX],
+        operator=operator,
+        record=record[:CAUSE_CHARS_MAX],
+        traceback=text[-CAUSE_CHARS_MAX:],
+        is_final=bool(getattr(error, "damaged", False)) or isinstance(error, HistoryError),
+        is_from_outside=_is_from_outside(error),
+    )
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Tell whether `error` is an OSError, or was raised because of one, or while one was handled."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, OSError):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False

@@ -1,0 +1,258 @@
+"""The conversation about checkpoints, epoch after epoch: when one starts, who hears of it, who waits for it.
+
+`crosscut.protocol.job.checkpoints` keeps the books of one epoch; this machine knows the timers, the words to
+the workers, how many have failed in a row, and the users who asked for a checkpoint. What a completed
+one means for the job is the coordinator's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.effects import AnswerRequest, CancelTimer, JobEffect, StartTimer
+from crosscut.protocol.events import ClockRead, Timer
+from crosscut.protocol.job import retention
+from crosscut.protocol.job.checkpoints import CheckpointRules, Completion, EpochCheckpoints, GivenUp
+from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CheckpointCompleted,
+    CommitCheckpoint,
+    FailureCause,
+    ResumeSources,
+    Snapshot,
+    TriggerCheckpoint,
+)
+
+
+class Checkpointing:
+    """Checkpoints of one job. `begin` opens an epoch, `end` closes it; in between there is `current`.
+
+    Args:
+        tasks: Every task of the job.
+        sources: Those that must be drained before a final checkpoint is worth taking.
+        roster: Whom to tell.
+    """
+
+    def __init__(
+        self, rules: CheckpointRules, tasks: frozenset[TaskId], sources: frozenset[TaskId], roster: Roster
+    ) -> None:
+        self._rules = rules
+        self._tasks = tasks
+        self._sources = sources
+        self._roster = roster
+        self._epoch = Epoch(0)
+        self.current: EpochCheckpoints | None = None
+        self.next_id = CheckpointId(1)
+        self.failed_count = 0
+        self._failures_in_a_row = 0
+        self.last_failure = ""
+        """Which one failed last, and why."""
+        self._is_pausing = False
+        self._is_due = False
+        # Requests that no checkpoint has been triggered for yet; the others, with theirs.
+        self._waiting: list[int] = []
+        self._requests: dict[int, CheckpointId] = {}
+        # Parts of checkpoints that were given up, until somebody takes them.
+        self._void: set[str] = set()
+        self.dropped: Counter[str] = Counter()
+
+    @property
+    def under_way(self) -> CheckpointId | None:
+        """The oldest checkpoint that has been triggered and is not decided."""
+        return self.current.under_way if self.current else None
+
+    @property
+    def newest(self) -> CheckpointId:
+        """The checkpoint triggered last."""
+        return CheckpointId(self.next_id - 1)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every source has read all of its input in this epoch."""
+        return self.current is not None and self.current.is_drained
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a checkpoint to be triggered."""
+        return bool(self._waiting)
+
+    @property
+    def failure(self) -> FailureCause | None:
+        """Why the job has to fail: too many checkpoints have failed in a row."""
+        in_a_row = self._failures_in_a_row
+        # Each one uses an id up, as those under way do, and ids may not go further ahead of the log than
+        # the lead.
+        lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._rules.in_flight_max
+        if in_a_row <= min(self._rules.failures_max, lead_max):
+            return None
+        message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
+        return FailureCause("CheckpointsFailed", message)
+
+    def begin(self, epoch: Epoch) -> None:
+        """The tasks of `epoch` are being deployed."""
+        self._epoch = epoch
+        self._is_pausing = self._is_due = False
+        self.current = EpochCheckpoints(
+            epoch, self._tasks, self._sources, self.next_id, self._rules.in_flight_max
+        )
+
+    def end(self, reason: str) -> list[JobEffect]:
+        """The epoch is over: what is under way will not complete, except what the log has already."""
+        self.current = None
+        return self._answer(self._requests, None, reason)
+
+    def dismiss(self, reason: str) -> list[JobEffect]:
+        """The job is over: nobody needs to wait any more."""
+        waiting, self._waiting = self._waiting, []
+        effects = self._answer(self._requests, None, reason)
+        return effects + [AnswerRequest(one, None, reason) for one in waiting]
+
+    # When.
+
+    def tick(self, now: ClockRead) -> list[JobEffect]:
+        """Start the periodic one, unless the pause is not over: then when it is."""
+        if self._is_pausing:
+            self._is_due = True
+            return []
+        return self.trigger(now)
+
+    def pause_over(self) -> bool:
+        """Note the end of the pause; return whether a checkpoint has become due in it."""
+        was_due, self._is_pausing, self._is_due = self._is_due, False, False
+        return was_due
+
+    def request(self, request: int) -> None:
+        """Note that somebody wants the next checkpoint that is triggered."""
+        self._waiting.append(request)
+
+    def trigger(self, now: ClockRead) -> list[JobEffect]:
+        """Start a checkpoint, unless enough are under way."""
+        triggered = self.current.trigger(now.now_ms) if self.current else None
+        if triggered is None or self.current is None:
+            return []
+        n = triggered.checkpoint_id
+        self.next_id = self.current.next_id
+        self._requests |= dict.fromkeys(self._waiting, n)
+        self._waiting = []
+        return [
+            *self._roster.to_holders(TriggerCheckpoint(self._epoch, n)),
+            StartTimer(Timer("checkpoint-timeout", self._epoch, n), self._rules.timeout_ms),
+        ]
+
+    # What becomes of it.
+
+    def quiet(self, n: CheckpointId, task: TaskId) -> list[JobEffect]:
+        """Note that `task` stands still for n; once all do, they capture."""
+        if self.current is None or not self.current.quiet(n, task):
+            return []
+        return self._roster.to_holders(CaptureSnapshots(self._epoch, n))
+
+    def acknowledge(
+        self, n: CheckpointId, task: TaskId, snapshot: Snapshot, now: ClockRead
+    ) -> CheckpointCompleted | None:
+        """Note the snapshot of `task`; return the entry to append if that makes n whole."""
+        if self.current is None:
+            self.dropped["late acknowledgement"] += 1
+            return None
+        if not self.current.is_under_way(n):
+            # Given up before this came: what was written for it, and for nothing else, is of no use.
+            own = f"parts/{n}/"
+            self._void |= {path for path in retention.paths_of(snapshot) if path.startswith(own)}
+        whole = self.current.acknowledge(n, task, snapshot, now.now_ms, now.wall_clock)
+        return whole.entry if whole else None
+
+    def completed(self, entry: CheckpointCompleted) -> tuple[list[JobEffect], Completion | None]:
+        """The log entry is durable; None if its epoch is over: the next one restores it."""
+        n = entry.checkpoint_id
+        self._failures_in_a_row = 0
+        if self.current is None or not self.current.is_under_way(n):
+            return [], None
+        shown = self.current.completed(n)
+        effects: list[JobEffect] = [
+            CancelTimer(Timer("checkpoint-timeout", self._epoch, n)),
+            *self._roster.to_holders(CommitCheckpoint(self._epoch, n)),
+        ]
+        if shown.is_halted:
+            effects += self._roster.to_holders(ResumeSources(self._epoch, n))
+        for one in shown.subsumed:
+            effects += self._abort(one)
+        effects += self._answer([one for one, m in self._requests.items() if m <= n], entry)
+        return [*effects, *self._pause()], shown
+
+    def refused(
+        self, n: CheckpointId, reason: str, now: ClockRead
+    ) -> tuple[list[JobEffect], CheckpointCompleted | None]:
+        """The log entry of n is certainly not written; return what may be appended instead, if anything."""
+        if self.current is None or not self.current.is_under_way(n):
+            return [], None
+        effects = self._failed(self.current.append_refused(n), reason)
+        whole = self.current.next_whole(now.now_ms, now.wall_clock)
+        return effects, whole.entry if whole else None
+
+    def give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
+        """Abort n, and only n, as a failure; nothing if its entry is being appended."""
+        given_up = self.current.give_up(n) if self.current else None
+        return self._failed(given_up, reason) if given_up else []
+
+    def timed_out(self, n: CheckpointId) -> list[JobEffect]:
+        """Abort n, which has taken too long."""
+        missing = sorted(self.current.missing(n)) if self.current else []
+        waiting = "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
+        return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{waiting}")
+
+    def give_up_rest(self) -> list[JobEffect]:
+        """The final checkpoint is complete: there is no use in any other."""
+        given_up = self.current.give_up_waiting() if self.current else ()
+        return [effect for one in given_up for effect in self._abort(one)]
+
+    def in_use(self) -> frozenset[str]:
+        """Return the parts that the checkpoints under way build on: not to be deleted."""
+        snapshots = self.current.snapshots() if self.current else ()
+        return frozenset(path for one in snapshots for path in retention.paths_of(one))
+
+    @property
+    def has_void(self) -> bool:
+        """Whether there are parts of what was given up since the last call of `take_void`."""
+        return bool(self._void)
+
+    def take_void(self) -> set[str]:
+        """Return the parts of what was given up since the last call."""
+        void, self._void = self._void, set()
+        return void
+
+    def _failed(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
+        n = given_up.checkpoint_id
+        self.failed_count += 1
+        self._failures_in_a_row += 1
+        self.last_failure = f"checkpoint {n} has failed: {reason}"
+        asked = [one for one, m in self._requests.items() if m == n]
+        answers = self._answer(asked, None, self.last_failure)
+        return [*self._abort(given_up), *answers, *self._pause()]
+
+    def _abort(self, given_up: GivenUp) -> list[JobEffect]:
+        n = given_up.checkpoint_id
+        self._void |= {path for one in given_up.snapshots for path in retention.paths_of(one)}
+        return [
+            CancelTimer(Timer("checkpoint-timeout", self._epoch, n)),
+            *self._roster.to_holders(AbortCheckpoint(self._epoch, n)),
+        ]
+
+    def _pause(self) -> list[JobEffect]:
+        if not self._rules.pause_ms:
+            return []
+        self._is_pausing = True
+        return [StartTimer(Timer("pause", self._epoch), self._rules.pause_ms)]
+
+    def _answer(
+        self,
+        requests: list[int] | dict[int, CheckpointId],
+        entry: CheckpointCompleted | None,
+        reason: str = "",
+    ) -> list[JobEffect]:
+        answers: list[JobEffect] = [AnswerRequest(one, entry, reason) for one in sorted(requests)]
+        self._requests = {one: n for one, n in self._requests.items() if one not in set(requests)}
+        return answers

@@ -1,0 +1,94 @@
+"""What has to be known before a job may end: whose output is committed, and what the invariants say.
+
+The coordinator's side of `crosscut.protocol.commit`. The end of the input itself is the business of
+`crosscut.protocol.job.termination`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from crosscut.ids import CheckpointId, TaskId
+from crosscut.protocol.events import CutJudged
+from crosscut.protocol.messages import FailureCause
+
+
+class Ending:
+    """The newest checkpoint that each sink task has committed everything of, and the newest cut judged.
+
+    Args:
+        dropped: Where to count what is dropped.
+        awaits_verdict: An invariant may end the job as failed, so the final cut has to be judged first.
+    """
+
+    def __init__(self, sinks: frozenset[TaskId], dropped: Counter[str], *, awaits_verdict: bool) -> None:
+        self._sinks = sinks
+        self._awaits_verdict = awaits_verdict
+        self._committed: dict[TaskId, CheckpointId] = {}
+        self._judged = CheckpointId(0)
+        self.dropped = dropped
+
+    def committed(self, task: TaskId, n: CheckpointId) -> None:
+        """Note that `task` has committed everything at or below n."""
+        self._committed[task] = max(self._committed.get(task, CheckpointId(0)), n)
+
+    def restored(self, n: CheckpointId) -> None:
+        """Note that every task was restored to n: that replays the commits of n."""
+        self._committed = dict.fromkeys(sorted(self._sinks), n)
+
+    def judged(self, event: CutJudged, *, is_final: bool) -> FailureCause | None:
+        """Note a verdict; return why the job has to end, if it has to.
+
+        Args:
+            is_final: There will be no other cut.
+        """
+        n = event.checkpoint_id
+        if n <= self._judged:
+            self.dropped["repeated verdict"] += 1
+            return None
+        self._judged = n
+        broken = next((one for one in event.broken if one.stop), None)
+        if broken is not None:
+            message = f"invariant {broken.name!r} is broken on the cut of checkpoint {n}: {broken.message}"
+            return FailureCause("InvariantBroken", message)
+        if is_final and event.unjudged:
+            return _not_judged(n, f"{', '.join(map(repr, event.unjudged))} could not be evaluated on it")
+        return None
+
+    def is_committed(self, n: CheckpointId) -> bool:
+        """Whether everything at or below n is known to be committed."""
+        return all(self._committed.get(task, 0) >= n for task in self._sinks)
+
+    def is_finished(self, n: CheckpointId) -> bool:
+        """Whether nothing stands between the final checkpoint n and the end of the job."""
+        return self.is_committed(n) and not self.is_unjudged(n)
+
+    def is_unjudged(self, n: CheckpointId) -> bool:
+        """Whether everything is committed, and only the verdict on the final checkpoint n is missing."""
+        return self._awaits_verdict and self._judged < n and self.is_committed(n)
+
+    def uncommitted(self, n: CheckpointId, why: str = "") -> FailureCause | None:
+        """Return what a job that stops now, because of `why`, has to say of the output of n, if anything."""
+        if self.is_committed(n):
+            return None
+        return FailureCause(
+            "Uncommitted",
+            f"checkpoint {n} is complete, but not all of its output is known to be committed"
+            f"{f' ({why})' if why else ''}; the next start commits it",
+        )
+
+    def overdue(self, n: CheckpointId, timeout_ms: int) -> FailureCause:
+        """Return why the job, which has not finished within `timeout_ms`, has not."""
+        if self.is_unjudged(n):
+            return _not_judged(n, f"its invariants were not evaluated within {timeout_ms / 1000:g} s")
+        what = "the output of the final checkpoint was not committed"
+        return FailureCause("Timeout", f"{what} within {timeout_ms / 1000:g} s")
+
+
+def _not_judged(n: CheckpointId, why: str) -> FailureCause:
+    return FailureCause(
+        "InvariantNotJudged",
+        f"nothing can be said of the cut of the final checkpoint {n}: {why}. All output is committed; start "
+        f"the job again to have the cut judged again, with a predicate that returns sooner, or a longer "
+        f"checkpoint_timeout",
+    )

@@ -1,0 +1,197 @@
+"""One driver's hold on a job: what it reads in the log, the epoch it claims there, what it appends.
+
+Whoever has the newest durable claim owns the job. Before its first claim a driver that finds its entry
+taken reads again and claims above, because the newest driver wins; afterwards it has been fenced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from crosscut.errors import ProtocolError
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
+from crosscut.protocol.events import Timer
+from crosscut.protocol.job import recovery
+from crosscut.protocol.job.identity import Claimant, shown
+from crosscut.protocol.job.job_log import (
+    RETRY_APPEND_MS,
+    Durable,
+    LogEvent,
+    LogWriter,
+    Overtaken,
+    Verdict,
+)
+from crosscut.protocol.messages import EpochClaimed, FailureCause, LogEntry, SplitAssignment
+
+CLAIM_ATTEMPTS_MAX = 20
+
+READING, READING_AGAIN, DISCOVERING = Timer("read-log"), Timer("read-again"), Timer("discover")
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The store has answered with a log older than one that it has shown before; it is read again."""
+
+
+def fenced(epoch: Epoch, index: int, winner: LogEntry) -> FailureCause:
+    """Return why the driver of `epoch` has to stop: entry `index` is somebody else's."""
+    who = f" ({shown(winner.claimant)})" if isinstance(winner, EpochClaimed) else ""
+    return FailureCause(
+        "Fenced",
+        f"another driver{who} owns this job now, in epoch {winner.epoch}; this driver, of epoch {epoch}, "
+        f"found its entry {index} of the job log taken, has stopped and changed nothing since",
+    )
+
+
+class Ownership:
+    """Reads the end of the log, claims an epoch, and then writes the log for as long as it is ours.
+
+    Args:
+        retain: How many completed checkpoints to read back.
+        store_timeout_ms: How long one call of the store may take.
+        start_timeout_ms: How long the sources may take to say what there is to read.
+        dropped: Where to count what is dropped.
+    """
+
+    def __init__(
+        self,
+        identity: recovery.JobIdentity,
+        dropped: Counter[str],
+        *,
+        retain: int,
+        store_timeout_ms: int,
+        start_timeout_ms: int,
+    ) -> None:
+        self._identity = identity
+        self._retain = retain
+        self._store_timeout_ms = store_timeout_ms
+        self._start_timeout_ms = start_timeout_ms
+        self._writer: LogWriter | None = None
+        self._claim: recovery.Claim | None = None
+        self._claim_attempts = 0
+        self._index_seen = 0
+        self._is_waiting = False
+        self._is_discovering = False
+        self._has_claimed = False
+        self.takeover = ""
+        """Whom this driver takes the job over from, for people."""
+        self.splits: tuple[SplitAssignment, ...] = ()
+        """What there is to read, if the job starts from nothing."""
+        self.dropped = dropped
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no append is under way: only then is it known what is in the log."""
+        return self._writer is not None and self._writer.is_idle
+
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry appended last, if it is not decided."""
+        return self._writer.newest if self._writer is not None else None
+
+    def start(self) -> list[JobEffect]:
+        """Read the log."""
+        return [ReadLogTail(self._retain), StartTimer(READING, self._store_timeout_ms)]
+
+    def overdue(self, timer: Timer) -> FailureCause | None:
+        """Return why the job can't start: what `timer` limits has taken too long, if it still goes on."""
+        if timer == READING and self._writer is None:
+            timeout_s = self._store_timeout_ms / 1000
+            return FailureCause("StoreError", f"reading the job log was not answered within {timeout_s:g} s")
+        if timer == DISCOVERING and self._is_discovering:
+            timeout_s = self._start_timeout_ms / 1000
+            return FailureCause(
+                "ConnectorError",
+                f"the sources have not said within start_timeout={timeout_s:g} s what there is to read; "
+                f"raise start_timeout if there is that much to list",
+            )
+        self.dropped["stale timer"] += 1
+        return None
+
+    def read_again(self) -> list[JobEffect]:
+        """Read the log again, if that has been waited for."""
+        if not self._is_waiting:
+            self.dropped["stale timer"] += 1
+            return []
+        self._is_waiting = False
+        return self.start()
+
+    def tail_read(
+        self, entries: Sequence[tuple[int, LogEntry]], wall_clock: str
+    ) -> tuple[list[JobEffect], recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | Stale]:
+        """Take the end of the log; claim the next epoch, unless there is nothing to claim.
+
+        Args:
+            wall_clock: For people who read the claim.
+        """
+        if self._writer is not None or self._is_waiting:
+            raise ProtocolError("the end of the log was read, unasked")
+        decision = recovery.claim(entries, self._identity, wall_clock)
+        read: list[JobEffect] = [CancelTimer(READING)]
+        if not isinstance(decision, recovery.Claim):
+            return read, decision
+        if decision.index <= self._index_seen:
+            # A claim there would be overtaken again, and so on, as fast as the store answers.
+            if self._claim_attempts >= CLAIM_ATTEMPTS_MAX:
+                return read, recovery.NotThisJob(
+                    f"the store has shown entry {self._index_seen} of the job log, and then, "
+                    f"{CLAIM_ATTEMPTS_MAX} times, none after {decision.index - 1}; Crosscut needs a store "
+                    f"whose answers are not stale: choose another one"
+                )
+            self._claim_attempts += 1
+            self._is_waiting = True
+            return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
+        self._claim = decision
+        self.takeover = recovery.takeover(decision)
+        self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)
+        if decision.restored is None:
+            self._is_discovering = True
+            return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], decision
+        return [*read, *self.append(decision.entry)], decision
+
+    def splits_discovered(self, assignments: tuple[SplitAssignment, ...]) -> list[JobEffect]:
+        """Take what there is to read; claim the first epoch."""
+        if not self._is_discovering or self._claim is None:
+            raise ProtocolError("splits were discovered, unasked")
+        self._is_discovering = False
+        self.splits = assignments
+        return [CancelTimer(DISCOVERING), *self.append(self._claim.entry)]
+
+    def claim_next(self, epoch: Epoch, first_checkpoint_id: CheckpointId, wall_clock: str) -> list[JobEffect]:
+        """Claim `epoch`, for a failover."""
+        if self._claim is None:
+            return []
+        claimant = Claimant(self._identity.host, self._identity.pid, wall_clock)
+        entry = replace(
+            self._claim.entry, epoch=epoch, first_checkpoint_id=first_checkpoint_id, claimant=claimant
+        )
+        self._claim = replace(self._claim, entry=entry)
+        return self.append(entry)
+
+    def append(self, entry: LogEntry) -> list[JobEffect]:
+        """Append `entry` behind those under way; `handle` returns what becomes of it."""
+        return [*self._writer.append(entry)] if self._writer is not None else []
+
+    def handle(self, event: LogEvent) -> tuple[list[JobEffect], Verdict | None]:
+        """Take the store's answer; return what to do next, and the verdict on an entry if there is one."""
+        if self._writer is None:
+            self.dropped["log answer before the claim"] += 1
+            return [], None
+        effects, verdict = self._writer.handle(event)
+        if isinstance(verdict, Durable) and isinstance(verdict.entry, EpochClaimed):
+            self._has_claimed = True
+            self._index_seen = 0
+        if (
+            isinstance(verdict, Overtaken)
+            and not self._has_claimed
+            and self._claim_attempts < CLAIM_ATTEMPTS_MAX
+        ):
+            # Another driver has just claimed or written; the newest driver wins, and that is this one.
+            self._claim_attempts += 1
+            self._index_seen = verdict.index
+            self._writer = self._claim = None
+            return [*effects, *self.start()], None
+        return [*effects], verdict

@@ -1,0 +1,289 @@
+"""Recovery as pure decisions: over facts that were read, each returns one member of a closed set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.protocol.job.identity import (
+    AnotherJob,
+    ChangedDetails,
+    Claimant,
+    FlowIdentity,
+    Same,
+    compared,
+    shown,
+)
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    CheckpointCompleted,
+    EpochClaimed,
+    FailureCause,
+    JobFinished,
+    LogEntry,
+)
+
+# Who owns the next epoch, and from which state does it start?
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What a driver that starts knows of its job before it has read anything.
+
+    Attributes:
+        accepts_changes: The user has been told that sources or sinks say something else of themselves
+            than before, and wants to go on.
+    """
+
+    driver: str
+    new_lineage: Lineage
+    fingerprint: str
+    parallelism: int
+    max_parallelism: int
+    flow: FlowIdentity = FlowIdentity("")
+    host: str = ""
+    pid: int = 0
+    accepts_changes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Append `entry` at `index`; if that is durable, go on from `restored`.
+
+    Attributes:
+        before: The newest claim so far: whom this one takes the job over from.
+    """
+
+    index: int
+    entry: EpochClaimed
+    restored: CheckpointCompleted | None
+    retained: tuple[CheckpointCompleted, ...]
+    before: EpochClaimed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyFinished:
+    """The job has run to its end; there is nothing to do."""
+
+    entry: JobFinished
+
+
+@dataclass(frozen=True, slots=True)
+class NotThisJob:
+    """The directory holds the state of something else; nothing may be touched."""
+
+    reason: str
+
+
+def claim(
+    tail: Sequence[tuple[int, LogEntry]], job: JobIdentity, wall_clock: str = ""
+) -> Claim | AlreadyFinished | NotThisJob:
+    """Decide what a starting driver does with the log it found.
+
+    Args:
+        tail: End of the log in order, with the newest epoch claim and the retained checkpoints.
+        wall_clock: For people who read the claim.
+    """
+    index = tail[-1][0] + 1 if tail else 1
+    claims = [entry for _, entry in tail if isinstance(entry, EpochClaimed)]
+    completed = tuple(entry for _, entry in tail if isinstance(entry, CheckpointCompleted))
+    finished = [entry for _, entry in tail if isinstance(entry, JobFinished)]
+    if not claims:
+        if tail:
+            return NotThisJob(
+                "the job log has entries but no epoch claim: it is damaged; restore the directory from "
+                "a backup, or choose another checkpoint_dir"
+            )
+        return Claim(index, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1), wall_clock), None, ())
+    newest = claims[-1]
+    if newest.flow.name == job.flow.name and newest.max_parallelism != job.max_parallelism:
+        return NotThisJob(
+            f"its state is in {newest.max_parallelism} key groups, but max_parallelism="
+            f"{job.max_parallelism}; max_parallelism can't change once there is state"
+        )
+    if reason := _another_job(newest, job, has_state=bool(completed)):
+        return NotThisJob(reason)
+    if newest.parallelism != job.parallelism and completed:
+        return NotThisJob(
+            f"its checkpoints are of parallelism {newest.parallelism}, but parallelism="
+            f"{job.parallelism}; resume with parallelism={newest.parallelism}"
+        )
+    if finished:
+        return AlreadyFinished(finished[-1])
+    used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
+    # An earlier driver may have used ids that never completed. It was bound to stay within the
+    # lead, so ids are never reused, although nothing was written for each.
+    first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
+    entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock)
+    return Claim(index, entry, completed[-1] if completed else None, completed, newest)
+
+
+def takeover(claim: Claim) -> str:
+    """Return whom the driver that makes `claim` takes the job over from, for people; "" if from nobody."""
+    if claim.before is None:
+        return ""
+    whom = f"epoch {claim.before.epoch} ({shown(claim.before.claimant)})"
+    if claim.restored is None:
+        return f"takes over from {whom}, which has completed no checkpoint"
+    return (
+        f"takes over from {whom} at checkpoint {claim.restored.checkpoint_id}; the next ones start at "
+        f"{claim.entry.first_checkpoint_id}, since no id is ever used twice and that driver may have used "
+        f"some that it did not complete"
+    )
+
+
+def _another_job(newest: EpochClaimed, job: JobIdentity, *, has_state: bool) -> str:
+    """Return why `job` can't go on from what `newest` has claimed, "" if it can."""
+    match compared(newest.flow, job.flow, is_same_structure=newest.fingerprint == job.fingerprint):
+        case AnotherJob(reason):
+            gap = "\n" if "\n" in reason else "; "
+            return (
+                f"{reason}{gap}it is claimed by {shown(newest.claimant)}; choose another checkpoint_dir, or "
+                f"run the flow that it belongs to"
+            )
+        case ChangedDetails(changes) if has_state and not job.accepts_changes:
+            return (
+                f"{'; '.join(changes)}. A job that is resumed goes on with the splits and positions that it "
+                f"has, and commits what it has staged: nothing is read anew, nothing is moved. If that is "
+                f"what you want, start it with accept_changes=True (--accept-changes); else choose another "
+                f"checkpoint_dir"
+            )
+        case ChangedDetails() | Same():
+            return ""
+
+
+def _entry(
+    job: JobIdentity, lineage: Lineage, epoch: Epoch, first: CheckpointId, wall_clock: str
+) -> EpochClaimed:
+    return EpochClaimed(
+        epoch=epoch,
+        lineage=lineage,
+        driver=job.driver,
+        fingerprint=job.fingerprint,
+        parallelism=job.parallelism,
+        max_parallelism=job.max_parallelism,
+        first_checkpoint_id=first,
+        flow=job.flow,
+        claimant=Claimant(job.host, job.pid, wall_clock),
+    )
+
+
+# Where does a task find the state of the checkpoint that it has to go back to?
+
+
+@dataclass(frozen=True, slots=True)
+class FromMemory:
+    """The worker has kept the state of this checkpoint: nothing is read from the store."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FromStore:
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FromNothing:
+    """Start with empty state."""
+
+
+def restore_from(
+    restore: CheckpointId, at_hand: Iterable[CheckpointId]
+) -> FromMemory | FromStore | FromNothing:
+    """Decide where one task's keyed state comes from.
+
+    Args:
+        restore: The checkpoint to go back to, 0 for the very beginning.
+        at_hand: Checkpoints of this lineage whose state the surviving worker still holds.
+    """
+    if restore == 0:
+        return FromNothing()
+    return FromMemory(restore) if restore in set(at_hand) else FromStore(restore)
+
+
+# Is another restart worth it?
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """The restart strategy in milliseconds; see `crosscut.settings.Restart`."""
+
+    failures_max: int
+    window_ms: int
+    delay_ms: int
+    delay_step_ms: int
+    delay_max_ms: int
+    same_record_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAfter:
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The job fails, with the first cause of the series."""
+
+    cause: FailureCause
+    why: str
+
+    @property
+    def shown(self) -> FailureCause:
+        """The cause, with why there is no other restart."""
+        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why})")
+
+
+MISTAKES = frozenset(
+    {"TypeError", "AttributeError", "NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError"}
+)
+"""Exceptions that say that the code is wrong, whatever goes on around it."""
+
+
+def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
+    """Decide after a failure.
+
+    Args:
+        failures: Those within the window, the newest last; at least one.
+        in_a_row: Failures since a checkpoint was last completed, this one included: the delay grows
+            with them, so a job that makes progress is never slowed down.
+    """
+    first, newest = failures[0], failures[-1]
+    if newest.is_final:
+        return GiveUp(newest, "a failure that no restart can mend")
+    if len(failures) > policy.failures_max:
+        return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
+    if in_a_row > policy.failures_max:
+        # However far apart: a call that hangs takes its time.
+        return GiveUp(first, f"{in_a_row} failures in a row, without progress")
+    if 0 < policy.same_record_max <= _strikes(failures):
+        return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
+    if in_a_row <= 1:
+        return RestartAfter(policy.delay_ms)
+    grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
+    return RestartAfter(min(grown_ms, policy.delay_max_ms))
+
+
+def _strikes(failures: Sequence[FailureCause]) -> int:
+    """Return how many failures in a row, the newest last, are the fault of one and the same record."""
+    newest = failures[-1]
+
+    def is_strike(one: FailureCause) -> bool:
+        is_same = (one.kind, one.operator, one.record) == (newest.kind, newest.operator, newest.record)
+        return is_same and _is_fault_of_record(one)
+
+    return sum(1 for _ in takewhile(is_strike, reversed(failures)))
+
+
+def _is_fault_of_record(cause: FailureCause) -> bool:
+    """Tell whether the record is to blame, rather than something that its function needs.
+
+    A job goes back to where its checkpoint was, so the record that meets a service that is down is the
+    same after each restart, too. But then no other record gets through either.
+    """
+    if not cause.record or cause.is_from_outside:
+        return False
+    return not cause.is_first or cause.kind in MISTAKES

@@ -1,0 +1,35 @@
+"""What the coordinator has to know of a job before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crosscut.ids import TaskId
+from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.job.termination import Component
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """What the coordinator has to know of the job and its settings; durations in milliseconds.
+
+    Attributes:
+        loops: The components of the graph that have back edges.
+        slots: How many workers Spark can run at once, where known; only for the error text.
+        awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
+            cut has been judged.
+    """
+
+    identity: JobIdentity
+    tasks: frozenset[TaskId]
+    sources: frozenset[TaskId]
+    sinks: frozenset[TaskId]
+    checkpoints: CheckpointRules
+    restart: RestartPolicy
+    retain: int
+    heartbeat_timeout_ms: int
+    start_timeout_ms: int
+    loops: tuple[Component, ...] = ()
+    slots: int | None = None
+    awaits_verdict: bool = False

@@ -1,0 +1,91 @@
+"""What a task has done in the background. It asks for it; whoever runs it does it, and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON
+from crosscut.protocol.effects import CommitTransactions
+from crosscut.task.items import LoggedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTask:
+    """What a task was at barrier n, not yet durable.
+
+    Attributes:
+        since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
+        is_end_forwarded: The end of input has been passed on, in this epoch.
+        records_in: And the others: the counters then; see `Snapshot`.
+        log: What was on its way in channels when the snapshot was taken.
+    """
+
+    checkpoint_id: CheckpointId
+    since: CheckpointId
+    positions: JSON
+    ended: bool
+    is_end_forwarded: bool = False
+    # They tell no snapshot from another.
+    records_in: int = field(default=0, compare=False)
+    records_out: int = field(default=0, compare=False)
+    state_keys: int = field(default=0, compare=False)
+    log: tuple[LoggedBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTransaction:
+    """Make what the sink's writer rotated off durable; answer `transaction_prepared`.
+
+    It has to be done even if the checkpoint is aborted: its records come before every later barrier.
+    """
+
+    checkpoint_id: CheckpointId
+    transaction: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFrozen:
+    """Encode and store, after the transaction; answer `snapshot_stored` or `snapshot_failed`."""
+
+    frozen: FrozenTask
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStore:
+    """Stop encoding and storing the keyed state of n. Its transaction must be prepared all the same."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteState:
+    """Fold the state of n into the base, a step at a time, after what is being stored."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForAlignment:
+    """Call `alignment_timed_out` when the alignment of n has taken as long as the settings allow."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class NotePause:
+    """This call of the task has stopped it for checkpoint n: the longest such is reported."""
+
+    checkpoint_id: CheckpointId
+
+
+Job = (
+    NotePause
+    | PrepareTransaction
+    | StoreFrozen
+    | CancelStore
+    | CompleteState
+    | CommitTransactions
+    | WaitForAlignment
+)

@@ -1,0 +1,333 @@
+"""What one task has done in the background: snapshots stored, transactions prepared and committed.
+
+The encoding is done on the event loop, a slice at a time, between the records; what waits for a disk
+or for somebody else is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
+
+from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError, invariant
+from crosscut.host.calls import Calls, StartThread, name_of, start_thread
+from crosscut.host.failpoints import Failpoints
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.interfaces import SinkWriter
+from crosscut.protocol.effects import CommitTransactions
+from crosscut.protocol.messages import Part
+from crosscut.state.keyed import KeyedState
+from crosscut.task.channel_log import encoded_log
+from crosscut.task.requests import (
+    CancelStore,
+    CompleteState,
+    FrozenTask,
+    Job,
+    NotePause,
+    PrepareTransaction,
+    StoreFrozen,
+    WaitForAlignment,
+)
+from crosscut.task.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THREADS_END_TIMEOUT_S = 2.0
+"""How long calls in threads may go on behind the end of their epoch, before the process has to end."""
+
+
+class SinkHungError(ConnectorError):
+    """A sink's method has not returned for too long; the thread in it is still there."""
+
+
+class PartStore(Protocol):
+    """Where snapshots are stored; called in threads."""
+
+    def write_part(
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+    ) -> Part: ...
+
+    def delete_parts(self, paths: Iterable[str]) -> list[str]: ...
+
+
+class Threads:
+    """Calls of the store and of sinks in one epoch, which may block.
+
+    How many there are is bounded by the tasks and checkpoints.
+    """
+
+    def __init__(self, epoch: Epoch, sink_timeout_ms: int, start: StartThread = start_thread) -> None:
+        self._is_closed = False
+        self._sink_timeout_s = sink_timeout_ms / 1_000
+        self._calls = Calls(f"crosscut-{epoch}", start)
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in a thread."""
+
+        def call() -> R:
+            try:
+                return function(*args, **kwargs)
+            except (StopIteration, FutureCancelled, asyncio.CancelledError) as error:
+                # asyncio can't hand the one on, and would take the others for its own.
+                raise RuntimeError(f"{type(error).__name__} was raised") from error
+
+        call.__qualname__ = name_of(function)
+        return await asyncio.wrap_future(self.start(call))
+
+    def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call `function` in a thread, and don't wait for it."""
+        invariant(not self._is_closed, "a call is started behind the end of its epoch")
+        return self._calls.start(function, *args, **kwargs)
+
+    async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a method of a sink's writer in a thread.
+
+        Raises:
+            SinkHungError: It has not returned within the checkpoint timeout.
+        """
+        try:
+            async with asyncio.timeout(self._sink_timeout_s) as deadline:
+                return await self.call(method, *args, **kwargs)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise SinkHungError(
+                f"{method.__qualname__} of the sink has not returned within "
+                f"checkpoint_timeout={self._sink_timeout_s:g} s"
+            ) from error
+
+    async def close(self) -> None:
+        """Wait for the calls that are under way; none is started any more.
+
+        Raises:
+            WorkersError: One hangs in user code. Only the end of the process will end it.
+        """
+        self._is_closed = True
+        calls = [asyncio.wrap_future(call) for call in self._calls.under_way]
+        hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
+        for call in calls:
+            call.add_done_callback(_note_outcome)
+        if hung:
+            raise WorkersError(
+                f"{len(hung)} calls of sinks or of the store did not return within "
+                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch: the process ends"
+            )
+
+
+def _note_outcome(call: asyncio.Future[Any]) -> None:
+    """Take what a call of an epoch that is over has raised: nobody else will."""
+    if not call.cancelled():
+        call.exception()
+
+
+class BackgroundHost(Protocol):
+    """What background work needs around it: the pool of a worker."""
+
+    epoch: Epoch
+    store: PartStore
+    threads: Threads
+    failpoints: Failpoints
+    alignment_timeout_ms: float
+    is_over: bool
+
+    def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
+        """Run work of a task until the epoch is over; if it raises, the task has failed."""
+
+
+class _Write:
+    """One part, written in a thread by calling this; whoever waits for it may give it up at any moment."""
+
+    def __init__(self, host: BackgroundHost, n: CheckpointId, task: TaskId, chunks: list[bytes]) -> None:
+        self._host = host
+        self._arguments = n, task, host.epoch, chunks
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._written: Part | None = None
+
+    def __call__(self) -> Part:
+        self._host.failpoints("part.write")
+        part = self._host.store.write_part(*self._arguments)
+        with self._lock:
+            self._written = part
+            is_given_up = self._is_given_up
+        if is_given_up and part.path:
+            self._host.store.delete_parts([part.path])
+        return part
+
+    def give_up(self) -> Part | None:
+        """Have it deleted when it is written; return it if it has been, to be deleted by the caller."""
+        with self._lock:
+            self._is_given_up = True
+            return self._written
+
+
+class BackgroundWork:
+    """The background work of one task.
+
+    Args:
+        tell: Tells the task something, and carries out what it then asks for.
+    """
+
+    def __init__(
+        self,
+        host: BackgroundHost,
+        task: Task,
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+        tell: Callable[[Callable[[Task], None]], None],
+    ) -> None:
+        self._host = host
+        self._task_id = task.task_id
+        self._held = task.held
+        self._state = state
+        self._writer = writer
+        self._tell = tell
+        self._writer_lock = asyncio.Lock()
+        self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
+        self._job_arrived = asyncio.Event()
+        self._cancelled: set[CheckpointId] = set()
+        self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
+        self._pause_us: dict[CheckpointId, int] = {}
+
+    def start(self, job: Job, elapsed_us: int) -> None:
+        """Take a job that the task asked for, in a call that stopped it for `elapsed_us`."""
+        match job:
+            case StoreFrozen() | PrepareTransaction() | CompleteState():
+                self._jobs.append(job)
+                self._job_arrived.set()
+            case NotePause(checkpoint_id):
+                self._pause_us[checkpoint_id] = max(elapsed_us, self._pause_us.get(checkpoint_id, 0))
+            case WaitForAlignment(checkpoint_id):
+                self._host.spawn(self._task_id, self._wait_for_alignment(checkpoint_id))
+            case CancelStore(checkpoint_id):
+                self._cancelled.add(checkpoint_id)
+                self._pause_us.pop(checkpoint_id, None)
+                if self._writing is not None and self._writing[0] == checkpoint_id:
+                    self._writing[1].cancel()
+            case CommitTransactions():
+                self._host.spawn(self._task_id, self._commit(job))
+            case _:
+                assert_never(job)
+
+    async def run(self) -> None:
+        """Store snapshots and fold completed ones in, one after the other, for the whole epoch."""
+        while True:
+            await self._job_arrived.wait()
+            self._job_arrived.clear()
+            while self._jobs:
+                job = self._jobs.popleft()
+                match job:
+                    case PrepareTransaction():
+                        await self._prepare(job)
+                    case StoreFrozen(frozen):
+                        await self._store(frozen)
+                    case CompleteState(checkpoint_id):
+                        for _ in self._state.complete(checkpoint_id) if self._state else ():
+                            await asyncio.sleep(0)
+
+    async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
+        await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
+        self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
+
+    async def _prepare(self, job: PrepareTransaction) -> None:
+        if self._writer is None:
+            return
+        async with self._writer_lock:
+            handle = await self._host.threads.call_sink(self._writer.prepare, job.transaction)
+        self._tell(lambda task: task.transaction_prepared(job.checkpoint_id, handle))
+
+    async def _store(self, frozen: FrozenTask) -> None:
+        n = frozen.checkpoint_id
+        self._host.failpoints("snapshot.frozen")
+        reason = ""
+        part = log = None
+        held: dict[CheckpointId, Part] = {}
+        is_told = False
+        try:
+            try:
+                if self._state is not None and n not in self._cancelled:
+                    part = await self._store_state(self._state, frozen)
+                if frozen.log and n not in self._cancelled:
+                    log = await self._write_part(n, encoded_log(frozen.log))
+                for cut_off_at, data in self._held.up_to(n):
+                    written = await self._write_part(n, [data]) if n not in self._cancelled else None
+                    if written is not None:
+                        held[cut_off_at] = written
+            except (StoreError, StateError) as error:
+                reason = str(error)
+            is_told = not reason and n not in self._cancelled
+        finally:
+            if not is_told:
+                # No acknowledgement will name them, so nobody else would delete them in this epoch.
+                self._delete(part, log, *held.values())
+        self._cancelled = {one for one in self._cancelled if one > n}
+        pause_us = self._pause_us.pop(n, 0)
+        if reason:
+            self._tell(lambda task: task.snapshot_failed(n, reason))
+        else:
+            self._host.failpoints("snapshot.stored")
+            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held))
+
+    def _delete(self, *parts: Part | None) -> None:
+        """Delete parts of no use, best effort: what is left over is swept in the next epoch."""
+        if paths := [part.path for part in parts if part is not None and part.path]:
+            self._host.threads.start(self._host.store.delete_parts, paths)
+
+    async def _store_state(self, state: KeyedState, frozen: FrozenTask) -> Part | None:
+        n = frozen.checkpoint_id
+        chunks: list[bytes] = []
+        for chunk in state.encoded(n, frozen.since):
+            chunks.append(chunk)
+            # One slice, then the records: a thread would hold the interpreter for as long.
+            await asyncio.sleep(0)
+            if n in self._cancelled:
+                return None
+        self._host.failpoints("snapshot.encoded")
+        return await self._write_part(n, chunks)
+
+    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part | None:
+        """Write a part of n; return None if n is given up before it is durable.
+
+        A call that hangs in the store keeps its thread, and no later snapshot waits for it. If it
+        returns in the end, it deletes what it has written.
+        """
+        host = self._host
+        write = _Write(host, n, self._task_id, chunks)
+        call = asyncio.ensure_future(host.threads.call(write))
+        self._writing = n, call
+        is_handed_over = False
+        try:
+            await asyncio.wait((call,))
+            is_handed_over = not call.cancelled()
+        finally:
+            self._writing = None
+            call.cancel()
+            if not is_handed_over:
+                self._delete(write.give_up())
+        return None if call.cancelled() else call.result()
+
+    async def _commit(self, commit: CommitTransactions) -> None:
+        if self._writer is None:
+            return
+        if commit.delay_ms:
+            await asyncio.sleep(commit.delay_ms / 1_000)
+        self._host.failpoints("commit.before")
+        try:
+            async with self._writer_lock:
+                await self._host.threads.call_sink(self._writer.commit, commit.permit, list(commit.handles))
+        except SinkHungError:
+            # Not tried again: the first attempt is still at it.
+            raise
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
+            reason = f"{type(error).__name__}: {error}"
+            self._tell(lambda task: task.commit_failed(reason))
+        else:
+            self._host.failpoints("commit.after")
+            self._held.forget(commit.permit.checkpoint_id)
+            self._tell(lambda task: task.commit_succeeded())

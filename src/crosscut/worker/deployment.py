@@ -1,0 +1,252 @@
+"""From a DeployTasks message to running tasks: restore state, replay commits, build, connect."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+from crosscut.errors import StateError
+from crosscut.graph.channels import back_edges_of, inputs_of, leaving
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.host.failpoints import Failpoints
+from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
+from crosscut.keys import KeyRouter
+from crosscut.operators.building import build, initial_value
+from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.commit import Committer, restore_permit
+from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
+from crosscut.protocol.messages import DeployTasks, Part, Snapshot
+from crosscut.state.keyed import KeyedState
+from crosscut.state.snapshots import PartChain
+from crosscut.task.channel_log import decoded_log
+from crosscut.task.inputs import InputQueue, SpillSpace
+from crosscut.task.items import LoggedBatch
+from crosscut.task.outputs import Output, build_output
+from crosscut.task.splits import SplitQueue, splits_from_json
+from crosscut.task.task import Task
+
+ReadPart = Callable[[Part], bytes]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskHost(Protocol):
+    """What tasks are built into: the pool of a worker."""
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function`, which may block."""
+
+    async def pause(self) -> None:
+        """Let others run for a moment."""
+
+    def add(
+        self,
+        task: Task,
+        inputs: tuple[ChannelId, ...],
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+        back_edges: frozenset[ChannelId] = ...,
+    ) -> None:
+        """Add a task; in topological order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRules:
+    """What the settings say that concerns tasks.
+
+    Attributes:
+        spill_bytes: Disk for what comes in on blocked channels; 0: their senders wait.
+        spill_dir: None: the system's directory for temporary files.
+    """
+
+    batch_rows: int
+    commit_attempts: int
+    sink_timeout_ms: int
+    snapshots: ProtocolKind = "aligned"
+    alignment_timeout_ms: float = 0.0
+    spill_bytes: int = 0
+    spill_dir: str | None = None
+
+
+class StateAtHand:
+    """Keyed state that a surviving worker keeps between epochs, by task."""
+
+    def __init__(self) -> None:
+        self._states: dict[TaskId, KeyedState] = {}
+
+    async def restored(
+        self,
+        task: TaskId,
+        initial: Callable[[], object],
+        restore: CheckpointId,
+        parts: Sequence[Part],
+        read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
+        owns: Callable[[object], bool],
+        pause: Callable[[], Awaitable[None]],
+    ) -> KeyedState:
+        """Return the state of `task` at checkpoint `restore`.
+
+        Raises:
+            StoreError: A part is missing or damaged.
+            StateError: A part can't be decoded.
+        """
+        state = self._states.get(task)
+        source = restore_from(restore, state.at_hand if state is not None else ())
+        match source:
+            case FromMemory(checkpoint_id) if state is not None:
+                state.roll_back(checkpoint_id)
+                return state
+            case FromNothing():
+                state = KeyedState(initial)
+            case FromMemory() | FromStore():
+                state = KeyedState(initial)
+                for _ in state.loading(iter(await read_parts(parts)), restore, owns):
+                    # Heartbeats go on, however much there is to load.
+                    await pause()
+        self._states[task] = state
+        return state
+
+
+async def build_tasks(
+    pool: TaskHost,
+    graph: JobGraph,
+    worker: WorkerIndex,
+    deploy: DeployTasks,
+    at_hand: StateAtHand,
+    read_part: ReadPart,
+    router: KeyRouter,
+    rules: TaskRules,
+    failpoints: Failpoints,
+    began: Callable[[TaskId], None] = lambda task: None,
+) -> None:
+    """Build this worker's tasks into `pool`, restored, their replayed commits done.
+
+    Args:
+        began: Called before each task, which is the one to blame if this raises.
+
+    Raises:
+        CrosscutError: A task can't be restored; the message says which and why.
+    """
+    snapshots = {one.task: one.snapshot for one in deploy.snapshots}
+    splits = {one.task: one.splits for one in deploy.splits}
+
+    # A loop that waited for itself would wait for ever: for back edges there is no limit.
+    space = SpillSpace(rules.spill_dir, rules.spill_bytes)
+    space_of_loops = SpillSpace(rules.spill_dir)
+
+    def read_parts(parts: Sequence[Part]) -> Awaitable[list[bytes]]:
+        return pool.in_thread(lambda: [read_part(part) for part in parts])
+
+    for vertex in graph.vertices:
+        task_id = TaskId(VertexId(vertex.vertex_id), worker)
+        began(task_id)
+        snapshot = snapshots.get(task_id)
+        if deploy.restore and snapshot is None:
+            raise StateError(
+                f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
+            )
+        snapshot = snapshot or Snapshot()
+        state = await _state_of(
+            vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router, pool.pause
+        )
+        failpoints("restore.state")
+        held = HeldData()
+        for pending in snapshot.pending:
+            if pending.held is not None:
+                held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
+        writer = _writer_of(vertex, task_id, deploy, held)
+        committer = None
+        if writer is not None:
+            permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
+            try:
+                await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+                held.forget(deploy.restore)
+            except Exception:
+                writer.close()
+                raise
+            committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
+        operators = [build(node, state, writer) for node in vertex.chain]
+        source = vertex.source
+        unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
+        inputs = inputs_of(graph, task_id)
+        closing = back_edges_of(graph, task_id)
+        replay: list[LoggedBatch] = []
+        for part in snapshot.log:
+            replay += decoded_log(await pool.in_thread(read_part, part))
+        queues = {
+            channel: InputQueue(space_of_loops if channel in closing else space, rules.batch_rows)
+            for channel in inputs
+        }
+        task = Task(
+            task_id=task_id,
+            epoch=deploy.epoch,
+            protocol=snapshot_protocol(rules.snapshots, inputs, closing),
+            inputs=queues,
+            back_edges=closing,
+            spills_blocked=rules.spill_bytes > 0,
+            replay=replay,
+            chain=[operator for operator in operators if operator is not None],
+            outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
+            batch_rows=rules.batch_rows,
+            splits=SplitQueue(source.source, splits_from_json(unread), vertex.chain[0].uid)
+            if source
+            else None,
+            source_uid=vertex.chain[0].uid,
+            state=state,
+            committer=committer,
+            held=held,
+            parts=PartChain(deploy.restore, snapshot.parts),
+            ended=snapshot.ended,
+            records_in=snapshot.records_in,
+            records_out=snapshot.records_out,
+        )
+        pool.add(task, inputs, state, writer, closing)
+        failpoints("restore.task")
+
+
+async def _state_of(
+    vertex: Vertex,
+    task: TaskId,
+    restore: CheckpointId,
+    snapshot: Snapshot,
+    at_hand: StateAtHand,
+    read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
+    router: KeyRouter,
+    pause: Callable[[], Awaitable[None]],
+) -> KeyedState | None:
+    initials = [one for one in map(initial_value, vertex.chain) if one is not None]
+    if not initials:
+        return None
+
+    def owns(key: object) -> bool:
+        return router[key] == task.index
+
+    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns, pause)
+
+
+def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:
+    spec = vertex.sink
+    if spec is None:
+        return None
+    return spec.sink.writer(
+        SinkContext(deploy.lineage, deploy.epoch, task, vertex.chain[-1].uid, held, deploy.driver)
+    )
+
+
+def _outputs_of(
+    graph: JobGraph, vertex: Vertex, task: TaskId, router: KeyRouter, batch_rows: int
+) -> list[Output]:
+    return [
+        build_output(
+            edge.partitioning,
+            leaving(graph, edge, task.index),
+            batch_rows=batch_rows,
+            router=router,
+            key_by_uid=vertex.chain[-1].uid,
+            task_index=task.index,
+        )
+        for edge in graph.edges
+        if edge.source == vertex.vertex_id
+    ]

@@ -1,0 +1,495 @@
+"""Runs the tasks of one worker in one epoch: the scheduler, and items on their way between tasks.
+
+One thread, one event loop. A round runs each task that can run once, in topological order, so a
+record goes through all local tasks of its way in one round; then the loop serves the sockets. What a
+task wants done it leaves in its outlets; nothing is decided here but when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import ParamSpec, TypeVar
+
+from crosscut.batch import Batch
+from crosscut.host.calls import StartThread, start_thread
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints
+from crosscut.host.watch import Slices, Unwatched
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.interfaces import SinkWriter
+from crosscut.net.causes import failure_cause
+from crosscut.net.channels import OutgoingChannel
+from crosscut.protocol.messages import RecordsFlowing, TaskFailed, WorkerMessage
+from crosscut.state.keyed import KeyedState
+from crosscut.task.items import Barrier, Item
+from crosscut.task.task import Task
+from crosscut.worker.background import BackgroundWork, PartStore, Threads
+from crosscut.worker.pace import AdaptivePace, Pace
+
+_LOG = logging.getLogger("crosscut")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WAIT_MS_MAX = 3_600_000.0
+
+LOCAL_ITEMS_MAX = 4
+"""Items that may wait in memory in a channel inside a worker before its sender has to pause."""
+
+BACK_EDGE_ITEMS_MAX = 64
+"""Items that may wait in memory in a back edge inside a worker before they are spilled."""
+
+_SYSTEM_CLOCK = SystemClock()
+_UNWATCHED = Unwatched()
+
+
+class TaskRunner:
+    """One task with what it needs around it: where its output goes, and its background work."""
+
+    def __init__(
+        self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
+    ) -> None:
+        self.task = task
+        # In the order in which they became so, as all that is iterated: a set has another in every process.
+        self.clogged: dict[ChannelId, None] = {}
+        self.due_ns = 0
+        self.background = BackgroundWork(pool, task, state, writer, self.tell)
+        self._pool = pool
+        self._pace = pool.pace_of(task.task_id)
+        # Since the task last took records, if it is not through with them.
+        self._rows = 0
+        self._busy_ns = 0
+        self._now_ns = pool.now_ns
+        task.rows_max = self._pace.rows
+        task.follow(self._pace.course)
+        self._buffered_since_ns = 0
+
+    def can_run(self, now_ns: int) -> bool:
+        """Whether a call of `run` is worthwhile."""
+        task = self.task
+        return (not self.clogged or task.is_awaited) and self.due_ns <= now_ns and task.has_work
+
+    def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call `action`, which does something with the task. Everything that reaches the task does so here.
+
+        Once the epoch is over nothing does: after a failure in the middle of a batch its state is half
+        a batch, which no timer, answer or word may have captured. What `action` raises ends the epoch.
+        """
+        if self._pool.is_over:
+            return
+        try:
+            action(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+            self._pool.failed(self.task.task_id, error)
+
+    def run(self, now_ns: int) -> None:
+        """Let the task do one piece of work and carry out what it asks for."""
+        self.reach(self._run, now_ns)
+
+    def _run(self, now_ns: int) -> None:
+        task, pool, pace = self.task, self._pool, self._pace
+        rows_before = task.records_in
+        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
+        try:
+            channel = task.run()
+        except BaseException:
+            pace.start_over()
+            raise
+        finally:
+            pool.slices.end_slice()
+        rows = task.records_in - rows_before
+        ended_ns = self._now_ns()
+        self._note(rows, ended_ns - now_ns)
+        if task.is_source:
+            self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
+        if channel is not None:
+            self._pool.relieve(self, channel)
+            if self._pool.failpoints.is_armed and task.is_aligning:
+                self._pool.failpoints("align.partial")
+        if task.has_buffered:
+            self._flush_if_due(ended_ns)
+        self.drain((ended_ns - now_ns) // 1_000)
+        if rows:
+            self._pool.records_flowed()
+
+    def tell(self, word: Callable[[Task], None]) -> None:
+        """Tell the task something and carry out what it asks for."""
+        self.reach(self._tell, word)
+
+    def _tell(self, word: Callable[[Task], None]) -> None:
+        started_ns = self._now_ns()
+        word(self.task)
+        self.drain((self._now_ns() - started_ns) // 1_000)
+        # It may have unblocked what waits here, and then nobody else would wake the worker.
+        self._pool.schedule()
+
+    def _flush_if_due(self, now_ns: int) -> None:
+        """Send partial batches: when nothing else is to be done, or when they have lingered."""
+        if not self._buffered_since_ns:
+            self._buffered_since_ns = now_ns
+        if now_ns - self._buffered_since_ns >= self._pool.linger_ns or not self.can_run(now_ns):
+            self.task.flush()
+        if not self.task.has_buffered:
+            self._buffered_since_ns = 0
+
+    def _note(self, rows: int, elapsed_ns: int) -> None:
+        """Tell the pace what the records have cost, once the task is through with them."""
+        task = self.task
+        self._rows += rows
+        self._busy_ns += elapsed_ns
+        if not task.is_midway:
+            if self._rows:
+                self._pace.took(self._rows, self._busy_ns)
+                task.rows_max = self._pace.rows
+            self._rows = self._busy_ns = 0
+
+    def drain(self, elapsed_us: int = 0) -> None:
+        """Carry out what stands in the task's outlets: background work, then output, then words.
+
+        What is sent on a channel from the task to itself comes back here before the rest has been sent.
+        So each item stays in its outlet until it is its turn: it has not left before.
+        """
+        task, pool = self.task, self._pool
+        is_new = True
+        while is_new and not pool.is_over:
+            if task.jobs:
+                jobs, task.jobs = task.jobs, []
+                for job in jobs:
+                    self.background.start(job, elapsed_us)
+            while task.outbox and not pool.is_over:
+                channel, item = task.outbox.pop(0)
+                pool.send(self, channel, item)
+                is_last = pool.failpoints.is_armed and not task.outbox
+                if is_last and task.is_source and isinstance(item, Batch):
+                    pool.failpoints("source.sent")
+            for channel in tuple(self.clogged):
+                # A barrier may have overtaken what waits there.
+                pool.unclog(self, channel)
+            if task.emptied:
+                emptied, task.emptied = task.emptied, []
+                for channel in emptied:
+                    pool.relieve(self, channel)
+            while task.messages and not pool.is_over:
+                pool.report(task.messages.pop(0))
+            is_new = not pool.is_over and task.note_departures()
+
+
+class TaskPool:
+    """The tasks of one worker in one epoch.
+
+    Args:
+        channel_bytes: That a channel to this worker may have under way: its sender gets credit for them when
+            the task has processed them, or has spilled them.
+        report: Sends a message to the coordinator.
+        give_credit: Lets the sender of an input channel send so many bytes more.
+        start_thread: What calls of the store and of sinks run in.
+        pace_of: How much a task takes at a time; one that was there before goes on as it did.
+        slices: Is told of each slice of work.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: Epoch,
+        store: PartStore,
+        batch_rows: int,
+        linger_ms: float,
+        channel_bytes: int,
+        alignment_timeout_ms: float,
+        sink_timeout_ms: int,
+        failpoints: Failpoints,
+        report: Callable[[WorkerMessage], None],
+        give_credit: Callable[[ChannelId, int], None],
+        clock: Clock = _SYSTEM_CLOCK,
+        start_thread: StartThread = start_thread,
+        pace_of: Callable[[TaskId], Pace] | None = None,
+        slices: Slices = _UNWATCHED,
+    ) -> None:
+        self.epoch = epoch
+        self.store = store
+        self.batch_rows = batch_rows
+        self.linger_ns = int(linger_ms * 1e6)
+        self.alignment_timeout_ms = alignment_timeout_ms
+        self.threads = Threads(epoch, sink_timeout_ms, start_thread)
+        self.now_ns = clock.monotonic_ns
+        self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
+        self.slices = slices
+        self.failpoints = failpoints
+        self.report = report
+        self.is_over = False
+        self._give_credit = give_credit
+        # Half of it: what comes in while the credit is on its way must not find the sender stopped.
+        self._spill_from_bytes = channel_bytes // 2
+        self._loop = asyncio.get_running_loop()
+        self._runners: list[TaskRunner] = []
+        self._by_input: dict[ChannelId, TaskRunner] = {}
+        self._back_edges: frozenset[ChannelId] = frozenset()
+        self._local_sender: dict[ChannelId, TaskRunner] = {}
+        # What came from other workers and has no credit yet: what is in memory, that is.
+        self._uncredited_bytes: dict[ChannelId, int] = {}
+        self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
+        self._background: dict[asyncio.Task[None], None] = {}
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ns = 0
+        self._is_running = False
+        self._has_flowed = False
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks, in topological order."""
+        return [runner.task for runner in self._runners]
+
+    def add(
+        self,
+        task: Task,
+        inputs: tuple[ChannelId, ...],
+        state: KeyedState | None,
+        writer: SinkWriter | None,
+        back_edges: frozenset[ChannelId] = frozenset(),
+    ) -> None:
+        """Add a task; in topological order. Its back edges never make their sender wait."""
+        self._back_edges |= back_edges
+        runner = TaskRunner(self, task, state, writer)
+        self._runners.append(runner)
+        for channel in inputs:
+            self._by_input[channel] = runner
+
+    def connect(self, outgoing: Mapping[ChannelId, OutgoingChannel]) -> None:
+        """Say which outputs leave this worker; start the background work."""
+        self._outgoing = outgoing
+        for runner in self._runners:
+            self.spawn(runner.task.task_id, runner.background.run())
+
+    def start(self) -> None:
+        """Let the sources read."""
+        self._is_running = True
+        waiting = (one.task.outbox or (one.task.has_work and not one.task.is_source) for one in self._runners)
+        if self.failpoints.is_armed and any(waiting):
+            self.failpoints("restore.replaying")
+        for runner in self._runners:
+            # What a restored task has to send again.
+            runner.reach(runner.drain)
+        self.schedule()
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function`, which may block, in a thread."""
+        return await self.threads.call(function, *args, **kwargs)
+
+    async def pause(self) -> None:
+        """Let the event loop serve others."""
+        await asyncio.sleep(0)
+
+    def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
+        """Run work of a task until the epoch is over; if it raises, the task has failed."""
+        background = self._loop.create_task(self._guarded(task, work))
+        self._background[background] = None
+
+        def over(done: asyncio.Task[None]) -> None:
+            del self._background[done]
+            # If it was cancelled before it began, nobody has awaited it.
+            work.close()
+
+        background.add_done_callback(over)
+
+    async def _guarded(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except BaseException as error:
+            if self.is_over and isinstance(error, asyncio.CancelledError):
+                raise
+            self.failed(task, error)
+
+    async def close(self) -> None:
+        """End everything of this epoch.
+
+        Raises:
+            WorkersError: A thread hangs in user code. Only the end of the process will end it.
+        """
+        self.is_over = True
+        self.failpoints("close")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._cancel_background()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        # A writer is used by one thread at a time, and closed behind the last call.
+        await self.threads.close()
+        for runner in self._runners:
+            try:
+                runner.task.close()
+            except Exception:  # noqa: BLE001 - what one raises must not keep the rest open
+                _LOG.warning("closing task %s failed", runner.task.task_id, exc_info=True)
+
+    def failed(self, task: TaskId, error: BaseException) -> None:
+        """A task of this epoch has failed: nothing runs any more, the coordinator decides."""
+        if not self.is_over:
+            cause = failure_cause(error)
+            self.is_over = True
+            self.report(TaskFailed(self.epoch, task, cause))
+            self._cancel_background()
+
+    def _cancel_background(self) -> None:
+        own = asyncio.current_task()
+        for background in self._background:
+            if background is not own:
+                background.cancel()
+
+    # Items on their way.
+
+    def send(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
+        """Send an item: by reference inside the worker, else over the channel's connection."""
+        target = self._by_input.get(channel)
+        if target is None:
+            self._send_out(sender, channel, item)
+            return
+        self._local_sender[channel] = sender
+        self._offer(target, channel, item)
+
+    def _send_out(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
+        """Send over the connection, or keep it while that takes no more: a barrier may overtake it."""
+        sender.task.unsent[channel].append(item)
+        self.unclog(sender, channel)
+
+    def unclog(self, sender: TaskRunner, channel: ChannelId) -> None:
+        """Send what the connection takes of what waits for it: barriers always, they need no credit."""
+        connection = self._outgoing.get(channel)
+        if connection is None:
+            return
+        waiting = sender.task.unsent[channel]
+        while waiting and (isinstance(waiting[0], Barrier) or not connection.is_full):
+            connection.send_item(waiting.popleft())
+        if waiting:
+            sender.clogged[channel] = None
+        elif channel in sender.clogged:
+            del sender.clogged[channel]
+            self.schedule()
+
+    def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
+        """An item of `size_bytes` came in from another worker."""
+        if isinstance(item, Batch):
+            self._uncredited_bytes[channel] = self._uncredited_bytes.get(channel, 0) + size_bytes
+        self._offer(self._by_input[channel], channel, item)
+
+    def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
+        runner.reach(self._offer_now, runner, channel, item)
+        self.schedule()
+
+    def _offer_now(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
+        runner.tell(lambda task: task.offer(channel, item))
+        if self.failpoints.is_armed and isinstance(item, Batch) and runner.task.is_logging(channel):
+            self.failpoints("snapshot.logging")
+        if not self.is_over:
+            self.relieve(runner, channel)
+
+    def unclogged(self, channel: ChannelId) -> None:
+        """The connection of an output takes more again."""
+        for runner in self._runners:
+            if channel in runner.clogged:
+                runner.reach(runner.drain)
+
+    def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
+        """Let the sender of an input go on, or make it wait, by how much of it is still in memory."""
+        task = runner.task
+        sender = self._local_sender.get(channel)
+        if sender is not None:
+            queued = task.queued(channel)
+            queued_max = BACK_EDGE_ITEMS_MAX if channel in self._back_edges else LOCAL_ITEMS_MAX
+            is_much = queued > queued_max or channel in sender.clogged
+            if queued <= LOCAL_ITEMS_MAX // 2 or (is_much and task.spill(channel)):
+                sender.clogged.pop(channel, None)
+            elif is_much:
+                sender.clogged[channel] = None
+            return
+        uncredited_bytes = self._uncredited_bytes.get(channel, 0)
+        if not uncredited_bytes:
+            return
+        is_much = uncredited_bytes >= self._spill_from_bytes
+        if not task.queued(channel) or (is_much and task.spill(channel)):
+            del self._uncredited_bytes[channel]
+            self._give_credit(channel, uncredited_bytes)
+
+    def records_flowed(self) -> None:
+        """Tell the coordinator once that records go through this worker again."""
+        if not self._has_flowed:
+            self._has_flowed = True
+            self.report(RecordsFlowing(self.epoch))
+
+    # The coordinator's words.
+
+    def close_loops(self, heads: Collection[VertexId]) -> None:
+        """The loops that have these heads are exhausted."""
+        self._tell(lambda task: task.close_loops(heads))
+
+    def trigger(self, checkpoint_id: CheckpointId) -> None:
+        """Start a checkpoint at the sources of this worker."""
+        self._tell(lambda task: task.trigger(checkpoint_id))
+
+    def abort(self, checkpoint_id: CheckpointId) -> None:
+        """Give a checkpoint up."""
+        self._tell(lambda task: task.abort(checkpoint_id))
+
+    def capture(self, checkpoint_id: CheckpointId) -> None:
+        """Every task of the job stands still."""
+        self._tell(lambda task: task.capture(checkpoint_id))
+
+    def resume(self, checkpoint_id: CheckpointId) -> None:
+        """Go on after a checkpoint that every task stood still for."""
+        self._tell(lambda task: task.resume(checkpoint_id))
+
+    def completed(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint is complete."""
+        self._tell(lambda task: task.checkpoint_completed(checkpoint_id))
+
+    def _tell(self, word: Callable[[Task], None]) -> None:
+        for runner in self._runners:
+            runner.tell(word)
+        self.schedule()
+
+    # The scheduler.
+
+    def schedule(self) -> None:
+        """Let the tasks that can run do so, soon."""
+        if not self._is_scheduled and self._is_running and not self.is_over:
+            self._is_scheduled = True
+            self._loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        self._is_scheduled = False
+        if self.is_over:
+            return
+        has_run = False
+        for runner in self._runners:
+            now_ns = self.now_ns()
+            if not runner.can_run(now_ns):
+                continue
+            has_run = True
+            runner.run(now_ns)
+        if self.is_over:
+            return
+        if has_run:
+            self.schedule()
+        else:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
+        # A clogged task is woken by its channel: its time may long have come.
+        waiting = [
+            one.due_ns for one in self._runners if one.due_ns and not one.clogged and one.task.has_work
+        ]
+        if not waiting:
+            return
+        due_ns = min(waiting)
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer_due_ns == due_ns:
+                return
+            self._timer.cancel()
+        self._timer_due_ns = due_ns
+        delay_s = max(0.0, (due_ns - self.now_ns()) / 1e9)
+        self._timer = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.schedule()

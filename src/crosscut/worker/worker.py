@@ -1,0 +1,499 @@
+"""A worker: one process that hosts task i of every vertex, epoch after epoch.
+
+It connects to the coordinator, proves the job's secret, and then does what it is told: deploy, start,
+halt. It stops by itself when it loses the coordinator, when its parent process dies, or when user
+code holds the event loop for longer than the heartbeat timeout. None of that is needed for safety,
+which rests on epochs alone; it only keeps zombies from using up the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import ModuleType
+from typing import assert_never
+
+from crosscut.errors import WorkersError
+from crosscut.graph.channels import inputs_of, outputs_of
+from crosscut.graph.shipping import unpack_graph
+from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import StartThread, start_thread
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.host.process import Process, SystemProcess, hosting_a_worker
+from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.keys import KeyRouter
+from crosscut.net.causes import failure_cause
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.connections import Credentials, connect
+from crosscut.net.control import WorkerLink, heartbeat_interval_s, report_failed_start
+from crosscut.net.listener import Listener
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CloseLoops,
+    CommitCheckpoint,
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    FailureCause,
+    HaltTasks,
+    RegisterWorker,
+    ResumeSources,
+    ShutDown,
+    StandBy,
+    StartTasks,
+    TaskFailed,
+    TriggerCheckpoint,
+    WorkerHeartbeat,
+    WorkerReady,
+)
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.task.items import Item
+from crosscut.wire.handshake import Proven, Verdict, channel_detail, verdict_on
+from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
+from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
+from crosscut.worker.pool import TaskPool
+
+CHANNEL_LOST_GRACE_S = 0.3
+"""A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker needs to know before it can speak; travels inside the Spark task, as data.
+
+    `packed_graph` is the only thing with code in it. Durations in milliseconds.
+    """
+
+    credentials: Credentials
+    coordinator_host: str
+    coordinator_port: int
+    bind_host: str | None
+    packed_graph: bytes
+    store_url: str
+    rules: TaskRules
+    linger_ms: float
+    channel_bytes: int
+    heartbeat_timeout_ms: int
+    failpoints: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is around a worker in its process: whatever a virtual world has to bring itself.
+
+    Attributes:
+        graph: The worker's own: its functions share nothing with those of another worker.
+        start_thread: What calls of the store and of sinks run in.
+        new_pace: Makes what says how much a task takes at a time.
+    """
+
+    graph: JobGraph
+    store: CheckpointStore
+    failpoints: Failpoints
+    clock: Clock
+    process: Process
+    start_thread: StartThread
+    new_pace: Callable[[], Pace]
+
+
+class Worker:
+    """One worker process. `run` returns when the coordinator says so, or raises."""
+
+    def __init__(
+        self, plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, surroundings: Surroundings
+    ) -> None:
+        self._plan = plan
+        self._index = index
+        self._attempt = attempt
+        self._surroundings = surroundings
+        self._process = surroundings.process
+        self._now_ns = surroundings.clock.monotonic_ns
+        self._graph = surroundings.graph
+        self._store = surroundings.store
+        self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
+        self._at_hand = StateAtHand()
+        # What was learnt in one epoch holds in the next.
+        self._paces: dict[TaskId, Pace] = {}
+        self._failpoints = surroundings.failpoints
+        self._epoch = Epoch(0)
+        self._pool: TaskPool | None = None
+        self._deploying: asyncio.Task[None] | None = None
+        # Changes of epoch happen one after the other, in the order they were asked for.
+        self._turns = asyncio.Lock()
+        self._newest_asked = Epoch(0)
+        self._incoming: dict[ChannelId, IncomingChannel] = {}
+        self._outgoing: dict[ChannelId, OutgoingChannel] = {}
+        self._expected: dict[bytes, ChannelId] = {}
+        self._early: list[tuple[Proven, IncomingChannel]] = []
+        self._missing: set[ChannelId] = set()
+        self._all_open = asyncio.Event()
+        self._listener = Listener(f"worker {index}")
+        self._link: WorkerLink | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._heard_ns = self._now_ns()
+        self._chores: set[asyncio.Task[None]] = set()
+        self._stale_dropped = 0
+
+    async def run(self) -> None:
+        """Serve until the coordinator ends it.
+
+        Raises:
+            WorkersError: Told to fail, or the coordinator is lost.
+        """
+        plan = self._plan
+        self._link = WorkerLink(
+            plan.credentials, self._index, self._attempt, self._register, self._told, self._link_lost
+        )
+        link = self._link
+        try:
+            await connect(link, plan.coordinator_host, plan.coordinator_port)
+        except OSError as error:
+            raise WorkersError(
+                f"worker {self._index} can't reach the coordinator at "
+                f"{plan.coordinator_host}:{plan.coordinator_port}: {error}"
+            ) from error
+        try:
+            self._beat()
+            await self._over
+        finally:
+            self._process.watch(None)
+            self._listener.close()
+            link.close_gently("the worker ends")
+            await self._halt()
+
+    def _register(self) -> None:
+        self._start_chore(self._listen_and_register())
+
+    async def _listen_and_register(self) -> None:
+        if self._link is None:
+            return
+        # The address that reaches the coordinator is the one that peers can reach.
+        host = self._plan.bind_host or self._link.local_address
+        port = await self._listener.listen(
+            host, lambda: IncomingChannel(self, self._listener, self._plan.credentials)
+        )
+        self._link.say(RegisterWorker(self._index, self._attempt, host, self._process.pid, port))
+
+    def _start_chore(self, work: Coroutine[None, None, None]) -> None:
+        chore = asyncio.get_running_loop().create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chore_done)
+
+    def _chore_done(self, chore: asyncio.Task[None]) -> None:
+        self._chores.discard(chore)
+        if not chore.cancelled() and (error := chore.exception()) is not None:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._over.done():
+            if error is None:
+                self._over.set_result(None)
+            else:
+                self._over.set_exception(error)
+
+    # The coordinator's words.
+
+    def _told(self, message: CoordinatorMessage) -> None:
+        self._heard_ns = self._now_ns()
+        match message:
+            case DeployTasks() if message.epoch <= self._newest_asked:
+                self._stale_dropped += 1
+            case HaltTasks() if message.epoch < self._newest_asked:
+                self._stale_dropped += 1
+            case DeployTasks():
+                self._newest_asked = message.epoch
+                self._start_chore(self._deploy(message))
+            case HaltTasks():
+                self._start_chore(self._halt_turn())
+            case ShutDown(reason, failed):
+                self._end(
+                    WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
+                )
+            case CoordinatorHeartbeat() | StandBy():
+                pass
+            case _:
+                self._task_word(message)
+
+    def _task_word(
+        self,
+        message: StartTasks
+        | TriggerCheckpoint
+        | AbortCheckpoint
+        | CaptureSnapshots
+        | ResumeSources
+        | CommitCheckpoint
+        | CloseLoops,
+    ) -> None:
+        pool = self._pool
+        if pool is None or message.epoch != pool.epoch:
+            self._stale_dropped += 1
+            return
+        match message:
+            case StartTasks():
+                pool.start()
+                self._process.settle()
+            case TriggerCheckpoint(_, checkpoint_id):
+                pool.trigger(checkpoint_id)
+            case AbortCheckpoint(_, checkpoint_id):
+                pool.abort(checkpoint_id)
+            case CaptureSnapshots(_, checkpoint_id):
+                pool.capture(checkpoint_id)
+            case ResumeSources(_, checkpoint_id):
+                pool.resume(checkpoint_id)
+            case CommitCheckpoint(_, checkpoint_id):
+                self._failpoints("commit.told")
+                pool.completed(checkpoint_id)
+            case CloseLoops(_, heads):
+                pool.close_loops(heads)
+            case _:
+                assert_never(message)
+
+    def _link_lost(self, reason: str) -> None:
+        self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))
+
+    def _beat(self) -> None:
+        timeout_s = self._plan.heartbeat_timeout_ms / 1_000
+        silent_s = (self._now_ns() - self._heard_ns) / 1e9
+        if silent_s > timeout_s:
+            self._link_lost(f"nothing heard for {silent_s:.1f} s")
+            return
+        if self._process.is_orphaned():
+            self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
+            return
+        self._process.watch(timeout_s)
+        pool = self._pool
+        if self._link is not None and self._link.is_open:
+            tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
+            dropped = {"stale epoch": self._stale_dropped} if self._stale_dropped else {}
+            refused = dict(self._listener.refusals)
+            self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused))
+        asyncio.get_running_loop().call_later(
+            heartbeat_interval_s(timeout_s, self._graph.parallelism), self._beat
+        )
+
+    # Epochs.
+
+    async def _halt_turn(self) -> None:
+        async with self._turns:
+            await self._halt()
+
+    async def _halt(self) -> None:
+        if self._deploying is not None:
+            self._deploying.cancel()
+            await asyncio.gather(self._deploying, return_exceptions=True)
+            self._deploying = None
+        pool, self._pool = self._pool, None
+        for outgoing in self._outgoing.values():
+            outgoing.abandon()
+        for incoming in self._incoming.values():
+            incoming.abandon()
+        self._outgoing, self._incoming, self._expected = {}, {}, {}
+        if pool is not None:
+            await pool.close()
+
+    async def _deploy(self, deploy: DeployTasks) -> None:
+        async with self._turns:
+            await self._halt()
+            if deploy.epoch != self._newest_asked or self._link is None:
+                return
+            self._epoch = deploy.epoch
+            link = self._link
+            pool = TaskPool(
+                epoch=deploy.epoch,
+                store=self._store,
+                batch_rows=self._plan.rules.batch_rows,
+                linger_ms=self._plan.linger_ms,
+                channel_bytes=self._plan.channel_bytes,
+                alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
+                sink_timeout_ms=self._plan.rules.sink_timeout_ms,
+                failpoints=self._failpoints,
+                report=link.say,
+                give_credit=self._give_credit,
+                clock=self._surroundings.clock,
+                start_thread=self._surroundings.start_thread,
+                pace_of=self._pace_of,
+                slices=self._process,
+            )
+            self._pool = pool
+            self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
+
+    def _pace_of(self, task: TaskId) -> Pace:
+        if task not in self._paces:
+            self._paces[task] = self._surroundings.new_pace()
+        return self._paces[task]
+
+    async def _build_and_connect(self, pool: TaskPool, deploy: DeployTasks) -> None:
+        to_blame = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)
+
+        def began(task: TaskId) -> None:
+            nonlocal to_blame
+            to_blame = task
+
+        try:
+            self._failpoints("restore.begin")
+            self._expect_channels()
+            connecting = asyncio.ensure_future(self._connect_outgoing(deploy))
+            try:
+                await build_tasks(
+                    pool,
+                    self._graph,
+                    self._index,
+                    deploy,
+                    self._at_hand,
+                    self._store.read_part,
+                    self._router,
+                    self._plan.rules,
+                    self._failpoints,
+                    began,
+                )
+                await connecting
+            finally:
+                connecting.cancel()
+            await self._all_open.wait()
+            pool.connect(self._outgoing)
+            self._failpoints("restore.ready")
+            if self._link is not None:
+                self._link.say(WorkerReady(deploy.epoch))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - connectors may raise anything
+            if self._link is not None:
+                self._link.say(TaskFailed(deploy.epoch, to_blame, failure_cause(error)))
+
+    # Channels.
+
+    def _task_ids(self) -> list[TaskId]:
+        return [TaskId(VertexId(vertex.vertex_id), self._index) for vertex in self._graph.vertices]
+
+    def _expect_channels(self) -> None:
+        """Admit the peers that want to be this worker's inputs, also those that came early."""
+        inputs = [
+            channel
+            for task in self._task_ids()
+            for channel in inputs_of(self._graph, task)
+            if channel.source.index != self._index
+        ]
+        outputs = [
+            channel
+            for task in self._task_ids()
+            for channel in outputs_of(self._graph, task)
+            if channel.target.index != self._index
+        ]
+        self._expected = {channel_detail(channel): channel for channel in inputs}
+        self._missing = {*inputs, *outputs}
+        self._all_open = asyncio.Event()
+        if not self._missing:
+            self._all_open.set()
+        early, self._early = self._early, []
+        for proven, end in early:
+            verdict = self.channel_proven(proven, end)
+            if verdict is not None:
+                end.give_verdict(verdict)
+
+    async def _connect_outgoing(self, deploy: DeployTasks) -> None:
+        peers = {peer.worker: peer for peer in deploy.peers}
+        for channel in sorted(self._missing):
+            if channel.source.index != self._index:
+                continue
+            peer = peers[WorkerIndex(channel.target.index)]
+            outgoing = OutgoingChannel(
+                self, channel, deploy.epoch, self._plan.credentials, self._plan.channel_bytes
+            )
+            self._outgoing[channel] = outgoing
+            await connect(outgoing, peer.host, peer.data_port)
+
+    def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
+        """Decide about a genuine peer."""
+        channel = self._expected.get(proven.detail)
+        verdict = verdict_on(
+            proven.epoch,
+            self._epoch,
+            is_expecting=bool(self._expected),
+            is_wanted=channel is not None and channel not in self._incoming,
+        )
+        if verdict is None:
+            self._early.append((proven, end))
+        elif verdict is Verdict.ACCEPTED and channel is not None:
+            self._incoming[channel] = end
+            end.assign(self, channel)
+        return verdict
+
+    def channel_opened(self, channel: ChannelId) -> None:
+        """Note that a channel is ready."""
+        self._missing.discard(channel)
+        if not self._missing:
+            self._all_open.set()
+
+    def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
+        """Pass an item on; its sender gets credit for it when it is out of memory again."""
+        if self._pool is not None:
+            self._pool.received(channel, item, size_bytes)
+
+    def _give_credit(self, channel: ChannelId, size_bytes: int) -> None:
+        if channel in self._incoming:
+            self._incoming[channel].give_credit(size_bytes)
+
+    def channel_unclogged(self, channel: ChannelId) -> None:
+        """Pass on that an output takes more again."""
+        if self._pool is not None:
+            self._pool.unclogged(channel)
+
+    def channel_lost(self, channel: ChannelId, reason: str) -> None:
+        """A channel of the running epoch broke: a failure, unless its peer's death explains it."""
+        pool = self._pool
+        if pool is None or self._over.done():
+            return
+
+        def report() -> None:
+            if self._pool is pool and self._link is not None:
+                target = channel.source if channel in self._outgoing else channel.target
+                cause = FailureCause("ChannelLost", f"channel {channel} is lost: {reason}")
+                self._link.say(TaskFailed(pool.epoch, target, cause))
+
+        asyncio.get_running_loop().call_later(CHANNEL_LOST_GRACE_S, report)
+
+
+def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
+    """Run a worker in this process until the coordinator ends it.
+
+    Raises:
+        WorkersError: Told to fail, or the coordinator is lost.
+    """
+    uvloop = _uvloop()
+    with (
+        hosting_a_worker(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner,
+    ):
+        runner.run(_run(plan, index, attempt))
+
+
+async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
+    try:
+        surroundings = Surroundings(
+            unpack_graph(plan.packed_graph),
+            open_store(plan.store_url),
+            Failpoints(plan.failpoints, index),
+            SystemClock(),
+            SystemProcess(),
+            start_thread,
+            lambda: AdaptivePace(plan.rules.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
+        )
+    except BaseException as error:
+        # The user's code can't be loaded here, or the store not be opened.
+        address = (plan.coordinator_host, plan.coordinator_port)
+        timeout_s = plan.heartbeat_timeout_ms / 1_000
+        await report_failed_start(plan.credentials, index, attempt, error, address, timeout_s)
+        raise
+    await Worker(plan, index, attempt, surroundings).run()
+
+
+def _uvloop() -> ModuleType | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    module: ModuleType = uvloop
+    return module

@@ -1,0 +1,570 @@
+"""The pool of a worker: who waits for whom, what is spilled, and what goes on while snapshots are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from crosscut.batch import Batch
+from crosscut.errors import StoreError
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.keys import KeyRouter
+from crosscut.operators.operator import Operator
+from crosscut.operators.stateless import FlatMap, Map
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.switching import AlignedThenUnaligned
+from crosscut.protocol.barriers.unaligned import UnalignedBarriers
+from crosscut.protocol.messages import (
+    Part,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    TaskFailed,
+    WorkerMessage,
+)
+from crosscut.state.keyed import KeyedState
+from crosscut.task.inputs import InputQueue, SpillSpace
+from crosscut.task.items import Barrier, Item
+from crosscut.task.outputs import build_output
+from crosscut.task.task import Task
+from crosscut.worker.pool import LOCAL_ITEMS_MAX, TaskPool
+
+JOIN, SENDER = TaskId(VertexId("join"), 0), TaskId(VertexId("sender"), 0)
+A, B, INTO = (
+    *(ChannelId(0, TaskId(VertexId("remote"), index), JOIN) for index in range(2)),
+    ChannelId(1, TaskId(VertexId("remote"), 0), SENDER),
+)
+LOCAL = ChannelId(2, SENDER, JOIN)
+N1 = CheckpointId(1)
+CHANNEL_BYTES = 1_000_000
+DEADLINE_S = 20.0
+
+
+@dataclass
+class HeldStore:
+    """A store whose writes return when they are let go."""
+
+    is_open: threading.Event = field(default_factory=threading.Event)
+    writing: threading.Event = field(default_factory=threading.Event)
+    written: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    fails_at: int | None = None
+
+    def write_part(
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+    ) -> Part:
+        self.writing.set()
+        assert self.is_open.wait(DEADLINE_S)
+        if self.fails_at == len(self.written):
+            raise StoreError("no space")
+        path = f"parts/{checkpoint_id}/{task.vertex}-{len(self.written)}"
+        self.written.append(path)
+        return Part(path, sum(map(len, chunks)), "")
+
+    def delete_parts(self, paths: Iterable[str]) -> list[str]:
+        self.deleted += paths
+        return []
+
+
+class Site:
+    """A pool with a join of two inputs from elsewhere, or of one and of a local sender."""
+
+    def __init__(
+        self,
+        *operators: Operator,
+        protocol: type[SnapshotProtocol] = AlignedBarriers,
+        spill_bytes: int = 0,
+        is_local: bool = False,
+        state: KeyedState | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store = HeldStore()
+        self.said: list[WorkerMessage] = []
+        self.credit: dict[ChannelId, int] = {}
+        self.seen: list[Any] = []
+        self.space = SpillSpace(bytes_max=spill_bytes)
+        self.pool = TaskPool(
+            epoch=Epoch(1),
+            store=self.store,
+            batch_rows=100,
+            linger_ms=0,
+            channel_bytes=CHANNEL_BYTES,
+            alignment_timeout_ms=1,
+            sink_timeout_ms=60_000,
+            failpoints=Failpoints(None, None),
+            report=self.said.append,
+            give_credit=self.credited,
+            clock=clock or SystemClock(),
+        )
+        if is_local:
+            out = build_output(
+                "forward", (LOCAL,), batch_rows=1, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+            )
+            self.sender = self.add(SENDER, (INTO,), (), protocol, spill_bytes, outputs=[out])
+        chain = operators or (Map("seen", self.see),)
+        self.inputs = (LOCAL, B) if is_local else (A, B)
+        self.join = self.add(JOIN, self.inputs, chain, protocol, spill_bytes, state=state)
+        self.pool.connect({})
+        self.pool.start()
+
+    def add(
+        self,
+        task_id: TaskId,
+        inputs: tuple[ChannelId, ...],
+        chain: Iterable[Operator],
+        protocol: type[SnapshotProtocol],
+        spill_bytes: int,
+        outputs: Any = (),
+        state: KeyedState | None = None,
+    ) -> Task:
+        task = Task(
+            task_id=task_id,
+            epoch=Epoch(1),
+            protocol=protocol(inputs),
+            inputs={one: InputQueue(self.space) for one in inputs},
+            spills_blocked=spill_bytes > 0,
+            chain=tuple(chain),
+            outputs=outputs,
+            batch_rows=100,
+            state=state,
+        )
+        self.pool.add(task, inputs, state, None)
+        return task
+
+    def see(self, record: Any) -> Any:
+        self.seen.append(record)
+        return record
+
+    def credited(self, channel: ChannelId, size_bytes: int) -> None:
+        self.credit[channel] = self.credit.get(channel, 0) + size_bytes
+
+    def receive(self, channel: ChannelId, item: Item | list[Any], size_bytes: int = 0) -> None:
+        self.pool.received(channel, Batch(item) if isinstance(item, list) else item, size_bytes)
+
+    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+        ends_s = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < ends_s, f"waited too long for {what}; said: {self.said}"
+            await asyncio.sleep(0)
+
+    async def block(self, channel: ChannelId) -> None:
+        """Let barrier 1 be delivered from `channel`, and only from there."""
+        self.receive(channel, Barrier(N1))
+        await self.until(lambda: self.join.is_aligning, "the alignment")
+
+    async def acknowledged(self) -> SnapshotAcknowledged:
+        def found() -> list[SnapshotAcknowledged]:
+            return [one for one in self.said if isinstance(one, SnapshotAcknowledged) and one.task == JOIN]
+
+        await self.until(lambda: bool(found()), "the acknowledgement")
+        return found()[0]
+
+    async def close(self) -> None:
+        self.store.is_open.set()
+        await self.pool.close()
+
+
+def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def played(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return played
+
+
+# Waking up.
+
+
+@scene
+async def test_what_an_alignment_timeout_unblocks_is_processed_though_nothing_else_happens() -> None:
+    """The other input is silent for good, and nobody sends, so only the timeout can wake the scheduler."""
+    site = Site(protocol=AlignedThenUnaligned)
+    await site.block(A)
+    site.receive(A, [1, 2])
+    await site.until(lambda: site.seen == [1, 2], "the records behind the barrier")
+    await site.close()
+
+
+# Blocked channels from other workers.
+
+
+@scene
+async def test_a_blocked_channel_gives_no_credit_back_unless_it_may_spill() -> None:
+    site = Site()
+    await site.block(A)
+    for number in range(10):
+        site.receive(A, [number], 100_000)
+    assert site.credit == {}
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: site.credit == {A: 1_000_000}, "credit")
+    assert site.seen == list(range(10))
+    await site.close()
+
+
+@scene
+async def test_credit_goes_on_for_a_blocked_channel_that_may_spill_and_memory_stays_bounded() -> None:
+    """64 times as much as the channel may hold in memory comes in while it is blocked."""
+    site = Site(spill_bytes=1 << 30)
+    await site.block(A)
+    record_bytes, count = 100_000, 640
+    under_way_max = 0
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            site.receive(A, [bytes([number % 256]) * record_bytes], record_bytes)
+            under_way_max = max(under_way_max, record_bytes * (number + 1) - site.credit.get(A, 0))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert under_way_max < CHANNEL_BYTES, "the sender would have had to stop"
+    assert peak_bytes < 2 * CHANNEL_BYTES
+    (statistics,) = (task.statistics() for task in site.pool.tasks)
+    assert statistics.spilled_bytes > (count - 10) * record_bytes
+    assert statistics.queued_records == count
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: len(site.seen) == count, "everything that was spilled")
+    assert [one[0] for one in site.seen] == [number % 256 for number in range(count)]
+    assert site.space.taken_bytes == 0
+    assert site.credit == {A: count * record_bytes}
+    await site.close()
+
+
+@scene
+async def test_what_waited_when_the_channel_was_blocked_is_spilled_as_well() -> None:
+    """Else a sender that has used its credit up just before would wait for the whole alignment."""
+    site = Site(spill_bytes=1 << 30)
+    site.receive(A, Barrier(N1))
+    for number in range(10):
+        site.receive(A, [number], 100_000)
+    assert site.credit == {}
+    await site.until(lambda: site.credit == {A: 1_000_000}, "credit")
+    assert site.join.is_aligning
+    assert site.seen == []
+    await site.close()
+
+
+@scene
+async def test_beyond_the_disk_that_it_may_use_a_blocked_channel_waits_as_ever() -> None:
+    site = Site(spill_bytes=1_500_000)
+    await site.block(A)
+    for _ in range(30):
+        site.receive(A, [bytes(100_000)], 100_000)
+    assert site.credit == {A: 1_500_000}
+    assert site.space.taken_bytes < 1_500_000 + CHANNEL_BYTES
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: site.credit == {A: 3_000_000}, "credit for all")
+    assert len(site.seen) == 30
+    await site.close()
+
+
+@scene
+async def test_no_channel_spills_once_it_is_unblocked() -> None:
+    """Else a task that is too slow for its input would fill the disk."""
+    site = Site(Map("seen", lambda record: record), spill_bytes=1 << 30)
+    await site.block(A)
+    site.receive(A, [1], 600_000)
+    spilled_bytes = site.join.statistics().spilled_bytes
+    assert spilled_bytes > 0
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: not site.join.is_aligning, "the capture")
+    for _ in range(10):
+        site.receive(A, [2], 600_000)
+    assert site.join.statistics().spilled_bytes == spilled_bytes
+    await site.close()
+
+
+@scene
+async def test_unaligned_snapshots_block_nothing_and_spill_nothing() -> None:
+    site = Site(protocol=UnalignedBarriers, spill_bytes=1 << 30)
+    site.receive(A, Barrier(N1))
+    site.receive(A, [1], CHANNEL_BYTES)
+    assert site.join.statistics().spilled_bytes == 0
+    await site.until(lambda: site.credit == {A: CHANNEL_BYTES}, "credit")
+    await site.close()
+
+
+@scene
+async def test_a_disk_that_is_full_fails_the_task_and_says_where() -> None:
+    site = Site(spill_bytes=1 << 30)
+    site.space._directory = "/no/such/directory"
+    await site.block(A)
+    site.receive(A, [1], CHANNEL_BYTES)
+    (failed,) = (one for one in site.said if isinstance(one, TaskFailed))
+    assert (failed.task, failed.cause.kind) == (JOIN, "SpillError")
+    assert "/no/such/directory" in failed.cause.message
+    await site.close()
+
+
+# Channels inside the worker.
+
+
+@pytest.mark.parametrize("spill_bytes", [0, 1 << 30])
+@scene
+async def test_a_local_sender_waits_for_a_blocked_input_unless_that_may_spill(spill_bytes: int) -> None:
+    site = Site(spill_bytes=spill_bytes, is_local=True)
+    site.receive(INTO, [0])
+    site.receive(INTO, Barrier(N1))
+    await site.until(lambda: site.join.is_aligning, "the alignment")
+    for number in range(1, 40):
+        site.receive(INTO, [number])
+    if spill_bytes:
+        await site.until(lambda: not site.sender.has_work, "the sender")
+        assert site.join.queued(LOCAL) <= LOCAL_ITEMS_MAX
+        assert site.join.statistics().spilled_bytes > 0
+    else:
+        await site.until(lambda: site.join.queued(LOCAL) > LOCAL_ITEMS_MAX, "a full channel")
+        assert site.sender.has_work
+    assert site.seen == [0]
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: site.seen == list(range(40)), "everything, in order")
+    await site.close()
+
+
+@scene
+async def test_a_local_sender_that_waits_when_its_channel_is_blocked_waits_no_longer() -> None:
+    site = Site(spill_bytes=1 << 30, is_local=True)
+    for number in range(LOCAL_ITEMS_MAX):
+        site.join.offer(LOCAL, Barrier(N1) if number == 0 else Batch([number]))
+    site.receive(INTO, [4])
+    site.receive(INTO, [5])
+    await site.until(lambda: site.join.is_aligning and not site.sender.has_work, "both")
+    await site.close()
+
+
+# While a snapshot is stored.
+
+
+@scene
+async def test_records_flow_while_state_is_encoded_and_a_slow_store_writes_it() -> None:
+    state = KeyedState(int)
+    for key in range(5_000):
+        state.values[key] = 1
+    site = Site(state=state)
+    site.receive(A, Barrier(N1))
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: not site.join.is_aligning and not site.join.has_work, "the capture")
+    site.receive(A, ["while it is encoded"])
+    await site.until(lambda: "while it is encoded" in site.seen, "the record")
+    assert not site.store.writing.is_set()
+    await site.until(site.store.writing.is_set, "the store")
+    site.receive(B, ["while it is written"])
+    await site.until(lambda: "while it is written" in site.seen, "the record")
+    assert site.store.written == []
+    assert not [one for one in site.said if isinstance(one, SnapshotAcknowledged)]
+    site.store.is_open.set()
+    assert (await site.acknowledged()).snapshot.parts[0].path == site.store.written[0]
+    await site.close()
+
+
+class StandingClock(SystemClock):
+    """A clock that stands still unless it is told to go on; there is one for all."""
+
+    now_ns = 0
+
+    @classmethod
+    def advance(cls, milliseconds: int) -> None:
+        cls.now_ns += milliseconds * 1_000_000
+
+    @staticmethod
+    def monotonic_ns() -> int:
+        return StandingClock.now_ns
+
+
+class SlowToLog:
+    """Takes 7 ms to be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        StandingClock.advance(7)
+        return SlowToLog, ()
+
+
+@scene
+async def test_the_pause_of_a_checkpoint_is_its_synchronous_part_and_nothing_else() -> None:
+    """Capture and log are in it, whatever call they happen in; encoding and storing are not."""
+    site = Site(protocol=UnalignedBarriers, state=KeyedState(int), clock=StandingClock())
+    site.receive(A, [SlowToLog()])
+    site.receive(B, Barrier(N1))
+    StandingClock.advance(100)
+    site.receive(A, Barrier(N1))
+    await site.until(site.store.writing.is_set, "the store")
+    StandingClock.advance(1_000)
+    site.store.is_open.set()
+    assert (await site.acknowledged()).snapshot.freeze_us == 7_000
+    await site.close()
+
+
+# What is written of a checkpoint that is given up.
+
+
+def with_state(keys: int = 3) -> KeyedState:
+    state = KeyedState(int)
+    state.values.update(dict.fromkeys(range(keys), 1))
+    return state
+
+
+async def storing(site: Site) -> None:
+    """Let the store begin to write the snapshot of checkpoint 1."""
+    site.receive(A, Barrier(N1))
+    site.receive(B, Barrier(N1))
+    await site.until(site.store.writing.is_set, "the store")
+
+
+@scene
+async def test_a_part_that_is_written_when_its_checkpoint_is_given_up_is_deleted_by_its_writer() -> None:
+    site = Site(state=with_state())
+    await storing(site)
+    site.pool.abort(N1)
+    site.store.is_open.set()
+    await site.until(lambda: bool(site.store.deleted), "the deletion")
+    assert site.store.deleted == site.store.written
+    await site.close()
+
+
+@scene
+async def test_a_part_that_is_written_when_the_epoch_ends_is_deleted_by_its_writer() -> None:
+    site = Site(state=with_state())
+    await storing(site)
+    await site.close()
+    assert site.store.deleted == site.store.written != []
+
+
+@scene
+async def test_the_part_that_was_written_before_the_log_could_not_be_is_deleted() -> None:
+    site = Site(protocol=UnalignedBarriers, state=with_state())
+    site.store.fails_at = 1
+    site.receive(A, ["in the log"])
+    site.receive(B, Barrier(N1))
+    site.receive(A, Barrier(N1))
+    site.store.is_open.set()
+    await site.until(lambda: bool(site.store.deleted), "the deletion")
+    assert site.store.deleted == site.store.written != []
+    assert [one.reason for one in site.said if isinstance(one, SnapshotDeclined)] == ["no space"]
+    await site.close()
+
+
+@scene
+async def test_a_part_that_is_acknowledged_stays() -> None:
+    site = Site(state=with_state())
+    site.store.is_open.set()
+    await storing(site)
+    await site.acknowledged()
+    site.pool.abort(N1)
+    await site.close()
+    assert site.store.deleted == []
+
+
+# An epoch that is over.
+
+
+@scene
+async def test_after_a_failure_in_the_middle_of_a_batch_nothing_reaches_the_task() -> None:
+    """Half a batch is in its state: the alignment timer, which is due now, must not have that captured."""
+
+    def fails_at_the_second(record: Any) -> Any:
+        if record == "second":
+            raise ValueError("no")
+        return record
+
+    site = Site(Map("fails", fails_at_the_second), protocol=AlignedThenUnaligned, state=with_state())
+    site.store.is_open.set()
+    await site.block(A)
+    assert site.pool._background, "the timer waits"
+    site.receive(B, ["first", "second", "third"])
+    await site.until(lambda: site.pool.is_over, "the failure")
+    await site.until(lambda: not site.pool._background, "the end of timers and background work")
+    reached: list[Task] = []
+    (runner,) = site.pool._runners
+    runner.tell(reached.append)
+    site.receive(A, ["later"])
+    site.receive(B, Barrier(N1))
+    site.pool.trigger(N1)
+    site.pool.capture(N1)
+    site.pool.completed(N1)
+    runner.tell(lambda task: task.alignment_timed_out(N1))
+    site.pool._round()
+    assert reached == []
+    assert site.join._frozen == {}
+    assert not site.store.writing.is_set()
+    assert isinstance(site.said[-1], TaskFailed)
+    assert not [one for one in site.said if isinstance(one, SnapshotAcknowledged)]
+    await site.close()
+
+
+# A task that sends to itself.
+
+LOOP, OUT = ChannelId(1, JOIN, JOIN), ChannelId(0, JOIN, TaskId(VertexId("remote"), 0))
+
+
+class Connection:
+    """A channel to another worker that takes one item, and barriers."""
+
+    def __init__(self) -> None:
+        self.sent: list[Item] = []
+
+    @property
+    def is_full(self) -> bool:
+        return True
+
+    def send_item(self, item: Item) -> None:
+        self.sent.append(item)
+
+
+@scene
+async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_leads_back() -> None:
+    """Else the snapshot is taken for whole, and nothing moves the barrier ahead when its time is over."""
+    store, said, connection = HeldStore(), list[WorkerMessage](), Connection()
+    pool = TaskPool(
+        epoch=Epoch(1),
+        store=store,
+        batch_rows=100,
+        linger_ms=60_000,
+        channel_bytes=CHANNEL_BYTES,
+        alignment_timeout_ms=1,
+        sink_timeout_ms=60_000,
+        failpoints=Failpoints(None, None),
+        report=said.append,
+        give_credit=lambda channel, size_bytes: None,
+    )
+    inputs, closing = (A, LOOP), frozenset({LOOP})
+    output = build_output(
+        "broadcast", (LOOP, OUT), batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    task = Task(
+        task_id=JOIN,
+        epoch=Epoch(1),
+        protocol=AlignedThenUnaligned(inputs, closing),
+        inputs={one: InputQueue() for one in inputs},
+        back_edges=closing,
+        chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
+        outputs=[output],
+        batch_rows=100,
+    )
+    pool.add(task, inputs, None, None, closing)
+    pool.connect({OUT: connection})  # type: ignore[dict-item]
+    task.offer(A, Batch([1]))
+    task.offer(A, Barrier(N1))
+    pool.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not store.writing.is_set():
+        assert time.monotonic() < deadline_s, said
+        await asyncio.sleep(0)
+    # It has overtaken the record, which is in the snapshot instead.
+    assert connection.sent == [Barrier(N1)]
+    assert [len(item) for item in task.unsent[OUT] if isinstance(item, Batch)] == [1]
+    store.is_open.set()
+    while not any(isinstance(one, SnapshotAcknowledged) for one in said):
+        assert time.monotonic() < deadline_s, said
+        await asyncio.sleep(0)
+    (snapshot,) = (one.snapshot for one in said if isinstance(one, SnapshotAcknowledged))
+    assert snapshot.in_flight == 2, "what goes round, and what the barrier has overtaken"
+    await pool.close()
