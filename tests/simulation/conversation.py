@@ -93,6 +93,7 @@ def job_rules(
     loops: tuple[Component, ...] = (),
     pause_ms: int = 0,
     in_flight_max: int = 1,
+    interval_ms: int = 1_000,
 ) -> JobRules:
     return JobRules(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
@@ -100,7 +101,7 @@ def job_rules(
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
         checkpoints=CheckpointRules(
-            periodic, 1_000, 60_000, checkpoint_failures_max, pause_ms, in_flight_max
+            periodic, interval_ms, 60_000, checkpoint_failures_max, pause_ms, in_flight_max
         ),
         restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000, 3),
         retain=retain,

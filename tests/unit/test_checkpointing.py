@@ -14,6 +14,7 @@ from tests.simulation.conversation import (
     answered,
     appends,
     both,
+    claim,
     completed,
     deletes,
     job_rules,
@@ -34,6 +35,7 @@ from crosscut.protocol.events import (
     CheckpointRequested,
     EntryAppended,
     EntryRefused,
+    LogTailRead,
     PartsDeleted,
     StopRequested,
     Timer,
@@ -315,6 +317,46 @@ def test_the_end_of_the_job_answers_whoever_still_waits(end: Any) -> None:
     effects = one.hear(end)
     assert [effect.request for effect in effects if isinstance(effect, AnswerRequest)] == [7]
     assert one.hear(CheckpointRequested(8)) == [AnswerRequest(8, None, "the job is over")]
+
+
+def test_the_final_checkpoint_answers_everybody_and_so_it_does_later() -> None:
+    """There is nothing that a newer one could have in it. 8 came too late for it, and 9 and 10 do so still."""
+    one = talk(in_flight_max=2)
+    one.hear(CheckpointRequested(7))
+    one.fire("trigger")
+    one.hear(CheckpointRequested(8))
+    one.acknowledge(1, drained=True)
+    effects = one.hear(EntryAppended(2))
+    final = completed(1, final=True)
+    assert [one for one in effects if isinstance(one, AnswerRequest)] == [
+        AnswerRequest(7, final),
+        AnswerRequest(8, final),
+    ]
+    assert one.hear(CheckpointRequested(9)) == [AnswerRequest(9, final)]
+    one.failed()
+    assert one.hear(CheckpointRequested(10)) == [AnswerRequest(10, final)]
+
+
+def test_a_request_for_a_checkpoint_that_is_being_appended_has_the_final_one_before_it() -> None:
+    one = talk(in_flight_max=2)
+    one.fire("trigger")
+    one.hear(CheckpointRequested(7))
+    one.acknowledge(1, drained=True)
+    one.acknowledge(2, drained=True)
+    assert AnswerRequest(7, completed(1, final=True)) in one.hear(EntryAppended(2))
+    refused = one.hear(EntryRefused(3, "no space"))
+    assert not any(isinstance(effect, AnswerRequest) for effect in refused)
+
+
+def test_a_request_in_a_job_that_restores_its_final_checkpoint_is_answered_with_that() -> None:
+    one = Talk()
+    one.hear(LogTailRead(((1, claim()), (2, completed(1, final=True)))), CheckpointRequested(7))
+    assert one.hear(CheckpointRequested(8)) == [AnswerRequest(8, completed(1, final=True))]
+    waits = Talk()
+    waits.hear(CheckpointRequested(7))
+    waits.hear(LogTailRead(((1, claim()), (2, completed(1, final=True)))), EntryAppended(3))
+    waits.register()
+    assert AnswerRequest(7, completed(1, final=True)) in waits.ready(2)
 
 
 # Halting.

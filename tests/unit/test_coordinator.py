@@ -35,6 +35,7 @@ from tests.simulation.conversation import (
 from crosscut.errors import ProtocolError
 from crosscut.ids import AttemptId, CheckpointId, Epoch, WorkerIndex
 from crosscut.protocol.effects import (
+    AnswerRequest,
     AppendEntry,
     CancelTimer,
     CloseLink,
@@ -51,6 +52,7 @@ from crosscut.protocol.effects import (
 )
 from crosscut.protocol.events import (
     CancelRequested,
+    CheckpointRequested,
     ClockRead,
     EntryAppended,
     EntryRead,
@@ -986,6 +988,73 @@ def test_a_last_checkpoint_that_fails_is_tried_again_while_stopping() -> None:
     assert talk.fire("trigger")[1:3] == both(TriggerCheckpoint(E1, N2))
 
 
+def test_a_stop_does_not_wait_out_an_interval_that_is_longer_than_its_own_time() -> None:
+    talk = Talk(interval_ms=3_600_000)
+    talk.running()
+    talk.hear(StopRequested())
+    assert talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-1] == timer("trigger", 1, 15_000)
+
+
+def test_a_stop_takes_its_checkpoint_at_once_when_the_one_before_it_fails() -> None:
+    """Nothing has gone wrong with its own, and the interval may be longer than the stop may take."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.hear(StopRequested())
+    assert talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-3:] == [
+        *both(TriggerCheckpoint(E1, N2)),
+        timer("checkpoint-timeout", 1, 60_000, 2),
+    ]
+
+
+def no_last(why: str, then: str) -> EndJob:
+    message = f"no last checkpoint was taken: {why}; the next start {then}"
+    return EndJob("stopped", FailureCause("NoLastCheckpoint", message))
+
+
+def test_a_stop_without_a_last_checkpoint_says_so_and_where_the_next_start_goes_on() -> None:
+    """F7, I12."""
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    talk.committed(1)
+    talk.hear(StopRequested())
+    talk.message(0, SnapshotDeclined(E1, N2, S0, "disk full"))
+    why = f"checkpoint 2 has failed: task {S0} declined: disk full"
+    assert talk.fire("stop")[-1] == no_last(why, "goes on from checkpoint 1")
+
+
+def test_a_stop_whose_last_checkpoint_takes_too_long_says_who_has_not_acknowledged() -> None:
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    talk.hear(StopRequested())
+    talk.message(0, SnapshotAcknowledged(E1, N2, K0, snapshot(K0, 2)))
+    why = (
+        "checkpoint 2 is not complete after 60 s; no acknowledgement from numbers[0], numbers[1], out[1]"
+    )
+    then = "goes on from checkpoint 1, and commits what is not known to be committed of its output"
+    assert talk.fire("stop")[-1] == no_last(why, then)
+
+
+def test_a_stop_that_does_not_know_whether_its_checkpoint_is_in_the_log_says_both() -> None:
+    """B4."""
+    talk = talk_in(Phase.STOPPING)
+    talk.acknowledge(1)
+    why = "checkpoint 1 is not complete after 60 s; the job log has not said whether it holds its entry"
+    then = "begins from the beginning; or it goes on from checkpoint 1, if the job log holds that after all"
+    assert talk.fire("stop")[-1] == no_last(why, then)
+
+
+def test_too_many_last_checkpoints_failing_end_the_stop_and_not_the_job_as_failed() -> None:
+    talk = Talk(checkpoint_failures_max=0)
+    talk.running()
+    talk.hear(StopRequested())
+    why = f"1 checkpoints in a row failed; checkpoint 1 has failed: task {S0} declined: disk full"
+    end = talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-1]
+    assert end == no_last(why, "begins from the beginning")
+
+
 @pytest.mark.parametrize("is_one_sink_done", [False, True])
 def test_a_stop_that_can_not_commit_everything_says_so(is_one_sink_done: bool) -> None:
     """F7: the checkpoint is complete, its effects are not all there; there is no restart."""
@@ -1007,7 +1076,11 @@ def test_a_stop_that_can_not_commit_everything_says_so(is_one_sink_done: bool) -
 def test_a_failure_while_stopping_ends_the_job_without_a_restart() -> None:
     """F7."""
     talk = talk_in(Phase.STOPPING)
-    cause = replace(CAUSE, message="task out[0] failed: bad record")
+    message = (
+        "no last checkpoint was taken: task out[0] failed: bad record; the next start begins from the "
+        "beginning"
+    )
+    cause = replace(CAUSE, kind="NoLastCheckpoint", message=message)
     assert talk.failed() == [*both(ShutDown("the job has stopped")), EndJob("stopped", cause)]
 
 
@@ -1036,7 +1109,9 @@ def test_a_stop_right_after_a_restore_knows_that_the_restored_output_is_committe
     talk.hear(EntryAppended(3))
     talk.ready(2)
     talk.hear(StopRequested())
-    assert talk.fire("stop", 2)[-1] == EndJob("stopped")
+    end = talk.fire("stop", 2)[-1]
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert end.cause.message.endswith("the next start goes on from checkpoint 1"), "and commits nothing"
 
 
 def test_cancel_ends_at_once_and_a_cause_makes_it_a_failure() -> None:
@@ -1051,6 +1126,60 @@ def test_after_the_end_nothing_is_asked_for() -> None:
     talk = talk_in(Phase.ENDED)
     assert talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(9)) == []
     assert talk.fire("liveness", 0) == []
+
+
+def drained_twice(talk: Talk) -> None:
+    """Two final checkpoints are whole; the entry of the second is being appended, the first is complete."""
+    talk.running()
+    talk.fire("trigger")
+    talk.fire("trigger")
+    for n in (1, 2):
+        talk.acknowledge(n, drained=True)
+    talk.hear(EntryAppended(2))
+    assert talk.coordinator.phase is Phase.FINISHING
+
+
+def test_a_job_finishes_when_the_append_of_another_final_checkpoint_is_refused() -> None:
+    """F5, D4: nothing is open any more, so nobody waits for the timeout, and nothing has failed."""
+    talk = Talk(in_flight_max=2, checkpoint_failures_max=0)
+    drained_twice(talk)
+    assert talk.committed(1) == [], "the log may hold a newer one, which is to be committed then"
+    assert talk.hear(EntryRefused(3, "no space")) == [
+        *answered(3),
+        CancelTimer(Timer("checkpoint-timeout", E1, 2)),
+        *both(AbortCheckpoint(E1, N2)),
+        *deletes(paths(2)),
+        *appends(3, JobFinished(E1, N1)),
+    ]
+    assert talk.coordinator.checkpoints_failed == 0
+    assert talk.hear(EntryAppended(3))[-1] == EndJob("finished")
+
+
+def test_a_job_that_waits_for_nothing_but_the_log_does_not_fail_over() -> None:
+    """B4: another epoch would wait for the same answer; how long is the log's own affair."""
+    talk = Talk(in_flight_max=2)
+    drained_twice(talk)
+    talk.committed(1)
+    assert talk.fire("finish") == []
+    talk.hear(EntryUncertain(3, "time out"))
+    assert talk.fire("finish") == []
+    assert talk.coordinator.phase is Phase.FINISHING
+
+
+def test_without_periodic_checkpoints_one_that_failed_starts_no_series() -> None:
+    talk = Talk(periodic=False)
+    talk.running()
+    talk.hear(CheckpointRequested(7))
+    failed = talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))
+    assert isinstance(failed[-1], AnswerRequest), "whoever asked is told, and that is all"
+
+
+def test_without_periodic_checkpoints_a_drained_job_looks_again_after_one_that_failed() -> None:
+    """F5, I10: nobody else would find out that it has come to its end."""
+    talk = Talk(periodic=False)
+    talk.running()
+    drained(talk)
+    assert talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-1] == timer("trigger", 1, 1_000)
 
 
 # A store that hangs (D3): every wait has an end by timer, and what is unknown is read back

@@ -50,9 +50,10 @@ class Checkpointing:
         self.failed_count = 0
         self._failures_in_a_row = 0
         self.last_failure = ""
-        """Which one failed last, and why."""
+        """Which one failed last, and why; "" if one was completed since."""
         self._is_pausing = False
         self._is_due = False
+        self._is_final_complete = False
         # Requests that no checkpoint has been triggered for yet; the others, with theirs.
         self._waiting: list[int] = []
         self._requests: dict[int, CheckpointId] = {}
@@ -95,7 +96,7 @@ class Checkpointing:
     def begin(self, epoch: Epoch) -> None:
         """The tasks of `epoch` are being deployed."""
         self._epoch = epoch
-        self._is_pausing = self._is_due = False
+        self._is_pausing = self._is_due = self._is_final_complete = False
         self.current = EpochCheckpoints(
             epoch, self._tasks, self._sources, self.next_id, self._rules.in_flight_max
         )
@@ -107,9 +108,7 @@ class Checkpointing:
 
     def dismiss(self, reason: str) -> list[JobEffect]:
         """The job is over: nobody needs to wait any more."""
-        waiting, self._waiting = self._waiting, []
-        effects = self._answer(self._requests, None, reason)
-        return effects + [AnswerRequest(one, None, reason) for one in waiting]
+        return self._answer_all(None, reason)
 
     # When.
 
@@ -168,7 +167,7 @@ class Checkpointing:
     def completed(self, entry: CheckpointCompleted) -> tuple[list[JobEffect], Completion | None]:
         """The log entry is durable; None if its epoch is over: the next one restores it."""
         n = entry.checkpoint_id
-        self._failures_in_a_row = 0
+        self._failures_in_a_row, self.last_failure = 0, ""
         if self.current is None or not self.current.is_under_way(n):
             return [], None
         shown = self.current.completed(n)
@@ -200,14 +199,30 @@ class Checkpointing:
 
     def timed_out(self, n: CheckpointId) -> list[JobEffect]:
         """Abort n, which has taken too long."""
-        missing = sorted(self.current.missing(n)) if self.current else []
-        waiting = "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
-        return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{waiting}")
+        return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{self._missing(n)}")
 
-    def give_up_rest(self) -> list[JobEffect]:
-        """The final checkpoint is complete: there is no use in any other."""
+    @property
+    def overdue(self) -> str:
+        """Why nothing has come of what was waited for, for people; "" if there is nothing to say."""
+        n = self.under_way
+        if n is None:
+            return self.last_failure
+        waiting = self._missing(n) or "; the job log has not said whether it holds its entry"
+        return f"checkpoint {n} is not complete after {self._rules.timeout_ms / 1000:g} s{waiting}"
+
+    def _missing(self, n: CheckpointId) -> str:
+        missing = sorted(self.current.missing(n)) if self.current else []
+        return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
+
+    def finish(self, final: CheckpointCompleted) -> list[JobEffect]:
+        """The final checkpoint is complete: it has all that anybody asked for, and no other is of use.
+
+        One whose entry is being appended is left to the log; that it fails means nothing any more.
+        """
+        self._is_final_complete = True
         given_up = self.current.give_up_waiting() if self.current else ()
-        return [effect for one in given_up for effect in self._abort(one)]
+        effects = [effect for one in given_up for effect in self._abort(one)]
+        return [*effects, *self._answer_all(final)]
 
     def in_use(self) -> frozenset[str]:
         """Return the parts that the checkpoints under way build on: not to be deleted."""
@@ -225,6 +240,8 @@ class Checkpointing:
         return void
 
     def _failed(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
+        if self._is_final_complete:
+            return self._abort(given_up)
         n = given_up.checkpoint_id
         self.failed_count += 1
         self._failures_in_a_row += 1
@@ -256,3 +273,8 @@ class Checkpointing:
         answers: list[JobEffect] = [AnswerRequest(one, entry, reason) for one in sorted(requests)]
         self._requests = {one: n for one, n in self._requests.items() if one not in set(requests)}
         return answers
+
+    def _answer_all(self, entry: CheckpointCompleted | None, reason: str = "") -> list[JobEffect]:
+        waiting, self._waiting = self._waiting, []
+        answers = self._answer(self._requests, entry, reason)
+        return answers + [AnswerRequest(one, entry, reason) for one in waiting]

@@ -108,8 +108,7 @@ class Coordinator(JobFacts):
             case on.StopRequested():
                 return self._stop_requested()
             case on.CheckpointRequested(request):
-                self._checkpoints.request(request)
-                return self._trigger()
+                return self._requested(request)
             case on.CancelRequested(cause):
                 return self._end("failed" if cause else "cancelled", cause)
             case on.CutJudged():
@@ -295,6 +294,7 @@ class Coordinator(JobFacts):
             self._ending.restored(self.completed.checkpoint_id)
             if self.completed.is_final:
                 self._go(Phase.FINISHING)
+                effects += self._checkpoints.finish(self.completed)
                 if not self._ending.is_finished(self.completed.checkpoint_id):
                     effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
                 return [*effects, *self._end_if_committed()]
@@ -345,13 +345,16 @@ class Coordinator(JobFacts):
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING:
                 n = self.completed.checkpoint_id if self.completed else CheckpointId(0)
+                if self._ending.is_finished(n):
+                    # Only the log has still to answer, which has timers of its own.
+                    return []
                 overdue = self._ending.overdue(n, self._rules.checkpoints.timeout_ms)
                 if self._ending.is_unjudged(n):
                     # Another epoch would wait for the same verdict.
                     return self._end("failed", overdue)
                 return self._failed(overdue)
             case "stop" if self.phase is Phase.STOPPING:
-                return self._end("stopped", self._uncommitted())
+                return self._stop_short(FailureCause("Timeout", self._checkpoints.overdue))
             case _:
                 self.dropped["stale timer"] += 1
                 return []
@@ -367,6 +370,13 @@ class Coordinator(JobFacts):
         return effects
 
     # Checkpoints.
+
+    def _requested(self, request: int) -> list[JobEffect]:
+        if self.completed is not None and self.completed.is_final:
+            # It has all that there ever will be.
+            return [do.AnswerRequest(request, self.completed)]
+        self._checkpoints.request(request)
+        return self._trigger()
 
     def _trigger(self, *, is_periodic: bool = False) -> list[JobEffect]:
         if self.phase not in CHECKPOINTED:
@@ -401,7 +411,7 @@ class Coordinator(JobFacts):
         self._kept.add(entry)
         effects, shown = self._checkpoints.completed(entry)
         if entry.is_final:
-            effects += self._checkpoints.give_up_rest()
+            effects += self._checkpoints.finish(entry)
         effects += self._delete()
         if shown is None:
             # It failed over while the entry was being appended; the next epoch restores n.
@@ -432,7 +442,9 @@ class Coordinator(JobFacts):
         n = entry.checkpoint_id
         effects, instead = self._checkpoints.refused(n, reason, self._now)
         effects = self._gave_up(n, effects)
-        return effects if self.phase is Phase.ENDED else [*effects, *self._append(instead)]
+        if self.phase is Phase.ENDED:
+            return effects
+        return [*effects, *self._append(instead), *self._end_if_committed()]
 
     def _give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
         return self._gave_up(n, self._checkpoints.give_up(n, reason))
@@ -442,14 +454,20 @@ class Coordinator(JobFacts):
         if not effects:
             return []
         effects = [*effects, *self._delete()]
+        rules = self._rules.checkpoints
         if cause := self._checkpoints.failure:
+            if self.phase is Phase.STOPPING:
+                return [*effects, *self._stop_short(cause)]
             return [*effects, *self._end("failed", cause)]
-        if self._stop_id == n:
+        if self.phase is Phase.STOPPING and self._stop_id == n:
             self._stop_id = None
-        is_stopping = self.phase is Phase.STOPPING and self._stop_id is None
-        if is_stopping or not self._rules.checkpoints.periodic:
-            # There is no periodic trigger that would try again.
-            effects.append(self._timer("trigger", self._rules.checkpoints.interval_ms))
+            effects.append(self._timer("trigger", min(rules.interval_ms, rules.timeout_ms // 4)))
+        elif self.phase is Phase.STOPPING:
+            # An older one was in its place.
+            effects += self._trigger()
+        elif self.phase is Phase.RUNNING and self._checkpoints.is_drained and not rules.periodic:
+            # There is no periodic trigger that would look again whether everything is done.
+            effects.append(self._timer("trigger", rules.interval_ms))
         return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
 
     def _delete(self, paths: Iterable[str] = ()) -> list[JobEffect]:
@@ -461,7 +479,8 @@ class Coordinator(JobFacts):
 
     def _stop_requested(self) -> list[JobEffect]:
         if self.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING):
-            return self._end("stopped", self._uncommitted())
+            uncommitted = self._ending.uncommitted(self.completed.checkpoint_id) if self.completed else None
+            return self._end("stopped", uncommitted)
         if self.phase is not Phase.RUNNING:
             return []
         self._go(Phase.STOPPING)
@@ -490,9 +509,14 @@ class Coordinator(JobFacts):
     def _append_finished(self, n: CheckpointId) -> list[JobEffect]:
         return self._log.append(JobFinished(self.epoch, n))
 
-    def _uncommitted(self, why: str = "") -> FailureCause | None:
-        """What a job that stops now, because of `why`, has to say of its output."""
-        return self._ending.uncommitted(self.completed.checkpoint_id, why) if self.completed else None
+    def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
+        """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""
+        newest = self.completed.checkpoint_id if self.completed else None
+        if newest is not None and newest == self._stop_id:
+            return self._end("stopped", self._ending.uncommitted(newest, cause.message))
+        undecided = self._log.newest
+        perhaps = undecided.checkpoint_id if isinstance(undecided, CheckpointCompleted) else None
+        return self._end("stopped", self._ending.without_last(newest, perhaps, cause))
 
     def _failed(self, cause: FailureCause) -> list[JobEffect]:
         """A failure: go to the next epoch, or give the job up."""
@@ -501,7 +525,7 @@ class Coordinator(JobFacts):
             self.dropped["failure after the last commit"] += 1
             return []
         if self.phase is Phase.STOPPING:
-            return self._end("stopped", self._uncommitted(cause.message) or cause)
+            return self._stop_short(cause)
         forget, decision = self._failures.note(cause)
         if isinstance(decision, recovery.GiveUp):
             return self._end("failed", decision.shown)

@@ -7,6 +7,7 @@ The coordinator's side of `crosscut.protocol.commit`. The end of the input itsel
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.events import CutJudged
@@ -76,6 +77,23 @@ class Ending:
             f"checkpoint {n} is complete, but not all of its output is known to be committed"
             f"{f' ({why})' if why else ''}; the next start commits it",
         )
+
+    def without_last(
+        self, newest: CheckpointId | None, perhaps: CheckpointId | None, cause: FailureCause
+    ) -> FailureCause:
+        """Return what a job says that stops without a last checkpoint, because of `cause`.
+
+        Args:
+            newest: The newest completed checkpoint.
+            perhaps: One whose entry may be in the log, or not.
+        """
+        where = "begins from the beginning" if newest is None else f"goes on from checkpoint {newest}"
+        if newest is not None and not self.is_committed(newest):
+            where += ", and commits what is not known to be committed of its output"
+        if perhaps is not None:
+            where += f"; or it goes on from checkpoint {perhaps}, if the job log holds that after all"
+        message = f"no last checkpoint was taken: {cause.message}; the next start {where}"
+        return replace(cause, kind="NoLastCheckpoint", message=message)
 
     def overdue(self, n: CheckpointId, timeout_ms: int) -> FailureCause:
         """Return why the job, which has not finished within `timeout_ms`, has not."""

@@ -101,7 +101,7 @@ class JobFacts:
 
     @property
     def checkpoint_failure(self) -> str:
-        """Which checkpoint has failed last, and why, for people; "" if none has."""
+        """Which checkpoint has failed last, and why, for people; "" if one was completed since."""
         return self._checkpoints.last_failure
 
     def _timer(self, kind: TimerKind, delay_ms: int) -> StartTimer:
