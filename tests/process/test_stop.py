@@ -1,4 +1,4 @@
-"""A job that is stopped while its sink can't commit: nothing is taken back, nothing is lost."""
+"""A job that is stopped while its sink can't prepare or commit: nothing is taken back, nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from crosscut.store.checkpoint_store import open_store
 
 @dataclass(frozen=True)
 class Unreachable(cc.Sink):
-    """`inner`, whose service takes no commit of some tasks while there is a file `broken`."""
+    """`inner`, whose service refuses some tasks while there is a file `broken`: to prepare or to commit."""
 
     inner: Any
     broken: Path
     tasks: frozenset[int]
+    call: str
 
     def writer(self, context: SinkContext) -> SinkWriter:
         broken = self.broken if context.task.index in self.tasks else None
-        return _UnreachableWriter(self.inner.writer(context), broken)
+        return _UnreachableWriter(self.inner.writer(context), broken, self.call)
 
 
 class _UnreachableWriter(SinkWriter):
-    def __init__(self, inner: SinkWriter, broken: Path | None) -> None:
+    def __init__(self, inner: SinkWriter, broken: Path | None, call: str) -> None:
         self._inner = inner
         self._broken = broken
+        self._call = call
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._inner.recover(permit, handles)
@@ -43,12 +45,16 @@ class _UnreachableWriter(SinkWriter):
         return self._inner.rotate(checkpoint_id)
 
     def prepare(self, transaction: Any) -> JSON:
+        self._reach("prepare")
         return self._inner.prepare(transaction)
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        if self._broken is not None and self._broken.exists():
-            raise ConnectionError("the service is out of reach")
+        self._reach("commit")
         self._inner.commit(permit, handles)
+
+    def _reach(self, call: str) -> None:
+        if call == self._call and self._broken is not None and self._broken.exists():
+            raise ConnectionError("the service is out of reach")
 
     def close(self) -> None:
         self._inner.close()
@@ -57,13 +63,14 @@ class _UnreachableWriter(SinkWriter):
 @dataclass(frozen=True)
 class UnreachableJob(NumberedJob):
     tasks: frozenset[int] = frozenset()
+    call: str = "commit"
 
     @property
     def broken(self) -> Path:
         return self.directory / "broken"
 
     def sink(self) -> cc.Sink:
-        return Unreachable(super().sink(), self.broken, self.tasks)
+        return Unreachable(super().sink(), self.broken, self.tasks, self.call)
 
 
 @pytest.mark.parametrize("tasks", [frozenset([1]), frozenset([0, 1])], ids=["one", "all"])
@@ -99,5 +106,37 @@ def test_a_stop_whose_output_can_not_be_committed_says_so_and_the_next_start_com
     again = started(numbered)
     started.finish(again, numbered.check_nothing_is_visible_too_early)
     assert finals <= {path.name for path in numbered.out.glob("part-*")}
+    numbered.check_output_is_exact()
+    numbered.check_nothing_is_left_over()
+
+
+def test_a_stop_without_a_last_checkpoint_says_why_and_the_next_start_goes_on_from_the_one_before(
+    tmp_path: Path, started: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F7, I12: what was read since then is read again, so nothing is lost, and nobody believes otherwise."""
+    settings = {"checkpoint_interval": "1h"}
+    numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=frozenset([1]), call="prepare")
+    job = started(numbered)
+    until(lambda: job.progress()["records_read"] > 500, "records")
+    first = job.checkpoint(30)
+    read = job.progress()["records_read"]
+    until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
+    numbered.broken.touch()
+    with pytest.warns(RuntimeWarning) as caught:
+        assert job.stop(30)
+    (warning,) = [str(one.message) for one in caught]
+    assert "no last checkpoint was taken: task sums[1] failed" in warning
+    assert "the service is out of reach" in warning
+    assert warning.endswith(f"the next start goes on from checkpoint {first.checkpoint_id}")
+    status = job.progress()
+    assert (status["status"], status["resumes_from"]) == ("stopped", first.checkpoint_id)
+    assert warning.endswith(status["cause"])
+    assert [one for one in caplog.messages if status["cause"] in one and "stopped" in one]
+    assert [one.checkpoint_id for one in numbered.completed()] == [first.checkpoint_id]
+    numbered.broken.unlink()
+    numbered.open_gate()
+    again = started(numbered)
+    started.finish(again, numbered.check_nothing_is_visible_too_early)
+    assert again.progress()["cause"] == ""
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()

@@ -320,7 +320,7 @@ def test_the_end_of_the_job_answers_whoever_still_waits(end: Any) -> None:
 
 
 def test_the_final_checkpoint_answers_everybody_and_so_it_does_later() -> None:
-    """There is nothing that a newer one could have in it. 8 came too late for it, and 9 and 10 do so still."""
+    """There is nothing that a newer one could have in it. 8, 9 and 10 come too late for it."""
     one = talk(in_flight_max=2)
     one.hear(CheckpointRequested(7))
     one.fire("trigger")

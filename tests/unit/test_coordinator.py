@@ -1030,9 +1030,7 @@ def test_a_stop_whose_last_checkpoint_takes_too_long_says_who_has_not_acknowledg
     talk.complete(1, 2)
     talk.hear(StopRequested())
     talk.message(0, SnapshotAcknowledged(E1, N2, K0, snapshot(K0, 2)))
-    why = (
-        "checkpoint 2 is not complete after 60 s; no acknowledgement from numbers[0], numbers[1], out[1]"
-    )
+    why = "checkpoint 2 is not complete after 60 s; no acknowledgement from numbers[0], numbers[1], out[1]"
     then = "goes on from checkpoint 1, and commits what is not known to be committed of its output"
     assert talk.fire("stop")[-1] == no_last(why, then)
 

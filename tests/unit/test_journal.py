@@ -203,6 +203,34 @@ def test_a_stop_names_its_checkpoint_and_a_job_without_one_begins_again() -> Non
     assert talk.new[1:] == [(INFO, "cancelled; the next start begins from the beginning")]
 
 
+def test_a_stop_without_a_last_checkpoint_is_a_warning_with_its_reason() -> None:
+    talk = Told()
+    talk.running()
+    talk.complete(1, 2)
+    talk.committed(1)
+    talk.hear(StopRequested())
+    for n in (2, 3):
+        said = SnapshotDeclined(claim().epoch, CheckpointId(n), completed(1).snapshots[0].task, "disk full")
+        talk.message(0, said)
+        talk.fire("trigger")
+    talk.fire("checkpoint-timeout", 1, 4)
+    failed = "checkpoint {} has failed: task numbers[0] declined: disk full"
+    late = (
+        "checkpoint 4 has failed: not whole after 60 s; no acknowledgement from numbers[0], numbers[1], "
+        "out[0], out[1]"
+    )
+    assert talk.new[1:] == [
+        (WARNING, failed.format(2)),
+        (WARNING, failed.format(3)),
+        (WARNING, late),
+        (
+            WARNING,
+            f"stopped: no last checkpoint was taken: 3 checkpoints in a row failed; {late}; the next start "
+            f"goes on from checkpoint 1",
+        ),
+    ]
+
+
 def test_a_driver_that_is_fenced_says_so() -> None:
     talk = Told()
     talk.running()

@@ -18,7 +18,14 @@ from crosscut.driver.status import (
     checkpoint_status,
 )
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
-from crosscut.protocol.events import CancelRequested, EntryAppended, LinkOpened, MessageReceived
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import (
+    CancelRequested,
+    EntryAppended,
+    LinkOpened,
+    MessageReceived,
+    StopRequested,
+)
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     Part,
@@ -108,6 +115,20 @@ def test_checkpoints_failures_and_restarts_are_those_of_the_coordinator() -> Non
     assert (status.checkpoint_under_way, status.checkpoints_failed, status.restarts) == (None, 1, 0)
     talk.message(0, SnapshotDeclined(Epoch(7), CheckpointId(1), S0, "from another epoch"))
     assert status_of(talk, Observations()).dropped == {"late message of another epoch": 1}
+
+
+def test_a_status_says_where_a_failover_or_the_next_start_goes_on_and_why_the_job_has_ended() -> None:
+    talk = Talk()
+    talk.running()
+    assert (status_of(talk, Observations()).resumes_from, status_of(talk, Observations()).cause) == (None, "")
+    talk.complete(1, 2)
+    talk.committed(1)
+    talk.hear(StopRequested())
+    (*_, end) = talk.failed()
+    assert isinstance(end, EndJob)
+    status = build_status("the-job", talk.coordinator, Observations(), SOURCES, end)
+    assert status.resumes_from == 1
+    assert status.cause.startswith("no last checkpoint was taken: task out[0] failed: bad record; the next")
 
 
 def test_a_status_is_json_as_it_is() -> None:

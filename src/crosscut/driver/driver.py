@@ -178,7 +178,8 @@ class CoordinatorDriver:
         if self._invariants is not None:
             self._seen.invariants = self._invariants.status()
         self._seen.refused[None] = dict(self._listener.refusals)
-        return build_status(self._name, self._coordinator, self._seen, self._rules.sources)
+        end = self.ended.result() if self.ended.done() else None
+        return build_status(self._name, self._coordinator, self._seen, self._rules.sources, end)
 
     async def checkpoint(self) -> CheckpointStatus:
         """Have a checkpoint taken now; return it, or a newer one, once it is complete.

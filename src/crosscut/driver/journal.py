@@ -67,9 +67,11 @@ class Journal:
             case "finished":
                 text = f"finished: everything is processed and committed, with {self._shown(completed)}"
                 return [Line(logging.INFO, text)]
+            case "stopped" if cause:
+                # It says what the next start does.
+                return [Line(logging.WARNING, f"stopped{why}")]
             case "stopped" | "cancelled":
-                level = logging.WARNING if cause else logging.INFO
-                return [Line(level, f"{end.outcome}{why}; the next start {where}")]
+                return [Line(logging.INFO, f"{end.outcome}; the next start {where}")]
             case "fenced":
                 return [Line(logging.WARNING, f"another driver has taken it over{why}")]
             case "failed":

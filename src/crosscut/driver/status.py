@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.driver.invariants import InvariantStatus
 from crosscut.driver.silence import Silences, SilentSource
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.messages import CheckpointCompleted, TaskSnapshot, TaskStatistics
 
@@ -87,6 +88,10 @@ class JobStatus:
         refused_peers: Connections to the driver and to its present workers that did not prove the job's
             secret, by reason.
         takeover: Whom this driver has taken the job over from, and where it goes on; "" at a first start.
+        resumes_from: The newest completed checkpoint: a failover or the next start goes on from there; None:
+            from the beginning.
+        cause: Why the job has ended as it has, or what it has left undone: what failed, or that it has
+            stopped without a last checkpoint; "" while it runs, and if there is nothing to say.
     """
 
     name: str
@@ -114,6 +119,8 @@ class JobStatus:
     silent_sources: tuple[SilentSource, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
+    resumes_from: int | None = None
+    cause: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -210,9 +217,14 @@ def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
 
 
 def build_status(
-    name: str, coordinator: Coordinator, seen: Observations, sources: frozenset[TaskId]
+    name: str,
+    coordinator: Coordinator,
+    seen: Observations,
+    sources: frozenset[TaskId],
+    end: EndJob | None = None,
 ) -> JobStatus:
-    """Return the status of a job."""
+    """Return the status of a job; `end`: how it has ended, if it has."""
+    completed = coordinator.completed
     tasks = seen.statistics(coordinator)
     under_way: CheckpointId | None = coordinator.checkpoint_under_way
     return JobStatus(
@@ -241,6 +253,8 @@ def build_status(
         silent_sources=seen.silences.status(seen.now_ns),
         takeover=coordinator.takeover,
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
+        resumes_from=completed.checkpoint_id if completed is not None else None,
+        cause=end.cause.message if end is not None and end.cause is not None else "",
     )
 
 

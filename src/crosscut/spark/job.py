@@ -221,15 +221,17 @@ class Job:
     def stop(self, timeout: float | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.
 
-        If that checkpoint can't be completed within `checkpoint_timeout`, the job ends without it. If it is
-        complete, but its output can't be committed, the job ends all the same; a RuntimeWarning names the
-        checkpoint, and the next start commits it.
+        If that checkpoint can't be completed within `checkpoint_timeout`, or something fails meanwhile, the
+        job ends without it: nothing is lost, and the next start goes on from the newest checkpoint that is
+        complete. If it is complete, but its output can't be committed, the job ends all the same, and the
+        next start commits it. In both cases a RuntimeWarning, the log and `progress()["cause"]` say why, and
+        from which checkpoint the next start goes on.
 
         Args:
             timeout: Seconds to wait for the end; None: no limit.
 
         Returns:
-            True if the job has ended.
+            True if the job has ended, with or without a last checkpoint.
 
         Raises:
             JobFailedError: The job has failed instead.
