@@ -15,6 +15,8 @@ job.wait()
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from crosscut import errors, files, kafka, postgres, sqlite
 from crosscut.connectors.collect import collect
 from crosscut.connectors.generate import generate
@@ -41,6 +43,9 @@ from crosscut.interfaces import (
 from crosscut.protocol.job.history import check_history
 from crosscut.settings import Restart, Settings
 
+if TYPE_CHECKING:
+    from crosscut.spark.job import Job
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -52,6 +57,7 @@ __all__ = [
     "EndOfSplit",
     "Flow",
     "HeldData",
+    "Job",
     "KeyedStream",
     "Restart",
     "Settings",
@@ -75,3 +81,12 @@ __all__ = [
     "postgres",
     "sqlite",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Needs pyspark, which whoever only writes a flow does not load.
+    if name == "Job":
+        from crosscut.spark.job import Job
+
+        return Job
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -102,7 +102,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
     """
-    from crosscut.spark.rules import has_finished
+    from crosscut.spark.rules import status_if_finished
     from crosscut.terminal.follow import follow
     from crosscut.terminal.target import load_flow
     from crosscut.terminal.view import job_view, make_console
@@ -111,7 +111,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     flow = load_flow(target)
     view = job_view(make_console(), plain=plain)
     with view:
-        if has_finished(flow, settings):
+        if status_if_finished(flow, settings) is not None:
             view.note(_nothing_to_do(settings.store_of(flow.name)))
             return
         view.note(f"{flow.name}: starting", style="")

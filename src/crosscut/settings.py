@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
@@ -10,6 +11,7 @@ from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
+_URL_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "on", "off"]
 
@@ -57,9 +59,9 @@ class Settings:
 
     Attributes:
         parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot.
-        checkpoint_dir: Directory or fsspec URL of the checkpoint store. One job owns one directory;
-            starting a flow on a directory that holds its job resumes that job. Default: checkpoints/ and
-            the flow's name.
+        checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
+            directory; starting a flow on a directory that holds its job resumes that job. Default:
+            checkpoints/ and the flow's name.
         accept_changes: Resume although a source or sink says that it reads or writes something else than
             before: the job goes on with the splits it has, and commits what it has staged.
         checkpoint_interval: Between the starts of two checkpoints.
@@ -102,7 +104,7 @@ class Settings:
     """
 
     parallelism: int = 2
-    checkpoint_dir: str | None = None
+    checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     checkpoint_interval: Duration = "1s"
     checkpoint_pause: Duration = 0
@@ -120,7 +122,7 @@ class Settings:
     commit_attempts: int = 5
     channel_bytes: int = 4 * 1024 * 1024
     spill_bytes: int = 0
-    spill_dir: str | None = None
+    spill_dir: str | os.PathLike[str] | None = None
     host: str | None = None
     strict: bool = False
     encryption: Encryption = "auto"
@@ -168,22 +170,32 @@ class Settings:
                 f"checkpoints_in_flight={self.checkpoints_in_flight} is above retain={self.retain}: one "
                 f"under way builds on a completed one, which must not be dropped meanwhile; raise retain"
             )
-        if self.checkpoint_dir is not None and (
-            not isinstance(self.checkpoint_dir, str) or not self.checkpoint_dir
-        ):
-            raise SettingsError(
-                f"checkpoint_dir={self.checkpoint_dir!r}: expected a directory or an fsspec URL"
-            )
-        if self.spill_dir is not None and (not isinstance(self.spill_dir, str) or not self.spill_dir):
-            raise SettingsError(
-                f"spill_dir={self.spill_dir!r}: expected a directory on the workers' machines"
-            )
+        self._take_path("checkpoint_dir", "a directory or an fsspec URL")
+        self._take_path("spill_dir", "a directory on the workers' machines")
+        if self.host is not None and (not isinstance(self.host, str) or not self.host):
+            raise SettingsError(f"host={self.host!r}: expected a host name or an address")
+        for name in ("accept_changes", "strict"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
 
+    def _take_path(self, name: str, expected: str) -> None:
+        """Check a setting that is a path, and keep it as a str."""
+        value = getattr(self, name)
+        if value is None:
+            return
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if not isinstance(path, str) or not path:
+            raise SettingsError(f"{name}={value!r}: expected {expected}")
+        if path is not value and _URL_IN_A_PATH.match(path):
+            raise SettingsError(f"{name}={value!r}: a Path can't hold a URL; give it as a str")
+        # As dataclasses do it themselves: the object is not made yet.
+        object.__setattr__(self, name, path)
+
     def store_of(self, flow: str) -> str:
         """Return the directory or URL of the checkpoint store of the flow called `flow`."""
-        return self.checkpoint_dir if self.checkpoint_dir is not None else f"checkpoints/{flow}"
+        return f"checkpoints/{flow}" if self.checkpoint_dir is None else os.fspath(self.checkpoint_dir)
 
     def milliseconds(self, name: str) -> float:
         """Return the duration setting `name` in milliseconds."""

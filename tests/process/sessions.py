@@ -27,8 +27,8 @@ def report(step: str, **found: Any) -> None:
 def end_of(job: Any) -> dict[str, Any]:
     try:
         job.wait(60)
-    except cc.CrosscutError as error:
-        return {"error": str(error), "kind": type(error).__name__}
+    except cc.errors.JobFailedError as error:
+        return {"error": str(error), "kind": type(error.__cause__).__name__}
     return {"error": "", "kind": ""}
 
 

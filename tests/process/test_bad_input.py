@@ -31,11 +31,12 @@ def settings_in(directory: Path, **more: Any) -> cc.Settings:
     return NumberedJob(directory, settings=more).all_settings()
 
 
-def failure(job: Any, kind: type[cc.CrosscutError] = JobFailedError, deadline_s: float = 30) -> str:
-    """Return the error that the job ends with."""
-    with pytest.raises(kind) as caught:
+def failure(job: Any, kind: type[cc.CrosscutError] | None = None, deadline_s: float = 30) -> str:
+    """Return the error that the job ends with: of one family, with what went wrong as its cause."""
+    with pytest.raises(JobFailedError) as caught:
         until(lambda: job.wait(0.05), f"the end of {job!r}", deadline_s)
-    assert type(caught.value) is kind
+    cause = caught.value.__cause__
+    assert kind is None or type(cause) is kind, cause
     assert job.status == "failed"
     return str(caught.value)
 

@@ -17,6 +17,9 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     numbered = NumberedJob(tmp_path, count=9_000, held=1)
     first = started(numbered)
     until(lambda: first.checkpoints() and first.progress()["records_read"] > 1_000, "records")
+    tracker = started.spark.statusTracker()
+    stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+    assert [one.name for one in stages] == ["crosscut: numbered"], "what Spark's own pages show"
     assert first.progress()["dropped"] == {}, "nothing is wrong, so nothing looks wrong"
     first.stop()
     stopped_at = first.progress()["records_read"]
@@ -33,6 +36,10 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     assert sum(one.records_out for one in sums) == 9_000, "what its sink has written"
     numbered.check_output_is_exact()
 
+    again = started(numbered)
+    assert (again.status, again.wait(), again.checkpoints()) == ("finished", True, [])
+    assert again.progress()["records_read"] == 9_000
+
     told = [record.getMessage() for record in caplog.records if record.name == "crosscut.job"]
     final_id = second.checkpoints()[-1].checkpoint_id
     where = f"checkpoint {last} ({stopped_at:,} records read)"
@@ -42,4 +49,6 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
         f"job 'numbered': resumed from {where}: epoch 2, 2 workers",
         "job 'numbered': finished: everything is processed and committed, "
         f"with checkpoint {final_id} (9,000 records read)",
+        f"job 'numbered' in {again.checkpoint_dir} has finished before: nothing is read or written; "
+        "to run it again, choose another checkpoint_dir",
     ]

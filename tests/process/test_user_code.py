@@ -116,7 +116,7 @@ HANGS = [never_ends, sleeps_for_ever, never_ends_in_c]
 
 def failure(job: Any, started: Any, deadline_s: float = 60.0) -> str:
     """Return the error that the job ends with."""
-    with pytest.raises(cc.CrosscutError) as caught:
+    with pytest.raises(JobFailedError) as caught:
         started.finish(job, deadline_s=deadline_s)
     assert job.status == "failed"
     return str(caught.value)

@@ -47,7 +47,7 @@ def test_a_flow_that_depends_on_its_records_alone_passes(simulate) -> None:  # t
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "40 records sampled from 1 sources" in done.output
-    assert "0 of 25 failed, 95 % upper bound 3/25 = 12.00%" in done.output
+    assert "0 of 25 failed; with 95 % confidence, fewer than 11.29 % of all worlds would" in done.output
     assert "wrong" not in done.output and "differ" not in done.output and "at-least-once" not in done.output
 
 

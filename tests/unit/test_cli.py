@@ -14,9 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from crosscut import Restart, Settings
+from crosscut import Job, Restart, Settings
 from crosscut.cli import program
-from crosscut.errors import FlowError, SettingsError
+from crosscut.errors import CheckpointError, FlowError, SettingsError
 from crosscut.graph.identity import identity_of
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
@@ -30,6 +30,7 @@ from crosscut.protocol.messages import (
     Snapshot,
     TaskSnapshot,
 )
+from crosscut.spark import session
 from crosscut.store import open_store
 from crosscut.terminal.options import settings_from, settings_options
 from crosscut.terminal.target import load_flow
@@ -86,6 +87,13 @@ def test_the_command_line_loads_neither_pyspark_nor_rich() -> None:
     code = "import json, sys, crosscut.cli; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(json.loads(ran.stdout)).isdisjoint({"pyspark", "py4j", "rich", "asyncio"})
+
+
+def test_python_can_run_the_package() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "crosscut", "--help"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.startswith("Usage: crosscut [OPTIONS] COMMAND")
 
 
 # Settings.
@@ -251,10 +259,10 @@ def test_explain_shows_what_is_different_from_what_is_in_a_directory(app: Path, 
 
 
 def test_a_finished_job_says_so_before_it_starts_spark(
-    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a directory of another job is refused as early."""
-    monkeypatch.setattr("crosscut.flow.flow.Flow.start", lambda *_: pytest.fail("Spark would be started"))
+    """In Python as on the command line; and a directory of another job is refused as early."""
+    monkeypatch.setattr(session, "spark_context", lambda *_: pytest.fail("Spark would be started"))
     graph = load_flow(str(app)).compile(2, 128)
     entry = EpochClaimed(
         *(Epoch(1), Lineage("abc"), "driver", graph.fingerprint, 2, 128, CheckpointId(1)),
@@ -266,6 +274,16 @@ def test_a_finished_job_says_so_before_it_starts_spark(
     result = invoked("run", app, "--plain", "--checkpoint-dir", directory)
     assert result.exit_code == 0, result.output
     assert f"nothing to do: the job in {directory} has finished before" in result.output
+    job = load_flow(str(app)).start(Settings(checkpoint_dir=directory))
+    assert isinstance(job, Job)
+    assert (job.status, job.wait(), job.stop(), job.workers(), job.checkpoints()) == (
+        *("finished", True, True, [], []),
+    )
+    assert job.progress()["phase"] == "ended"
+    assert job.cancel() is None
+    with pytest.raises(CheckpointError, match="is not running: finished"):
+        job.checkpoint()
+    assert f"job 'made' in {directory} has finished before: nothing is read" in caplog.text
     other = store_with(tmp_path / "other", replace(entry, flow=FlowIdentity("another")))
     result = invoked("run", app, "--plain", "--checkpoint-dir", other)
     assert result.exit_code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"start_timeout": 0}, "start_timeout=0: expected at least 100 ms"),
     ({"checkpoint_dir": ""}, "checkpoint_dir='': expected a directory or an fsspec URL"),
     ({"checkpoint_dir": 7}, "checkpoint_dir=7: expected a directory"),
+    ({"checkpoint_dir": Path("s3://bucket/job")}, "a Path can't hold a URL; give it as a str"),
+    ({"strict": "yes"}, "strict='yes': expected True or False"),
+    ({"accept_changes": 1}, "accept_changes=1: expected True or False"),
+    ({"host": 127}, "host=127: expected a host name or an address"),
+    ({"host": ""}, "host='': expected a host name"),
+    ({"snapshots": True}, "snapshots=True: expected 'aligned'"),
+    ({"encryption": ["on"]}, "encryption=['on']: expected one of"),
     ({"restart": 3}, "restart=3: expected crosscut.Restart"),
     ({"checkpoint_pause": -1}, "checkpoint_pause=-1: expected a duration"),
     ({"checkpoints_in_flight": 0}, "checkpoints_in_flight=0: expected a whole number from 1 to 100"),
@@ -62,6 +70,22 @@ def test_so_is_one_of_the_restart_strategy(values: dict[str, Any], text: str) ->
     with pytest.raises(SettingsError) as failure:
         Restart(**values)
     assert text in str(failure.value)
+
+
+@pytest.mark.parametrize("kind", [Settings, Restart])
+def test_no_setting_takes_an_object_of_a_wrong_type(kind: type[Settings | Restart]) -> None:
+    for field in dataclasses.fields(kind):
+        for wrong in (object(), [], {}, b"x", 1j):
+            values: dict[str, Any] = {field.name: wrong}
+            with pytest.raises(SettingsError, match=rf"{field.name}="):
+                kind(**values)
+
+
+def test_a_directory_may_be_a_path_and_is_kept_as_text(tmp_path: Path) -> None:
+    settings = Settings(checkpoint_dir=tmp_path / "a", spill_dir=tmp_path)
+    assert settings == Settings(checkpoint_dir=str(tmp_path / "a"), spill_dir=str(tmp_path))
+    assert settings.store_of("flow") == str(tmp_path / "a")
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_the_defaults_are_valid_and_the_limits_are_inclusive() -> None:

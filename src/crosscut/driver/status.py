@@ -216,6 +216,34 @@ def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:
     )
 
 
+def finished_status(
+    name: str, epoch: Epoch, completed: CheckpointCompleted | None, sources: frozenset[TaskId]
+) -> JobStatus:
+    """Return the status of a job that had finished, in `epoch`, before anybody started it again."""
+    tasks = tuple(map(_counted, completed.snapshots)) if completed is not None else ()
+    return JobStatus(
+        name=name,
+        phase=Phase.ENDED.name.lower(),
+        epoch=epoch,
+        workers=(),
+        checkpoints=(),
+        checkpoints_completed=0,
+        checkpoints_failed=0,
+        checkpoint_under_way=None,
+        restarts=0,
+        last_failure="",
+        recoveries=(),
+        first_flow_ns=0,
+        records_read=records_read(tasks, sources),
+        records_per_second=0.0,
+        state_keys=sum(one.state_keys for one in tasks),
+        queued_records=0,
+        tasks=tasks,
+        dropped={},
+        termination="final",
+    )
+
+
 def build_status(
     name: str,
     coordinator: Coordinator,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -18,12 +17,14 @@ from pyspark import SparkContext
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
+from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.errors import (
     CheckpointError,
     ConnectorError,
     CrosscutError,
     FlowError,
+    HistoryError,
     JobFailedError,
     SettingsError,
     StoreError,
@@ -47,7 +48,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.rules import assignments, has_finished, job_rules
+from crosscut.spark.rules import assignments, job_rules, status_if_finished
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
@@ -55,39 +56,26 @@ from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskRules
 from crosscut.worker.worker import WorkerPlan
 
-_log = logging.getLogger("crosscut")
-
 WORKERS_END_TIMEOUT_S = 5.0
 STOP_ON_INTERRUPT_S = 20.0
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 
 _EXCEPTIONS: dict[str, type[CrosscutError]] = {
-    kind.__name__: kind for kind in (ConnectorError, FlowError, SettingsError, StoreError, WorkersError)
+    kind.__name__: kind
+    for kind in (ConnectorError, FlowError, HistoryError, SettingsError, StoreError, WorkersError)
 }
 
 
 class Job:
     """A flow that was started. All methods may be called from any thread."""
 
-    def __init__(self, flow: Flow, settings: Settings, context: SparkContext, holding: Holding) -> None:
+    def __init__(self, flow: Flow, settings: Settings) -> None:
         self._name = flow.name
         self._settings = settings
-        self._context = context
         self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
-        warn_of_single_attempts(context)
-        self._host = checked_host(settings, context)
-        self._is_encrypted = checked_encryption(settings, context, self._host)
-        self._holding = holding
-        self._slots = session.slots(context)
-        self._checkpoint_dir = settings.store_of(flow.name)
-        check_checkpoint_dir(self._checkpoint_dir)
-        for vertex in self._graph.vertices:
-            if vertex.sink is not None:
-                vertex.sink.sink.check()
-        self._packed = pack_graph(self._graph)
         self._invariants = flow.invariants
-        self._store = open_store(self._checkpoint_dir)
+        self._checkpoint_dir = settings.store_of(flow.name)
         self._driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_status: JobStatus | None = None
@@ -249,12 +237,31 @@ class Job:
 
     # How it runs.
 
-    def begin(self) -> Job:
-        """Start, and return once the job owns its checkpoint directory.
+    def finished_before(self, status: JobStatus) -> Job:
+        """Be a job that had nothing to do, without Spark; it has this status."""
+        self._last_status, self._end = status, EndJob("finished")
+        self._claimed.set()
+        self._ended.set()
+        return self
+
+    def begin(self, context: SparkContext, holding: Holding) -> Job:
+        """Start in Spark, and return once the job owns its checkpoint directory.
 
         Raises:
             CrosscutError: The job can't start; nothing has been changed.
         """
+        self._context = context
+        warn_of_single_attempts(context)
+        self._host = checked_host(self._settings, context)
+        self._is_encrypted = checked_encryption(self._settings, context, self._host)
+        self._holding = holding
+        self._slots = session.slots(context)
+        check_checkpoint_dir(self._checkpoint_dir)
+        for vertex in self._graph.vertices:
+            if vertex.sink is not None:
+                vertex.sink.sink.check()
+        self._packed = pack_graph(self._graph)
+        self._store = open_store(self._checkpoint_dir)
         self._thread.start()
         try:
             while not self._claimed.wait(0.1):
@@ -265,7 +272,13 @@ class Job:
             self.cancel()
             raise
         if self._end is not None and self._end.outcome in ("failed", "fenced"):
-            self._raise_if_failed()
+            try:
+                self._raise_if_failed()
+            except JobFailedError as failure:
+                # Nothing has run: what is wrong is for the caller to tell apart.
+                if isinstance(failure.__cause__, CrosscutError):
+                    raise failure.__cause__ from None
+                raise
         return self
 
     def _run(self) -> None:
@@ -296,6 +309,7 @@ class Job:
         supply = SparkWorkers(
             self._context,
             parallelism=settings.parallelism,
+            name=self._name,
             group=f"crosscut-{self._name}-{credentials.job.hex()[:8]}",
             description=f"Crosscut: {self._name}, {settings.parallelism} workers",
             post=self._post,
@@ -333,7 +347,7 @@ class Job:
                     snapshots="aligned" if kind == "none" else kind,
                     alignment_timeout_ms=alignment_timeout_ms,
                     spill_bytes=settings.spill_bytes,
-                    spill_dir=settings.spill_dir,
+                    spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
                 ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,
@@ -381,12 +395,12 @@ class Job:
                 warnings.warn(f"job {self._name!r}: {end.cause.message}", RuntimeWarning, stacklevel=3)
             return
         cause = end.cause or FailureCause("Unknown", "no cause was given")
-        if isinstance(self._error, CrosscutError):
-            raise self._error
+        # The error itself where it was raised here, else one of its kind; what happened elsewhere is text.
+        error = self._error
         kind = _EXCEPTIONS.get(cause.kind)
-        if kind is not None and not cause.operator:
-            raise kind(f"job {self._name!r}: {cause.message}")
-        raise JobFailedError(_failure_text(self._name, cause), cause=cause) from self._error
+        if error is None and kind is not None and not cause.operator:
+            error = kind(f"job {self._name!r}: {cause.message}")
+        raise JobFailedError(_failure_text(self._name, cause), cause=cause) from error
 
 
 @contextmanager
@@ -410,10 +424,16 @@ def _plain_interrupts() -> Iterator[None]:
 
 def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     """Start `flow`; see `Flow.start`."""
+    job = Job(flow, settings)
     # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
-    if has_finished(flow, settings):
-        directory = settings.store_of(flow.name)
-        _log.info("job %r in %s has finished before: there is nothing to do", flow.name, directory)
+    if (finished := status_if_finished(flow, settings)) is not None:
+        LOGGER.warning(
+            "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
+            "checkpoint_dir",
+            flow.name,
+            job.checkpoint_dir,
+        )
+        return job.finished_before(finished)
     with session.starting:
         if spark is not None:
             context = _context_of(spark)
@@ -422,7 +442,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
             context, _ = session.spark_context(settings.parallelism, f"crosscut: {flow.name}")
         holding = held_slots(flow.name, settings.parallelism, context)
     try:
-        return Job(flow, settings, context, holding).begin()
+        return job.begin(context, holding)
     except BaseException:
         holding.release()
         raise

@@ -6,19 +6,19 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any
 
+from crosscut.driver.status import JobStatus, finished_status
 from crosscut.errors import StoreError
 from crosscut.flow.flow import Flow
 from crosscut.graph.components import loops_of
 from crosscut.graph.identity import identity_of
-from crosscut.graph.specs import JobGraph
+from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import Split
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
 from crosscut.protocol.job.rules import JobRules
-from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
@@ -50,8 +50,8 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     return tuple(assignments)
 
 
-def has_finished(flow: Flow, settings: Settings) -> bool:
-    """Whether the job in its checkpoint directory has run to its end, asked before Spark is started.
+def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
+    """Return how the job in its checkpoint directory has finished, or None: asked before Spark is started.
 
     Raises:
         StoreError: The directory holds the state of another job, or its log can't be read.
@@ -61,11 +61,17 @@ def has_finished(flow: Flow, settings: Settings) -> bool:
     check_checkpoint_dir(url)
     check_checkpoint_dir_is_private(url, strict=settings.strict)
     if "://" not in url and not os.path.isdir(url):
-        return False
-    found = claim(open_store(url, create=False).tail(), _identity(graph, settings))
+        return None
+    tail = open_store(url, create=False).tail()
+    found = claim(tail, _identity(graph, settings))
     if isinstance(found, NotThisJob):
         raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")
-    return isinstance(found, AlreadyFinished)
+    if not isinstance(found, AlreadyFinished):
+        return None
+    completed = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+    return finished_status(
+        flow.name, found.entry.epoch, completed[-1] if completed else None, _sources(graph)
+    )
 
 
 def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
@@ -82,27 +88,31 @@ def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
     )
 
 
+def _tasks(graph: JobGraph, is_wanted: Callable[[Vertex], bool]) -> frozenset[TaskId]:
+    return frozenset(
+        TaskId(VertexId(vertex.vertex_id), index)
+        for vertex in graph.vertices
+        if is_wanted(vertex)
+        for index in range(graph.parallelism)
+    )
+
+
+def _sources(graph: JobGraph) -> frozenset[TaskId]:
+    return _tasks(graph, lambda vertex: vertex.source is not None)
+
+
 def job_rules(
     graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool
 ) -> JobRules:
     """Return the rules of a new driver of the job."""
-
-    def tasks(is_wanted: Callable[[Any], bool]) -> frozenset[TaskId]:
-        return frozenset(
-            TaskId(VertexId(vertex.vertex_id), index)
-            for vertex in graph.vertices
-            if is_wanted(vertex)
-            for index in range(graph.parallelism)
-        )
-
     milliseconds = settings.milliseconds
     restart = settings.restart
     return JobRules(
         loops=loops_of(graph.edges),
         identity=_identity(graph, settings),
-        tasks=tasks(lambda vertex: True),
-        sources=tasks(lambda vertex: vertex.source is not None),
-        sinks=tasks(lambda vertex: vertex.sink is not None),
+        tasks=_tasks(graph, lambda vertex: True),
+        sources=_sources(graph),
+        sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
         checkpoints=CheckpointRules(
             periodic=settings.snapshot_kind()[0] != "none",
             interval_ms=int(milliseconds("checkpoint_interval")),

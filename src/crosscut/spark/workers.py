@@ -16,7 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer
-from pyspark.util import local_connect_and_auth
+from pyspark.util import _load_from_socket, local_connect_and_auth
 
 from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
@@ -37,6 +37,8 @@ class SparkWorkers:
     """The workers of one job, as one Spark job with one Spark task per worker.
 
     Args:
+        name: Of the flow, for Spark's own pages.
+        group: Of Spark jobs; nobody else's.
         post: Takes WorkersEnded when the Spark job is over; called from another thread.
     """
 
@@ -44,12 +46,14 @@ class SparkWorkers:
         self,
         context: SparkContext,
         *,
+        name: str,
         parallelism: int,
         group: str,
         description: str,
         post: Callable[[WorkersEnded], None],
     ) -> None:
         self._context = context
+        self._name = name
         self._parallelism = parallelism
         self._group = group
         self._description = description
@@ -148,7 +152,18 @@ class SparkWorkers:
         with _python_of_this_program(self._context):
             # Here the RDD is made in the JVM, and takes note of the interpreter.
             _ = workers._jrdd
-        workers.collect()
+        # What RDD.collect does, but for the name of the stage: that would be a line of this file.
+        self._context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
+        served = _java(self._context).PythonRDD.collectAndServe(workers._jrdd.rdd())
+        with _load_from_socket(served, workers._jrdd_deserializer) as results:
+            for _ in results:
+                """Workers return nothing: this waits for their end."""
+
+
+def _java(context: SparkContext) -> Any:
+    if context._jvm is None or context._jsc is None:
+        raise WorkersError(f"Spark can't run the workers: {STOPPED}")
+    return context._jvm
 
 
 def _one_for_each(context: SparkContext, plan: WorkerPlan, count: int) -> RDD[WorkerPlan]:
@@ -160,9 +175,7 @@ def _one_for_each(context: SparkContext, plan: WorkerPlan, count: int) -> RDD[Wo
     way that it takes then, a local socket that serves one connection. Spark brings the content of a
     partition to its executor inside the Spark task, never through a file or a broadcast.
     """
-    if context._jvm is None or context._jsc is None:
-        raise WorkersError(f"Spark can't run the workers: {STOPPED}")
-    server = context._jvm.PythonParallelizeServer(context._jsc.sc(), count)
+    server = _java(context).PythonParallelizeServer(context._jsc.sc(), count)
     serializer: Any = BatchedSerializer(CPickleSerializer(), 1)  # type: ignore[no-untyped-call]
     file, connection = local_connect_and_auth(server.connInfo(), server.secret())
     with closing(connection):

@@ -8,7 +8,6 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from crosscut.driver.status import JobStatus
-from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.terminal.view import JobView
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def follow(
         handled = 0
         has_ended = False
         while not has_ended:
-            has_ended = _wait(job)
+            has_ended = job.wait(_POLL_S)
             status = job.snapshot()
             view.show(status)
             if has_ended:
@@ -76,11 +75,3 @@ def follow(
                 handled = interrupts.count
                 interrupted(handled)
         return handled
-
-
-def _wait(job: Job) -> bool:
-    try:
-        return job.wait(_POLL_S)
-    except CrosscutError as error:
-        # One kind for all that goes wrong after the start, so that the exit code can tell.
-        raise JobFailedError(error.message) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -114,7 +115,8 @@ def _click_type(setting: _Setting) -> click.ParamType[Any]:
         return DurationType()
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    invariant(kind in (str, str | None), f"setting {setting.name} of type {kind} has no option type")
+    texts = (str, str | None, str | os.PathLike[str] | None)
+    invariant(kind in texts, f"setting {setting.name} of type {kind} has no option type")
     return click.STRING
 
 

@@ -175,9 +175,9 @@ class Simulation:
         elapsed_s = time.monotonic() - self._started
         failed = f"{self.failed_count} of {self.lived_count} failed"
         if not self.failed_count and self.lived_count:
-            # The rule of three: what can still be true, in one of twenty cases, when nothing was seen.
-            bound = min(1.0, 3 / self.lived_count)
-            failed += f", 95 % upper bound 3/{self.lived_count} = {bound:.2%}"
+            # With this rate of failures, nothing would have been seen so many times in one of twenty cases.
+            bound = 1 - 0.05 ** (1 / self.lived_count)
+            failed += f"; with 95 % confidence, fewer than {100 * bound:.2f} % of all worlds would"
         return (
             f"{self.lived_count} worlds in {elapsed_s:.1f} s: {faults} faults of {kinds} kinds, "
             f"{self.seen['epoch']} epochs, {self.seen['job finished']} jobs finished; {failed}"
