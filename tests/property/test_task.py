@@ -202,7 +202,7 @@ class World:
             task_id=task_id,
             epoch=Epoch(self.epoch),
             protocol=AlignedBarriers(inputs),
-            inputs={channel: InputQueue() for channel in inputs},
+            inputs={channel: InputQueue(channel) for channel in inputs},
             chain=[operator],
             outputs=[output],
             batch_rows=4,

@@ -23,7 +23,7 @@ def test_what_is_written_is_what_is_read(log: list[LoggedBatch]) -> None:
 
 
 def test_an_empty_log_is_its_magic() -> None:
-    assert encoded_log([]) == [MAGIC]
+    assert list(encoded_log([])) == [MAGIC]
     assert decoded_log(MAGIC) == []
 
 

@@ -21,6 +21,7 @@ from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
 from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
+from crosscut.worker.spill_files import DiskSpaces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +82,7 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
         lambda part: bytes_of[part.path],
         KeyRouter(1, 1),
         TaskRules(batch_rows=10, commit_attempts=1, sink_timeout_ms=1_000),
+        DiskSpaces(None, 0),
         Failpoints(None, None),
     )
     asyncio.run(building)
@@ -88,7 +90,7 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
 
 
 def records_of(task: Task, channel: ChannelId) -> list[Any]:
-    return [n for item in task._queues[channel] if isinstance(item, Batch) for n in item.records]
+    return [n for item in task._queues[channel]._head if isinstance(item, Batch) for n in item.records]
 
 
 def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in_another_order() -> None:

@@ -33,11 +33,12 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.state.keyed import KeyedState
-from crosscut.task.inputs import InputQueue, SpillSpace
+from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
 from crosscut.task.task import Task
 from crosscut.worker.pool import LOCAL_ITEMS_MAX, TaskPool
+from crosscut.worker.spill_files import DiskSpace
 
 JOIN, SENDER = TaskId(VertexId("join"), 0), TaskId(VertexId("sender"), 0)
 A, B, INTO = (
@@ -92,7 +93,7 @@ class Site:
         self.said: list[WorkerMessage] = []
         self.credit: dict[ChannelId, int] = {}
         self.seen: list[Any] = []
-        self.space = SpillSpace(bytes_max=spill_bytes)
+        self.space = DiskSpace(bytes_max=spill_bytes)
         self.pool = TaskPool(
             epoch=Epoch(1),
             store=self.store,
@@ -131,7 +132,7 @@ class Site:
             task_id=task_id,
             epoch=Epoch(1),
             protocol=protocol(inputs),
-            inputs={one: InputQueue(self.space) for one in inputs},
+            inputs={one: InputQueue(one, self.space) for one in inputs},
             spills_blocked=spill_bytes > 0,
             chain=tuple(chain),
             outputs=outputs,
@@ -296,7 +297,7 @@ async def test_unaligned_snapshots_block_nothing_and_spill_nothing() -> None:
 @scene
 async def test_a_disk_that_is_full_fails_the_task_and_says_where() -> None:
     site = Site(spill_bytes=1 << 30)
-    site.space._directory = "/no/such/directory"
+    site.space.directory = "/no/such/directory"
     await site.block(A)
     site.receive(A, [1], CHANNEL_BYTES)
     (failed,) = (one for one in site.said if isinstance(one, TaskFailed))
@@ -543,7 +544,7 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         task_id=JOIN,
         epoch=Epoch(1),
         protocol=AlignedThenUnaligned(inputs, closing),
-        inputs={one: InputQueue() for one in inputs},
+        inputs={one: InputQueue(one) for one in inputs},
         back_edges=closing,
         chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
         outputs=[output],

@@ -43,7 +43,7 @@ def task_of(*chain: Operator, protocol: SnapshotProtocol, inputs: Sequence[Chann
         task_id=HERE,
         epoch=Epoch(1),
         protocol=protocol,
-        inputs={one: InputQueue() for one in inputs},
+        inputs={one: InputQueue(one) for one in inputs},
         chain=chain,
         outputs=[out],
         batch_rows=BATCH_ROWS,

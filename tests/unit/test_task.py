@@ -81,7 +81,7 @@ def task_of(
         task_id=HERE,
         epoch=EPOCH,
         protocol=protocol or AlignedBarriers(inputs),
-        inputs={channel: InputQueue() for channel in inputs},
+        inputs={channel: InputQueue(channel) for channel in inputs},
         chain=chain,
         outputs=[output(X, rows=rows)] if outputs is None else outputs,
         batch_rows=rows,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -20,12 +22,17 @@ from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SnapshotDeclined
+from crosscut.task import channel_log
+from crosscut.task import inputs as queues
+from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, encoded_log, release_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, LoggedBatch
 from crosscut.task.outputs import build_output
+from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import CancelStore, NotePause, StoreFrozen, Task, WaitForAlignment
 from crosscut.wire.batches import decode_batch, encode_batch
+from crosscut.worker.spill_files import DiskFile, DiskSpace
 
 HERE = TaskId(VertexId("here"), 0)
 A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
@@ -46,22 +53,29 @@ def task_of(
     replay: Sequence[LoggedBatch] = (),
     ended: bool = False,
     spills_blocked: bool = False,
+    space: SpillSpace | None = None,
 ) -> Task:
     back_edges = frozenset((L,)) & frozenset(inputs)
     output = build_output(
         "broadcast", outputs, batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
     )
+    space = space or DiskSpace()
+    waiting = {one: InputQueue(one, space) for one in inputs}
+    for one in replay:
+        if not one.by_sender:
+            waiting[one.channel].restore(one)
     return Task(
         task_id=HERE,
         epoch=EPOCH,
         protocol=protocol(inputs, back_edges),
-        inputs={one: InputQueue() for one in inputs},
+        inputs=waiting,
         back_edges=back_edges,
         spills_blocked=spills_blocked,
         chain=chain,
         outputs=[output],
         batch_rows=rows,
-        replay=replay,
+        unsent=[one for one in replay if one.by_sender],
+        log_space=space,
         ended=ended,
     )
 
@@ -98,17 +112,23 @@ def asked(task: Task) -> list[Any]:
 
 def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]]:
     """Return the log of each snapshot that is to be stored now: (channel, records, by the sender)."""
-    return {
-        job.frozen.checkpoint_id: [
-            (one.channel, decode_batch(one.data).records, one.by_sender) for one in job.frozen.log
-        ]
-        for job in asked(task)
-        if isinstance(job, StoreFrozen)
-    }
+    found = {}
+    for job in asked(task):
+        if isinstance(job, StoreFrozen):
+            log = decoded_log(b"".join(encoded_log(job.frozen.log)))
+            release_log(job.frozen.log)
+            found[int(job.frozen.checkpoint_id)] = [
+                (one.channel, decode_batch(one.data).records, one.by_sender) for one in log
+            ]
+    return found
 
 
 def wait_in_front_of(task: Task, channel: ChannelId) -> list[Any]:
-    return [item.records if isinstance(item, Batch) else item for item in task._queues[channel]]
+    queue = task._queues[channel]
+    items = [queue.popleft() for _ in range(len(queue))]
+    for item in items:
+        queue.append(item)
+    return [item.records if isinstance(item, Batch) else item for item in items]
 
 
 # Logs of back edges.
@@ -181,6 +201,82 @@ def test_two_logs_at_once_hold_what_arrives_once_each() -> None:
         1: [(L, [1], False), (L, [2], False)],
         2: [(L, [2], False), (L, [3], False)],
     }
+
+
+class CountedSpace(DiskSpace):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[int] = []
+
+    def new_file(self) -> DiskFile:
+        file = super().new_file()
+        plain = file.read
+
+        def read(at: int, count: int) -> bytes:
+            self.reads.append(count)
+            return plain(at, count)
+
+        file.read = read  # type: ignore[method-assign]
+        return file
+
+
+def test_a_backlog_on_disk_is_logged_by_reference_and_copied_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 MB wait in the back edge: the capture reads, decodes and encodes nothing of it."""
+    space = CountedSpace()
+    task = task_of(AlignedBarriers, space=space)
+    for number in range(160):
+        offer(task, L, [bytes([number]) * 100_000])
+        assert task.spill(L)
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a batch is decoded or encoded")
+
+    with monkeypatch.context() as patch:
+        for module in (queues, channel_log):
+            patch.setattr(module, "encode_batch", refused)
+        patch.setattr(queues, "decode_batch", refused)
+        offer(task, A, Barrier(N1))
+        task._turn.rotate()
+        tracemalloc.start()
+        task.run()
+        offer(task, L, Barrier(N1))
+        (stored,) = asked(task)
+        assert isinstance(stored, StoreFrozen)
+        assert space.reads == []
+        (entry,) = stored.frozen.log
+        assert isinstance(entry, SpilledBlocks)
+        digest, size_bytes = sha256(), 0
+        for piece in encoded_log(stored.frozen.log):
+            digest.update(piece)
+            size_bytes += len(piece)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert size_bytes > 16_000_000
+    assert max(space.reads) <= SLICE_BYTES
+    assert len(space.reads) == -(-(entry.end - entry.start) // SLICE_BYTES)
+    assert peak_bytes < 3 * SLICE_BYTES
+    # It is what would have been logged one by one.
+    found = [decode_batch(one.data).records for one in decoded_log(b"".join(encoded_log(stored.frozen.log)))]
+    assert found == [[bytes([number]) * 100_000] for number in range(160)]
+    space.close()
+
+
+def test_a_log_that_is_aborted_lets_go_of_the_backlog() -> None:
+    space = DiskSpace()
+    task = task_of(AlignedBarriers, space=space)
+    offer(task, L, [1], [2])
+    assert task.spill(L)
+    offer(task, A, Barrier(N1))
+    task._turn.rotate()
+    task.run()
+    task.abort(N1)
+    work(task)
+    assert space.taken_bytes == 0
+    assert asked(task) == [CancelStore(N1)]
 
 
 def test_an_aborted_log_is_forgotten() -> None:
@@ -304,7 +400,7 @@ def test_an_unaligned_checkpoint_before_anything_was_replayed_holds_all_of_it_on
 def test_replayed_records_keep_their_keys() -> None:
     one = LoggedBatch(A, encode_batch(Batch(["r"], ["k"])), 1, by_sender=False)
     task = task_of(AlignedBarriers, inputs=(A,), replay=[one])
-    (item,) = task._queues[A]
+    (item,) = task._queues[A]._head
     assert isinstance(item, Batch)
     assert (item.records, item.keys) == (["r"], ["k"])
 

@@ -3,40 +3,135 @@
 It is the magic `XCL2` and a series of blocks: length of the header (4 bytes, big-endian), the header
 (JSON: channel, rows, who sends it again), length of the batch (8 bytes), the batch as on the wire. (In
 `XCL1` a channel was called by the place of its edge in the graph, which is another one after an edit.)
+
+What a queue spills has the same form. So a snapshot takes a backlog that is on disk as it is there: it
+notes where, and whoever stores it copies bytes. Neither costs more memory or a longer stop with a longer
+backlog.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from crosscut.batch import Batch
 from crosscut.errors import StateError
 from crosscut.ids import ChannelId, TaskId, VertexId
 from crosscut.task.items import LoggedBatch
+from crosscut.task.spilling import SpillFile, SpillSpace
+from crosscut.wire.batches import encode_batch
 
 MAGIC = b"XCL2"
 _OLD_MAGIC = b"XCL1"
-_LENGTHS = struct.Struct(">IQ")
+LENGTHS = struct.Struct(">IQ")
+
+MEMORY_BYTES_MAX = 4 * 1024 * 1024
+"""Of one log, and of what is restored from it into one channel: the rest goes to disk."""
+
+SLICE_BYTES = 1024 * 1024
+"""That are copied at once."""
 
 
-def encoded_log(log: Iterable[LoggedBatch]) -> list[bytes]:
-    """Return the part, in pieces."""
-    chunks = [MAGIC]
+@dataclass(frozen=True, slots=True)
+class SpilledBlocks:
+    """Whole blocks that are in `file`, which is held for them, from `start` to `end`."""
+
+    file: SpillFile
+    start: int
+    end: int
+    rows: int
+
+    def slices(self) -> Iterator[bytes]:
+        """Yield their bytes."""
+        for at in range(self.start, self.end, SLICE_BYTES):
+            yield self.file.read(at, min(SLICE_BYTES, self.end - at))
+
+
+Logged = LoggedBatch | SpilledBlocks
+
+
+class SnapshotLog:
+    """What one snapshot holds of channels, in the order it is added.
+
+    Args:
+        space: Takes what is more than `MEMORY_BYTES_MAX`. None: memory takes all.
+    """
+
+    def __init__(self, space: SpillSpace | None = None) -> None:
+        self._space = space
+        self._entries: list[Logged] = []
+        self._memory_bytes = 0
+        self._file: SpillFile | None = None
+        self._write_at = 0
+
+    def add(self, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
+        """Add a batch as it is now: what is on its way may be changed by user code once it is processed."""
+        logged = LoggedBatch(channel, encode_batch(batch), len(batch), by_sender)
+        if self._space is None or self._memory_bytes + len(logged.data) <= MEMORY_BYTES_MAX:
+            self._memory_bytes += len(logged.data)
+            self._entries.append(logged)
+        else:
+            self._spill(self._space, logged)
+
+    def add_blocks(self, blocks: SpilledBlocks) -> None:
+        """Add what a queue has spilled; the log is who holds it now."""
+        self._entries.append(blocks)
+
+    def take(self) -> tuple[Logged, ...]:
+        """Return everything; whoever gets it lets go of it with `release_log`."""
+        entries, self._entries = tuple(self._entries), []
+        return entries
+
+    def _spill(self, space: SpillSpace, logged: LoggedBatch) -> None:
+        last = self._entries[-1] if self._entries else None
+        if not isinstance(last, SpilledBlocks) or last.file is not self._file:
+            # What a queue has spilled stands between: one more stretch of the log's own file, held once more.
+            if self._file is None:
+                self._file = space.new_file()
+            else:
+                self._file.hold()
+            last = SpilledBlocks(self._file, self._write_at, self._write_at, 0)
+            self._entries.append(last)
+        block = b"".join(encoded_block(logged))
+        last.file.write(self._write_at, block)
+        self._write_at += len(block)
+        self._entries[-1] = replace(last, end=self._write_at, rows=last.rows + logged.rows)
+
+
+def release_log(log: Iterable[Logged]) -> None:
+    """Let go of what is held for `log`."""
     for one in log:
-        channel = one.channel
-        header = json.dumps(
-            {
-                "input": channel.input,
-                "source": [channel.source.vertex, channel.source.index],
-                "target": [channel.target.vertex, channel.target.index],
-                "rows": one.rows,
-                "by_sender": one.by_sender,
-            }
-        ).encode()
-        chunks += [_LENGTHS.pack(len(header), len(one.data)), header, one.data]
-    return chunks
+        if isinstance(one, SpilledBlocks):
+            one.file.release()
+
+
+def encoded_block(logged: LoggedBatch) -> Sequence[bytes]:
+    """Return one block, in pieces."""
+    channel = logged.channel
+    header = json.dumps(
+        {
+            "input": channel.input,
+            "source": [channel.source.vertex, channel.source.index],
+            "target": [channel.target.vertex, channel.target.index],
+            "rows": logged.rows,
+            "by_sender": logged.by_sender,
+        }
+    ).encode()
+    return LENGTHS.pack(len(header), len(logged.data)), header, logged.data
+
+
+def encoded_log(log: Iterable[Logged]) -> Iterator[bytes]:
+    """Yield the part, in pieces of bounded size: at most a batch, or `SLICE_BYTES`.
+
+    Raises:
+        SpillError: What is on disk can't be read.
+    """
+    yield MAGIC
+    for one in log:
+        yield from one.slices() if isinstance(one, SpilledBlocks) else encoded_block(one)
 
 
 def decoded_log(data: bytes) -> list[LoggedBatch]:
@@ -47,7 +142,7 @@ def decoded_log(data: bytes) -> list[LoggedBatch]:
     """
     if data[: len(MAGIC)] == _OLD_MAGIC:
         raise StateError(
-            "this checkpoint holds records that were on their way, written by crosscut 0.1.0 in a format "
+            "this checkpoint has a channel log (records that were on their way) of crosscut 0.1.0, in a form "
             "that this release does not read: let that release take one more checkpoint with "
             "snapshots='aligned' and outside of loops, or let it finish the job"
         )
@@ -57,8 +152,8 @@ def decoded_log(data: bytes) -> list[LoggedBatch]:
     at = len(MAGIC)
     try:
         while at < len(data):
-            header_bytes, batch_bytes = _LENGTHS.unpack_from(data, at)
-            at += _LENGTHS.size
+            header_bytes, batch_bytes = LENGTHS.unpack_from(data, at)
+            at += LENGTHS.size
             header = json.loads(data[at : at + header_bytes])
             at += header_bytes
             channel = ChannelId(header["input"], _task(header["source"]), _task(header["target"]))

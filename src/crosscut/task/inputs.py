@@ -1,131 +1,102 @@
 """Input queues of a task: in memory, and on disk where the sender must not be made to wait.
 
-What is on disk lies behind what was in memory before it and in front of what has come since.
+What is on disk lies behind what was in memory before it and in front of what has come since. A file
+holds batches alone, as a channel log does; where barriers stand between them is kept in memory. So a
+snapshot that has to hold a backlog refers to it, and nothing of it is read.
 """
 
 from __future__ import annotations
 
-import os
-import struct
-import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from crosscut.batch import Batch
-from crosscut.errors import SpillError
-from crosscut.ids import CheckpointId
-from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.ids import ChannelId
+from crosscut.task.channel_log import LENGTHS, MEMORY_BYTES_MAX, SpilledBlocks, encoded_block
+from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
+from crosscut.task.spilling import SpillFile, SpillSpace
 from crosscut.wire.batches import decode_batch, encode_batch
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """A file that is as long is not written any further, and given back when it has been read: else a queue
 that is never quite empty would grow for ever."""
 
-_HEADER = struct.Struct(">BQ")
-_BATCH, _BARRIER, _END = range(3)
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What stands at `at` between two batches, behind `rows` records of its file."""
 
-class SpillSpace:
-    """Where queues spill to, and how much they may take there together.
-
-    The files never have a name, so nothing is left of them, whatever ends the process.
-
-    Args:
-        directory: None: the system's directory for temporary files.
-        bytes_max: A queue spills no more once so much is taken, so it is exceeded by what one queue
-            holds in memory at most. None: no limit.
-    """
-
-    def __init__(self, directory: str | None = None, bytes_max: int | None = None) -> None:
-        self._directory = directory or tempfile.gettempdir()
-        self._bytes_max = bytes_max
-        self.taken_bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more may be spilled for now."""
-        return self._bytes_max is not None and self.taken_bytes >= self._bytes_max
-
-    def new_file(self) -> IO[bytes]:
-        """Return an empty file without a name.
-
-        Raises:
-            SpillError: There can be none.
-        """
-        try:
-            return tempfile.TemporaryFile(buffering=0, dir=self._directory)
-        except OSError as error:
-            raise self.failed("make a file", error) from error
-
-    def failed(self, what: str, error: OSError) -> SpillError:
-        """Return the error that says so."""
-        return SpillError(
-            f"can't {what} in {self._directory}, where channels spill what does not fit into memory: "
-            f"{error}; make room there, set spill_dir to another directory, or lower spill_bytes",
-            directory=self._directory,
-        )
+    item: Barrier | EndOfInput
+    at: int
+    rows: int
 
 
 class _Segment:
     """One file of a queue."""
 
-    def __init__(self, space: SpillSpace) -> None:
-        self._space = space
-        self._file = space.new_file()
-        self.read_at = 0
-        self.write_at = 0
+    def __init__(self, file: SpillFile) -> None:
+        self.file = file
+        self.read_at = self.write_at = 0
+        self.rows_read = self.rows_written = 0
+        self.marks: deque[_Mark] = deque()
 
     @property
     def is_read(self) -> bool:
-        return self.read_at == self.write_at
+        return self.read_at == self.write_at and not self.marks
 
-    def append(self, chunks: Iterable[bytes]) -> int:
+    def append(self, channel: ChannelId, items: Sequence[Item]) -> int:
         """Write behind what is there; return how many bytes. If it raises, all is as before."""
-        at = self.write_at
-        try:
-            for chunk in chunks:
-                rest = memoryview(chunk)
-                while rest:
-                    written = os.pwrite(self._file.fileno(), rest, at)
-                    at, rest = at + written, rest[written:]
-        except OSError as error:
-            raise self._space.failed("write", error) from error
+        at, rows, marks = self.write_at, self.rows_written, []
+        for item in items:
+            if isinstance(item, Batch):
+                logged = LoggedBatch(channel, encode_batch(item), len(item), by_sender=False)
+                at = self._write(at, logged)
+                rows += len(item)
+            else:
+                marks.append(_Mark(item, at, rows))
         size_bytes = at - self.write_at
-        self._space.taken_bytes += size_bytes
-        self.write_at = at
+        self.write_at, self.rows_written = at, rows
+        self.marks += marks
         return size_bytes
 
-    def item(self, at: int) -> tuple[Item, int]:
-        """Return the item at `at`, and where the next one is."""
-        kind, number = _HEADER.unpack(self._bytes(at, _HEADER.size))
-        at += _HEADER.size
-        match kind:
-            case 0:
-                return decode_batch(self._bytes(at, number)), at + number
-            case 1:
-                return Barrier(CheckpointId(number)), at
-            case _:
-                return EndOfInput(), at
+    def append_logged(self, logged: LoggedBatch) -> int:
+        """Write what is encoded already; as `append`."""
+        before = self.write_at
+        self.write_at = self._write(before, logged)
+        self.rows_written += logged.rows
+        return self.write_at - before
 
-    def _bytes(self, at: int, count: int) -> bytes:
-        try:
-            data = os.pread(self._file.fileno(), count, at)
-        except OSError as error:
-            raise self._space.failed("read", error) from error
-        if len(data) < count:
-            raise self._space.failed("read", OSError(f"{len(data)} of {count} bytes at {at} are there"))
-        return data
+    def _write(self, at: int, logged: LoggedBatch) -> int:
+        block = b"".join(encoded_block(logged))
+        self.file.write(at, block)
+        return at + len(block)
 
-    def close(self) -> None:
-        self._space.taken_bytes -= self.write_at
-        self._file.close()
+    def pop(self) -> Item:
+        if self.marks and self.marks[0].at == self.read_at:
+            return self.marks.popleft().item
+        header_bytes, batch_bytes = LENGTHS.unpack(self.file.read(self.read_at, LENGTHS.size))
+        at = self.read_at + LENGTHS.size + header_bytes
+        batch = decode_batch(self.file.read(at, batch_bytes))
+        self.read_at = at + batch_bytes
+        self.rows_read += len(batch)
+        return batch
+
+    def mark(self, barrier: Barrier) -> _Mark | None:
+        return next((mark for mark in self.marks if mark.item == barrier), None)
+
+    def blocks(self, until: _Mark | None) -> SpilledBlocks:
+        """Return what has not been read yet, up to `until`, held for the caller."""
+        end, rows = (self.write_at, self.rows_written) if until is None else (until.at, until.rows)
+        self.file.hold()
+        return SpilledBlocks(self.file, self.read_at, end, rows - self.rows_read)
 
 
 class InputQueue:
     """What waits in one input channel, in order. Small batches that wait one behind the other become one.
 
     Args:
+        space: Where it may spill to. None: nowhere.
         batch_rows: Records in a full batch.
 
     Attributes:
@@ -133,31 +104,50 @@ class InputQueue:
         spilled_bytes: What was ever written to disk.
     """
 
-    def __init__(self, space: SpillSpace | None = None, batch_rows: int = 0) -> None:
-        self._space = space or SpillSpace()
+    def __init__(self, channel: ChannelId, space: SpillSpace | None = None, batch_rows: int = 0) -> None:
+        self._channel = channel
+        self._space = space
         self._batch_rows = batch_rows
         self._head: deque[Item] = deque()
         self._segments: deque[_Segment] = deque()
         self._on_disk = 0
-        # Barriers that were taken out of what is on disk; skipped when it is read.
-        self._removed: set[Barrier] = set()
         # Behind what is on disk; empty when nothing is there.
         self._tail: deque[Item] = deque()
+        self._restored_bytes = 0
         self.rows = 0
         self.spilled_bytes = 0
 
     def __len__(self) -> int:
         return len(self._head) + self._on_disk + len(self._tail)
 
-    def __iter__(self) -> Iterator[Item]:
-        yield from self._head
+    def __contains__(self, barrier: Barrier) -> bool:
+        return (
+            barrier in self._head
+            or barrier in self._tail
+            or any(segment.mark(barrier) is not None for segment in self._segments)
+        )
+
+    def in_front_of(self, barrier: Barrier) -> Iterator[Batch | SpilledBlocks]:
+        """Yield the records that wait in front of `barrier`, or all if it does not wait here.
+
+        What is on disk is not read; it is held for whoever takes it.
+        """
+        for item in self._head:
+            if item == barrier:
+                return
+            if isinstance(item, Batch):
+                yield item
         for segment in self._segments:
-            at = segment.read_at
-            while at < segment.write_at:
-                item, at = segment.item(at)
-                if item not in self._removed:
-                    yield item
-        yield from self._tail
+            mark = segment.mark(barrier)
+            if (segment.write_at if mark is None else mark.at) > segment.read_at:
+                yield segment.blocks(mark)
+            if mark is not None:
+                return
+        for item in self._tail:
+            if item == barrier:
+                return
+            if isinstance(item, Batch):
+                yield item
 
     @property
     def in_memory(self) -> int:
@@ -175,6 +165,22 @@ class InputQueue:
                 last.extend(item)
                 return
         part.append(item)
+
+    def restore(self, logged: LoggedBatch) -> None:
+        """Add what a snapshot holds of this channel, before anything else comes.
+
+        Raises:
+            SpillError: It can't be written.
+            WireError: It can't be decoded.
+        """
+        self._restored_bytes += len(logged.data)
+        fits = self._restored_bytes <= MEMORY_BYTES_MAX
+        if self._space is None or (not self._on_disk and (fits or self._space.is_full)):
+            self.append(decode_batch(logged.data))
+            return
+        self.spilled_bytes += self._writable(self._space).append_logged(logged)
+        self.rows += logged.rows
+        self._on_disk += 1
 
     def appendleft(self, item: Item) -> None:
         """Put an item, or the rest of one, back."""
@@ -198,25 +204,27 @@ class InputQueue:
             if barrier in part:
                 part.remove(barrier)
                 return
-        self._removed.add(barrier)
-        self._on_disk -= 1
-        self._give_back()
+        for segment in self._segments:
+            if (mark := segment.mark(barrier)) is not None:
+                segment.marks.remove(mark)
+                self._on_disk -= 1
+                self._give_back()
+                return
+        raise ValueError(f"{barrier} is not in the queue of {self._channel}")
 
     def spill(self) -> bool:
-        """Move what is in memory behind what is on disk; return False if the space for that is used up.
+        """Move what is in memory behind what is on disk; return False if there is no space for it.
 
         Raises:
             SpillError: It can't be written; the queue is as before.
             WireError: A record can't be pickled; likewise.
         """
-        if self._space.is_full:
+        if self._space is None or self._space.is_full:
             return False
         items = self._tail if self._on_disk else self._head
         if not items:
             return True
-        if not self._segments or self._segments[-1].write_at >= SEGMENT_BYTES:
-            self._segments.append(_Segment(self._space))
-        self.spilled_bytes += self._segments[-1].append(map(_encoded, items))
+        self.spilled_bytes += self._writable(self._space).append(self._channel, items)
         self._on_disk += len(items)
         items.clear()
         return True
@@ -224,40 +232,27 @@ class InputQueue:
     def close(self) -> None:
         """Give the disk space back."""
         while self._segments:
-            self._segments.popleft().close()
+            self._segments.popleft().file.release()
+
+    def _writable(self, space: SpillSpace) -> _Segment:
+        if not self._segments or self._segments[-1].write_at >= SEGMENT_BYTES:
+            self._segments.append(_Segment(space.new_file()))
+        return self._segments[-1]
 
     def _read(self) -> Item:
-        while True:
-            segment = self._segments[0]
-            item, segment.read_at = segment.item(segment.read_at)
-            if segment.is_read and len(self._segments) > 1:
-                self._segments.popleft().close()
-            if item in self._removed:
-                self._removed.remove(item)
-                continue
-            self._on_disk -= 1
-            self._give_back()
-            return item
+        item = self._segments[0].pop()
+        self._on_disk -= 1
+        self._give_back()
+        return item
 
     def _give_back(self) -> None:
-        """Give the disk back once nothing of it is needed."""
+        """Give back each file of which nothing is needed."""
+        while self._segments and self._segments[0].is_read and (len(self._segments) > 1 or not self._on_disk):
+            self._segments.popleft().file.release()
         if not self._on_disk:
-            self.close()
-            self._removed.clear()
             self._head.extend(self._tail)
             self._tail.clear()
 
 
 def _rows(item: Item) -> int:
     return len(item) if isinstance(item, Batch) else 0
-
-
-def _encoded(item: Item) -> bytes:
-    match item:
-        case Batch():
-            data = encode_batch(item)
-            return _HEADER.pack(_BATCH, len(data)) + data
-        case Barrier(checkpoint_id):
-            return _HEADER.pack(_BARRIER, checkpoint_id)
-        case EndOfInput():
-            return _HEADER.pack(_END, 0)

@@ -8,7 +8,7 @@ from typing import Any
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON
 from crosscut.protocol.effects import CommitTransactions
-from crosscut.task.items import LoggedBatch
+from crosscut.task.channel_log import Logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class FrozenTask:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
         is_end_forwarded: The end of input has been passed on, in this epoch.
         records_in: And the others: the counters then; see `Snapshot`.
-        log: What was on its way in channels when the snapshot was taken.
+        log: What was on its way in channels when the snapshot was taken; whoever stores it lets go of it.
     """
 
     checkpoint_id: CheckpointId
@@ -31,7 +31,7 @@ class FrozenTask:
     records_in: int = field(default=0, compare=False)
     records_out: int = field(default=0, compare=False)
     state_keys: int = field(default=0, compare=False)
-    log: tuple[LoggedBatch, ...] = ()
+    log: tuple[Logged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ from crosscut.protocol.messages import (
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
 from crosscut.task.chain import Chain
+from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outputs import Output
@@ -91,8 +92,9 @@ from crosscut.task.requests import (
     StoreFrozen,
     WaitForAlignment,
 )
+from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
-from crosscut.wire.batches import decode_batch, encode_batch
+from crosscut.wire.batches import decode_batch
 
 
 class Task:
@@ -101,6 +103,7 @@ class Task:
     Args:
         chain: The operators, in order; a sink's is the last.
         spills_blocked: An input that is blocked may be spilled to disk; a back edge always may.
+        log_space: Takes the logs of snapshots that are too long for memory.
         splits: For a source task.
         state: For a task with keyed state.
         committer: For a sink task.
@@ -108,7 +111,8 @@ class Task:
         ended: The restored snapshot says that the operators have been told of the end of input.
         records_in: The restored snapshot's count.
         records_out: Likewise.
-        chain_of_parts: Parts of the restored checkpoint.
+        parts: Those of the restored checkpoint.
+        unsent: What the restored snapshot holds of the outputs: it is sent again.
     """
 
     def __init__(
@@ -132,7 +136,8 @@ class Task:
         ended: bool = False,
         records_in: int = 0,
         records_out: int = 0,
-        replay: Sequence[LoggedBatch] = (),
+        unsent: Sequence[LoggedBatch] = (),
+        log_space: SpillSpace | None = None,
     ) -> None:
         self.task_id = task_id
         self.jobs: list[Job] = []
@@ -165,7 +170,7 @@ class Task:
             channel: deque() for output in outputs for channel in output.channels
         }
         # Channels with something to deliver, in the turn they are served.
-        self._turn: deque[ChannelId] = deque()
+        self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
         # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
         # looking at them again for each item would cost the square of their number.
         self._set_aside: list[ChannelId] = []
@@ -176,21 +181,17 @@ class Task:
         # What may end in a snapshot, and came while the chain was halfway or ending, in order.
         self._held: deque[TaskEvent] = deque()
         self._frozen: dict[CheckpointId, FrozenTask] = {}
-        self._logs: dict[CheckpointId, list[LoggedBatch]] = {}
+        self._logs: dict[CheckpointId, SnapshotLog] = {}
+        self._log_space = log_space
         self._stored_logs: dict[CheckpointId, tuple[Part, ...]] = {}
         self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
         self._stored_held: dict[CheckpointId, Mapping[CheckpointId, Part]] = {}
         self._known_parts: dict[CheckpointId, PartChain] = {}
         self._freeze_us = 0
         self.wait_ms = 0.0
-        for logged in replay:
-            # It was on its way before anything that is still to come, and is so again: if a snapshot
-            # is taken before it has been processed, it is in that one's log, once, like anything else.
-            batch = decode_batch(logged.data)
-            if logged.by_sender:
-                self.outbox.append((logged.channel, batch))
-            else:
-                self.offer(logged.channel, batch)
+        # What was on its way comes before anything that is still to come, here as in the inputs: if a
+        # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
+        self.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
 
     # What the driver asks.
 
@@ -582,11 +583,11 @@ class Task:
                 case StartAlignmentTimer(checkpoint_id):
                     self.jobs.append(WaitForAlignment(checkpoint_id))
                 case StoreSnapshot(checkpoint_id):
-                    log = tuple(self._logs.pop(checkpoint_id, ()))
+                    log = self._logs.pop(checkpoint_id, SnapshotLog()).take()
                     frozen = self._frozen[checkpoint_id] = replace(self._frozen[checkpoint_id], log=log)
                     self.jobs.append(StoreFrozen(frozen))
                 case DiscardSnapshot(checkpoint_id):
-                    self._logs.pop(checkpoint_id, None)
+                    release_log(self._logs.pop(checkpoint_id, SnapshotLog()).take())
                     self._frozen.pop(checkpoint_id, None)
                     self._stored_held.pop(checkpoint_id, None)
                     self.jobs.append(CancelStore(checkpoint_id))
@@ -600,21 +601,28 @@ class Task:
                     assert_never(effect)
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
-        logged = LoggedBatch(channel, encode_batch(batch), len(batch), by_sender)
-        self._logs.setdefault(n, []).append(logged)
+        self._log_of(n).add(channel, batch, by_sender=by_sender)
+
+    def _log_of(self, n: CheckpointId) -> SnapshotLog:
+        log = self._logs.get(n)
+        if log is None:
+            log = self._logs[n] = SnapshotLog(self._log_space)
+        return log
 
     def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
         """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
         barrier = Barrier(n)
         arrived = []
         for channel in channels:
-            for item in self._queues[channel]:
-                if item == barrier:
-                    self._take_out(channel, barrier)
-                    arrived.append(channel)
-                    break
-                if isinstance(item, Batch):
-                    self._log(n, channel, item, by_sender=False)
+            queue = self._queues[channel]
+            for waiting in queue.in_front_of(barrier):
+                if isinstance(waiting, SpilledBlocks):
+                    self._log_of(n).add_blocks(waiting)
+                else:
+                    self._log(n, channel, waiting, by_sender=False)
+            if barrier in queue:
+                self._take_out(channel, barrier)
+                arrived.append(channel)
         for channel in arrived:
             # Not before everything is logged: the last of them may have the snapshot stored. One that is
             # not logged is the barrier that all this is for.

@@ -22,7 +22,7 @@ from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
 from crosscut.state.keyed import KeyedState
-from crosscut.task.channel_log import encoded_log
+from crosscut.task.channel_log import Logged, encoded_log, release_log
 from crosscut.task.requests import (
     CancelStore,
     CompleteState,
@@ -50,7 +50,7 @@ class PartStore(Protocol):
     """Where snapshots are stored; called in threads."""
 
     def write_part(
-        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: list[bytes]
+        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: Iterable[bytes]
     ) -> Part: ...
 
     def delete_parts(self, paths: Iterable[str]) -> list[str]: ...
@@ -141,18 +141,38 @@ class BackgroundHost(Protocol):
 
 
 class _Write:
-    """One part, written in a thread by calling this; whoever waits for it may give it up at any moment."""
+    """One part, written in a thread by calling this; whoever waits for it may give it up at any moment.
 
-    def __init__(self, host: BackgroundHost, n: CheckpointId, task: TaskId, chunks: list[bytes]) -> None:
+    Args:
+        log: What `chunks` are made from, in the thread; it is let go of when nobody will read it any more.
+    """
+
+    def __init__(
+        self,
+        host: BackgroundHost,
+        n: CheckpointId,
+        task: TaskId,
+        chunks: Iterable[bytes],
+        log: tuple[Logged, ...] = (),
+    ) -> None:
         self._host = host
         self._arguments = n, task, host.epoch, chunks
+        self._log = log
         self._lock = threading.Lock()
+        self._has_begun = False
         self._is_given_up = False
         self._written: Part | None = None
 
     def __call__(self) -> Part:
-        self._host.failpoints("part.write")
-        part = self._host.store.write_part(*self._arguments)
+        with self._lock:
+            if self._is_given_up:
+                raise StoreError("a part was given up before it was written", damaged=False)
+            self._has_begun = True
+        try:
+            self._host.failpoints("part.write")
+            part = self._host.store.write_part(*self._arguments)
+        finally:
+            release_log(self._log)
         with self._lock:
             self._written = part
             is_given_up = self._is_given_up
@@ -163,8 +183,12 @@ class _Write:
     def give_up(self) -> Part | None:
         """Have it deleted when it is written; return it if it has been, to be deleted by the caller."""
         with self._lock:
+            is_log_mine = not self._has_begun and not self._is_given_up
             self._is_given_up = True
-            return self._written
+            written = self._written
+        if is_log_mine:
+            release_log(self._log)
+        return written
 
 
 class BackgroundWork:
@@ -248,13 +272,14 @@ class BackgroundWork:
         reason = ""
         part = log = None
         held: dict[CheckpointId, Part] = {}
-        is_told = False
+        is_told = is_log_taken = False
         try:
             try:
                 if self._state is not None and n not in self._cancelled:
                     part = await self._store_state(self._state, frozen)
                 if frozen.log and n not in self._cancelled:
-                    log = await self._write_part(n, encoded_log(frozen.log))
+                    is_log_taken = True
+                    log = await self._write_part(n, encoded_log(frozen.log), frozen.log)
                 for cut_off_at, data in self._held.up_to(n):
                     written = await self._write_part(n, [data]) if n not in self._cancelled else None
                     if written is not None:
@@ -266,6 +291,8 @@ class BackgroundWork:
             if not is_told:
                 # No acknowledgement will name them, so nobody else would delete them in this epoch.
                 self._delete(part, log, *held.values())
+            if not is_log_taken:
+                release_log(frozen.log)
         self._cancelled = {one for one in self._cancelled if one > n}
         pause_us = self._pause_us.pop(n, 0)
         if reason:
@@ -291,14 +318,16 @@ class BackgroundWork:
         self._host.failpoints("snapshot.encoded")
         return await self._write_part(n, chunks)
 
-    async def _write_part(self, n: CheckpointId, chunks: list[bytes]) -> Part | None:
+    async def _write_part(
+        self, n: CheckpointId, chunks: Iterable[bytes], log: tuple[Logged, ...] = ()
+    ) -> Part | None:
         """Write a part of n; return None if n is given up before it is durable.
 
         A call that hangs in the store keeps its thread, and no later snapshot waits for it. If it
         returns in the end, it deletes what it has written.
         """
         host = self._host
-        write = _Write(host, n, self._task_id, chunks)
+        write = _Write(host, n, self._task_id, chunks, log)
         call = asyncio.ensure_future(host.threads.call(write))
         self._writing = n, call
         is_handed_over = False

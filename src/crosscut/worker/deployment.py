@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -21,9 +21,10 @@ from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.snapshots import PartChain
 from crosscut.task.channel_log import decoded_log
-from crosscut.task.inputs import InputQueue, SpillSpace
+from crosscut.task.inputs import InputQueue
 from crosscut.task.items import LoggedBatch
 from crosscut.task.outputs import Output, build_output
+from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
 
@@ -118,6 +119,7 @@ async def build_tasks(
     read_part: ReadPart,
     router: KeyRouter,
     rules: TaskRules,
+    spaces: SpillSpaces,
     failpoints: Failpoints,
     began: Callable[[TaskId], None] = lambda task: None,
 ) -> None:
@@ -131,10 +133,6 @@ async def build_tasks(
     """
     snapshots = {one.task: one.snapshot for one in deploy.snapshots}
     splits = {one.task: one.splits for one in deploy.splits}
-
-    # A loop that waited for itself would wait for ever: for back edges there is no limit.
-    space = SpillSpace(rules.spill_dir, rules.spill_bytes)
-    space_of_loops = SpillSpace(rules.spill_dir)
 
     def read_parts(parts: Sequence[Part]) -> Awaitable[list[bytes]]:
         return pool.in_thread(lambda: [read_part(part) for part in parts])
@@ -172,13 +170,15 @@ async def build_tasks(
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
         closing = back_edges_of(graph, task_id)
-        replay: list[LoggedBatch] = []
-        for part in snapshot.log:
-            replay += decoded_log(await pool.in_thread(read_part, part))
         queues = {
-            channel: InputQueue(space_of_loops if channel in closing else space, rules.batch_rows)
+            channel: InputQueue(
+                channel, spaces.boundless if channel in closing else spaces.bounded, rules.batch_rows
+            )
             for channel in inputs
         }
+        unsent: list[LoggedBatch] = []
+        for part in snapshot.log:
+            unsent += await pool.in_thread(_put_back, part, read_part, queues)
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
@@ -186,7 +186,8 @@ async def build_tasks(
             inputs=queues,
             back_edges=closing,
             spills_blocked=rules.spill_bytes > 0,
-            replay=replay,
+            unsent=unsent,
+            log_space=spaces.boundless,
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
             batch_rows=rules.batch_rows,
@@ -204,6 +205,17 @@ async def build_tasks(
         )
         pool.add(task, inputs, state, writer, closing)
         failpoints("restore.task")
+
+
+def _put_back(part: Part, read_part: ReadPart, queues: Mapping[ChannelId, InputQueue]) -> list[LoggedBatch]:
+    """Put what was on its way back into the inputs; return what the outputs had not sent."""
+    unsent = []
+    for logged in decoded_log(read_part(part)):
+        if logged.by_sender:
+            unsent.append(logged)
+        else:
+            queues[logged.channel].restore(logged)
+    return unsent
 
 
 async def _state_of(

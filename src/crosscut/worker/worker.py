@@ -51,10 +51,12 @@ from crosscut.protocol.messages import (
 )
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.items import Item
+from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.handshake import Proven, Verdict, channel_detail, verdict_on
 from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.worker.pool import TaskPool
+from crosscut.worker.spill_files import DiskSpaces
 
 CHANNEL_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
@@ -88,6 +90,7 @@ class Surroundings:
         graph: The worker's own: its functions share nothing with those of another worker.
         start_thread: What calls of the store and of sinks run in.
         new_pace: Makes what says how much a task takes at a time.
+        new_spaces: Makes what the tasks of one epoch spill to.
     """
 
     graph: JobGraph
@@ -97,6 +100,7 @@ class Surroundings:
     process: Process
     start_thread: StartThread
     new_pace: Callable[[], Pace]
+    new_spaces: Callable[[], SpillSpaces]
 
 
 class Worker:
@@ -120,6 +124,7 @@ class Worker:
         self._failpoints = surroundings.failpoints
         self._epoch = Epoch(0)
         self._pool: TaskPool | None = None
+        self._spaces = surroundings.new_spaces()
         self._deploying: asyncio.Task[None] | None = None
         # Changes of epoch happen one after the other, in the order they were asked for.
         self._turns = asyncio.Lock()
@@ -293,6 +298,7 @@ class Worker:
         self._outgoing, self._incoming, self._expected = {}, {}, {}
         if pool is not None:
             await pool.close()
+            self._spaces.close()
 
     async def _deploy(self, deploy: DeployTasks) -> None:
         async with self._turns:
@@ -318,6 +324,7 @@ class Worker:
                 slices=self._process,
             )
             self._pool = pool
+            self._spaces = self._surroundings.new_spaces()
             self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 
     def _pace_of(self, task: TaskId) -> Pace:
@@ -346,6 +353,7 @@ class Worker:
                     self._store.read_part,
                     self._router,
                     self._plan.rules,
+                    self._spaces,
                     self._failpoints,
                     began,
                 )
@@ -480,6 +488,7 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
             SystemProcess(),
             start_thread,
             lambda: AdaptivePace(plan.rules.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
+            lambda: DiskSpaces(plan.rules.spill_dir, plan.rules.spill_bytes),
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

@@ -26,6 +26,7 @@ from crosscut.protocol.messages import (
 from crosscut.testing.simulator.options import MOMENTS, Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.spilling import VirtualSpaces
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.handshake import Proven, Verdict
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
@@ -108,6 +109,7 @@ class WorkerProcess(Process):
             self,
             self.start_thread,
             lambda: DrawnPace(world.options.batch_rows, world.below),
+            lambda: VirtualSpaces(world.options.spill_bytes),
         )
         self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
         await self.worker.run()

@@ -1,0 +1,59 @@
+"""Where a task keeps what does not fit into memory, as the task sees it. The worker brings it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class SpillFile(Protocol):
+    """Bytes outside of memory. They stay until everybody who holds them has let go; any thread may read."""
+
+    def write(self, at: int, data: bytes) -> None:
+        """Write `data` at `at`, which is not behind the end.
+
+        Raises:
+            SpillError: It can't be written.
+        """
+
+    def read(self, at: int, count: int) -> bytes:
+        """Return `count` bytes that were written at `at`.
+
+        Raises:
+            SpillError: They can't be read.
+        """
+
+    def hold(self) -> None:
+        """Keep it until there has been one more `release`; whoever made it holds it once."""
+
+    def release(self) -> None:
+        """Give it back, if nobody else holds it."""
+
+
+class SpillSpace(Protocol):
+    """Where several queues and logs spill to."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be spilled for now."""
+
+    def new_file(self) -> SpillFile:
+        """Return an empty file.
+
+        Raises:
+            SpillError: There can be none.
+        """
+
+
+class SpillSpaces(Protocol):
+    """What one worker may spill to in one epoch."""
+
+    @property
+    def bounded(self) -> SpillSpace:
+        """For channels that are blocked, whose senders can be made to wait if it is full."""
+
+    @property
+    def boundless(self) -> SpillSpace:
+        """For back edges, since a loop that waited for itself would wait for ever, and for logs."""
+
+    def close(self) -> None:
+        """The epoch is over, and nobody reads any more: give everything back, whoever holds it."""
