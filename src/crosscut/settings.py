@@ -13,7 +13,7 @@ from crosscut.errors import SettingsError
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
 _URL_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
-Encryption = Literal["auto", "on", "off"]
+Encryption = Literal["auto", "required", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +97,13 @@ class Settings:
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
             non-loopback address while `spark.authenticate` is off (whoever can talk to Spark could then
-            read the job's secret), or with encryption while Spark's own is off (whoever can read Spark's
-            traffic could read the key).
-        encryption: TLS 1.3 between workers and driver: "on", "off", or "auto" (if Spark encrypts the
-            traffic between its own processes).
+            read the job's secret), without encryption, or with it while Spark's own is off (whoever can
+            read Spark's traffic could read the key).
+        encryption: TLS 1.3 between workers and driver. "auto": if Spark encrypts the traffic between its own
+            processes; else a warning beyond loopback, since whoever is on the way can then read records.
+            "required": always, and the job is refused where the key would travel in the open. "on": always,
+            with a warning there. "off": never. Without TLS, frames to other machines carry a seal: changes
+            on the way are seen, nothing is hidden.
     """
 
     parallelism: int = 2

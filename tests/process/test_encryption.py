@@ -492,19 +492,24 @@ def test_a_job_is_not_encrypted_where_spark_is_not(tmp_path: Path, started: Any)
     job.stop()
 
 
-@pytest.mark.parametrize("encryption", ["auto", "on", "off"])
+@pytest.mark.parametrize("encryption", ["auto", "required", "on", "off"])
 def test_a_key_that_would_travel_in_the_open_is_warned_of_or_refused(
     spark: SparkContext, encryption: Any
 ) -> None:
     """S1: TLS is worth no more than the way its key takes; on loopback nobody can listen."""
     settings = Settings(encryption=encryption)
-    assert checked_encryption(settings, spark, LOOPBACK) is (encryption == "on")
-    if encryption != "on":
+    is_encrypted = encryption in ("required", "on")
+    assert checked_encryption(settings, spark, LOOPBACK) is is_encrypted
+    complaint = "the key travels through Spark" if is_encrypted else "are not encrypted"
+    if encryption == "required":
+        with pytest.raises(SettingsError, match=complaint):
+            checked_encryption(settings, spark, "10.0.0.1")
+    elif encryption == "off":
         assert checked_encryption(settings, spark, "10.0.0.1") is False
-        return
-    with pytest.warns(RuntimeWarning, match=r"spark\.ssl\.rpc\.enabled=true"):
-        assert checked_encryption(settings, spark, "10.0.0.1") is True
-    with pytest.raises(SettingsError, match="the key travels through Spark"):
+    else:
+        with pytest.warns(RuntimeWarning, match=r"spark\.ssl\.rpc\.enabled=true"):
+            assert checked_encryption(settings, spark, "10.0.0.1") is is_encrypted
+    with pytest.raises(SettingsError, match=complaint):
         checked_encryption(replace(settings, strict=True), spark, "10.0.0.1")
 
 

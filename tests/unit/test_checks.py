@@ -1,11 +1,19 @@
 """What is refused before a job starts."""
 
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from crosscut.errors import SettingsError
-from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
+from crosscut.settings import Encryption
+from crosscut.spark.checks import (
+    Protection,
+    check_checkpoint_dir,
+    check_checkpoint_dir_is_private,
+    protection,
+)
 
 
 @pytest.mark.parametrize("url", ["memory://checkpoints", "memory:/checkpoints", "memory:"])
@@ -47,3 +55,44 @@ def test_a_checkpoint_directory_of_another_user_is_refused_if_strict(
 @pytest.mark.parametrize("url", ["s3://bucket/checkpoints", "/no/such/directory"])
 def test_where_there_is_no_local_directory_there_is_nothing_to_check(url: str) -> None:
     check_checkpoint_dir_is_private(url, strict=True)
+
+
+def decided(encryption: Encryption, *, spark: bool, loopback: bool) -> str:
+    found = protection(encryption, spark_encrypts=spark, is_loopback=loopback)
+    what = "encrypted" if found.is_encrypted else "open"
+    return f"{what}, refused" if found.is_refused else f"{what}, complaint" if found.complaint else what
+
+
+def test_what_becomes_of_each_setting_of_encryption() -> None:
+    """S1, S2: nothing to other machines goes in the open without a word."""
+    assert {
+        (encryption, spark, loopback): decided(encryption, spark=spark, loopback=loopback)
+        for encryption, spark, loopback in product(get_args(Encryption), (True, False), (True, False))
+    } == {
+        ("auto", True, True): "encrypted",
+        ("auto", True, False): "encrypted",
+        ("auto", False, True): "open",
+        ("auto", False, False): "open, complaint",
+        ("required", True, True): "encrypted",
+        ("required", True, False): "encrypted",
+        ("required", False, True): "encrypted",
+        ("required", False, False): "encrypted, refused",
+        ("on", True, True): "encrypted",
+        ("on", True, False): "encrypted",
+        ("on", False, True): "encrypted",
+        ("on", False, False): "encrypted, complaint",
+        ("off", True, True): "open",
+        ("off", True, False): "open, complaint",
+        ("off", False, True): "open",
+        ("off", False, False): "open, complaint",
+    }
+
+
+def test_a_complaint_about_encryption_says_who_can_do_what_and_what_to_set() -> None:
+    assert protection("off", spark_encrypts=False, is_loopback=False) == Protection(
+        False,
+        "encryption='off', and connections to other machines are not encrypted: whoever is on the way can "
+        "read all records, and whoever can read Spark's traffic has the job's secret and can run code in the "
+        "workers; set spark.ssl.rpc.enabled=true, or spark.authenticate=true and "
+        "spark.network.crypto.enabled=true, and leave encryption at 'auto'",
+    )

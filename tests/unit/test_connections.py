@@ -84,10 +84,15 @@ class End:
 
 
 class Server(End, AcceptingSide):
-    def __init__(self, listener: Listener, verdict: Verdict | None = Verdict.ACCEPTED) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        verdict: Verdict | None = Verdict.ACCEPTED,
+        credentials: Credentials = CREDENTIALS,
+    ) -> None:
         End.__init__(self)
         self.decoder = CountingDecoder()
-        AcceptingSide.__init__(self, listener, CREDENTIALS, Role.WORKER_TO_COORDINATOR, self.decoder)
+        AcceptingSide.__init__(self, listener, credentials, Role.WORKER_TO_COORDINATOR, self.decoder)
         self.verdict = verdict
         self.proven: Proven | None = None
 
@@ -112,6 +117,7 @@ class Site:
     def __init__(self, verdict: Verdict | None = Verdict.ACCEPTED) -> None:
         self.listener = Listener("the test", Random(7).randrange)
         self.verdict = verdict
+        self.credentials = CREDENTIALS
         self.accepted: list[Server] = []
         self.port = 0
         self.clients: list[Client] = []
@@ -120,7 +126,7 @@ class Site:
         self._arrived = asyncio.Event()
 
     def accept(self) -> Server:
-        server = Server(self.listener, self.verdict)
+        server = Server(self.listener, self.verdict, self.credentials)
         self.accepted.append(server)
         self._arrived.set()
         return server
@@ -638,3 +644,57 @@ async def test_where_nobody_listens_nothing_is_tried_again(site: Site) -> None:
         with pytest.raises(ConnectionRefusedError):
             await connections.connect(Client(), "127.0.0.1", port)
     assert len(attempts) == 1
+
+
+# Seals
+
+
+SEALING = replace(CREDENTIALS, seals_frames=True)
+
+
+@scene()
+async def test_sealed_frames_go_both_ways(site: Site) -> None:
+    """S2: small ones, which are joined, and large ones, which are not."""
+    site.credentials = SEALING
+    client = await site.connected(Client(SEALING))
+    await client.until(lambda: client.is_open)
+    server = await site.server()
+    sent = [b"small", b"", b"x" * 200_000]
+    for payload in sent:
+        client.send(FrameType.CONTROL, payload, sequenced=False)
+        server.send(FrameType.CONTROL, payload[::-1], sequenced=False)
+    await server.until(lambda: server.frames == sent)
+    await client.until(lambda: client.frames == [payload[::-1] for payload in sent])
+
+
+@scene()
+async def test_a_byte_that_was_changed_on_the_way_ends_a_sealed_connection(site: Site) -> None:
+    """M4: nothing of the frame is passed on."""
+    site.credentials = SEALING
+
+    class Changed(Client):
+        def _write(self, data: bytes) -> None:
+            super()._write(data.replace(b"pay 1", b"pay 9"))
+
+    client = await site.connected(Changed(SEALING))
+    await client.until(lambda: client.is_open)
+    server = await site.server()
+    client.send(FrameType.CONTROL, b"hello", sequenced=False)
+    client.send(FrameType.CONTROL, b"pay 1", sequenced=False)
+    await server.until(lambda: server.lost_reason is not None)
+    assert server.frames == [b"hello"]
+    assert server.lost_reason is not None
+    assert server.lost_reason.startswith("CONTROL frame of 5 bytes has another seal")
+
+
+@scene()
+async def test_a_peer_that_leaves_the_seals_out_is_closed(site: Site) -> None:
+    """They can't be talked away: both sides know from the job whether there are any."""
+    site.credentials = SEALING
+    client = await site.connected(Client(CREDENTIALS))
+    await client.until(lambda: client.is_open)
+    server = await site.server()
+    for _ in range(2):
+        client.send(FrameType.CONTROL, b"x" * 100, sequenced=False)
+    await server.until(lambda: server.lost_reason is not None)
+    assert server.frames == []

@@ -31,6 +31,7 @@ from crosscut.wire.handshake import (
     Verdict,
     VerdictReceived,
 )
+from crosscut.wire.sealing import FrameSeals
 from crosscut.wire.strangers import Reason
 
 HANDSHAKE_DEADLINE_S = 5.0
@@ -50,6 +51,8 @@ class Credentials:
     """With it, every connection is encrypted; none is accepted without."""
     heartbeat_timeout_ms: int = 10_000
     """No secret: what the patience with a peer that has vanished is derived from."""
+    seals_frames: bool = False
+    """Whether each frame carries a seal; where TLS protects it none is needed."""
 
     def __repr__(self) -> str:
         return "Credentials(...)"
@@ -65,6 +68,7 @@ class Connection(asyncio.Protocol, ABC):
         self._credentials = credentials
         self._decoder = decoder
         self._tunnel: Tunnel | None = None
+        self._seals: FrameSeals | None = None
         self._transport: asyncio.Transport | None = None
         self._is_open = False
         self._sequence = 0
@@ -107,13 +111,14 @@ class Connection(asyncio.Protocol, ABC):
         if sequenced:
             self._sequence += 1
         header, body = encode_frame(kind, self._sequence, payload)
+        seal = self._seals.next(header, body) if self._seals is not None else b""
         if len(body) <= _JOINED_BYTES_MAX:
-            self._write(header + body)
+            self._write(header + body + seal)
         elif self._tunnel is None:
-            self._transport.writelines((header, body))
+            self._transport.writelines((header, body, seal))
         else:
             self._write(header)
-            self._write(body)
+            self._write(body + seal)
 
     def close(self, reason: str) -> None:
         """Close without waiting for the peer; what was sent may get lost."""
@@ -187,8 +192,11 @@ class Connection(asyncio.Protocol, ABC):
             self._deadline.cancel()
             self._deadline = None
 
-    def _open(self, trailing: bytes) -> None:
+    def _open(self, trailing: bytes, own_key: bytes, peer_key: bytes) -> None:
         self._settled()
+        if self._credentials.seals_frames:
+            self._seals = FrameSeals(own_key)
+            self._decoder.expect_seals(FrameSeals(peer_key))
         self._is_open = True
         self.opened()
         if trailing:
@@ -242,7 +250,8 @@ class ConnectingSide(Connection):
                     self._settled()
                     self._write(answer)
                 case VerdictReceived(Verdict.ACCEPTED):
-                    self._open(self._handshake.trailing_data)
+                    client_key, server_key = self._handshake.frame_keys()
+                    self._open(self._handshake.trailing_data, client_key, server_key)
                 case VerdictReceived(verdict):
                     self.close(f"the peer refused: {verdict.name.lower().replace('_', ' ')}")
 
@@ -292,7 +301,8 @@ class AcceptingSide(Connection):
         handshake = self._asked()
         self._write(handshake.verdict(verdict))
         if verdict is Verdict.ACCEPTED:
-            self._open(handshake.trailing_data)
+            client_key, server_key = handshake.frame_keys()
+            self._open(handshake.trailing_data, server_key, client_key)
         else:
             self.close_gently(f"refused: {verdict.name.lower().replace('_', ' ')}")
 

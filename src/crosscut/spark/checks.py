@@ -6,11 +6,12 @@ import os
 import socket
 import stat
 import warnings
+from dataclasses import dataclass
 
 from pyspark import SparkContext
 
 from crosscut.errors import SettingsError
-from crosscut.settings import Settings
+from crosscut.settings import Encryption, Settings
 from crosscut.spark.holding import Holding, hold, holders
 from crosscut.spark.session import LOOPBACK, encrypts_traffic, has_session, is_local, is_own, slots
 
@@ -99,7 +100,7 @@ def checked_host(settings: Settings, context: SparkContext) -> str:
         address = socket.gethostbyname(host)
     except OSError as error:
         raise SettingsError(f"host={host!r} can't be resolved: {error}") from error
-    if address.startswith("127."):
+    if is_loopback(address):
         return address
     if (context.getConf().get("spark.authenticate", None) or "false") != "true":
         text = (
@@ -113,17 +114,59 @@ def checked_host(settings: Settings, context: SparkContext) -> str:
 
 
 def checked_encryption(settings: Settings, context: SparkContext, host: str) -> bool:
-    """Return whether connections are encrypted; complain if the key can be read on its way."""
+    """Return whether connections are encrypted; complain if somebody on the way could read or change them."""
     spark_encrypts = encrypts_traffic(context.getConf().get)
-    if settings.encryption == "auto":
-        return spark_encrypts
-    if settings.encryption == "on" and not spark_encrypts and not host.startswith("127."):
-        text = (
-            "encryption='on', but the key travels through Spark, whose own encryption is off: whoever can "
-            "read Spark's traffic can read it; set spark.ssl.rpc.enabled=true, or spark.authenticate=true "
-            "and spark.network.crypto.enabled=true"
-        )
-        if settings.strict:
-            raise SettingsError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
-    return settings.encryption == "on"
+    found = protection(settings.encryption, spark_encrypts=spark_encrypts, is_loopback=is_loopback(host))
+    if found.complaint:
+        if found.is_refused or settings.strict:
+            raise SettingsError(found.complaint)
+        if settings.encryption != "off":
+            warnings.warn(found.complaint, RuntimeWarning, stacklevel=5)
+    return found.is_encrypted
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What becomes of a setting of `encryption`.
+
+    Attributes:
+        is_encrypted: Whether connections are.
+        complaint: What is wrong with that, or "".
+        is_refused: Nobody may go on with it; else it is up to `strict`.
+    """
+
+    is_encrypted: bool
+    complaint: str = ""
+    is_refused: bool = False
+
+
+def protection(encryption: Encryption, *, spark_encrypts: bool, is_loopback: bool) -> Protection:
+    """Decide whether to encrypt, and what to say of it.
+
+    Args:
+        spark_encrypts: Whether Spark encrypts what its processes say to each other.
+        is_loopback: Nothing leaves this machine.
+    """
+    is_encrypted = spark_encrypts if encryption == "auto" else encryption != "off"
+    if is_loopback or (is_encrypted and spark_encrypts):
+        return Protection(is_encrypted)
+    if is_encrypted:
+        text = "but the key travels through Spark, whose own encryption is off: whoever can read Spark's "
+        text += "traffic can read it"
+    else:
+        text = "and connections to other machines are not encrypted: whoever is on the way can read all "
+        text += "records, and whoever can read Spark's traffic has the job's secret and can run code in the "
+        text += "workers"
+    remedy = (
+        "set spark.ssl.rpc.enabled=true, or spark.authenticate=true and spark.network.crypto.enabled=true"
+    )
+    if encryption == "off":
+        remedy += ", and leave encryption at 'auto'"
+    return Protection(
+        is_encrypted, f"encryption={encryption!r}, {text}; {remedy}", is_refused=encryption == "required"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether what is said to this address stays on this machine."""
+    return host.startswith("127.")

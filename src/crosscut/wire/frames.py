@@ -18,6 +18,7 @@ from typing import NoReturn, Self
 
 from crosscut.errors import WireError
 from crosscut.ids import CheckpointId
+from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 
 MAGIC = b"XC"
 VERSION = 1
@@ -165,13 +166,18 @@ class FrameDecoder:
         self._chunks: deque[bytes] = deque()
         self._offset = 0
         self._held_bytes = 0
-        self._header: tuple[FrameType, int] | None = None
+        self._header: tuple[FrameType, int, Payload] | None = None
+        self._seals: FrameSeals | None = None
         self._error: WireError | None = None
 
     @property
     def held_bytes(self) -> int:
         """Bytes that were fed and not iterated yet."""
         return self._held_bytes
+
+    def expect_seals(self, seals: FrameSeals) -> None:
+        """Take no frame from now on that has not its seal behind it; before the first `feed`."""
+        self._seals = seals
 
     def feed(self, data: bytes) -> None:
         """Add what was read. Only kept, never copied here: it must not change, hence `bytes`."""
@@ -199,13 +205,16 @@ class FrameDecoder:
             if self._held_bytes < HEADER.size:
                 raise StopIteration
             self._header = self._checked_header(self._take(HEADER.size))
-        kind, length = self._header
-        if self._held_bytes < length:
+        kind, length, header = self._header
+        if self._held_bytes < length + (SEAL_BYTES if self._seals else 0):
             raise StopIteration
         self._header = None
-        return Frame(kind, self._sequence, self._take(length))
+        payload = self._take(length)
+        if self._seals is not None and not self._seals.is_next(self._take(SEAL_BYTES), header, payload):
+            self._refuse(f"{kind.name} frame of {length} bytes has another seal: it was changed on the way")
+        return Frame(kind, self._sequence, payload)
 
-    def _checked_header(self, header: Payload) -> tuple[FrameType, int]:
+    def _checked_header(self, header: Payload) -> tuple[FrameType, int, Payload]:
         magic, version, kind, length, sequence = HEADER.unpack(header)
         if magic != MAGIC or version != VERSION:
             self._refuse(
@@ -224,7 +233,7 @@ class FrameDecoder:
                 f"were lost, repeated or reordered"
             )
         self._sequence = sequence
-        return FrameType(kind), length
+        return FrameType(kind), length, header
 
     def _refuse(self, message: str) -> NoReturn:
         self._chunks.clear()

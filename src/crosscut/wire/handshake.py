@@ -11,8 +11,9 @@ Every MAC is HMAC-SHA256 with the secret over its own label, the whole hello and
 a proof made for one role, job, epoch, channel or connection is worth nothing for another: replayed,
 reflected or altered messages don't match. All messages have one fixed size; parsing them is slicing.
 
-It proves who is there. It keeps nothing secret and does not protect the bytes that come after it: that is
-the part of TLS, inside of which it runs where the job is encrypted (`crosscut.net.encryption`).
+It proves who is there, and keeps nothing secret: that is the part of TLS, inside of which it runs where the
+job is encrypted (`crosscut.net.encryption`). Without, the keys that it leaves both sides with seal what
+comes after it (`crosscut.wire.sealing`).
 
 Sans-I/O: the caller sends what it is told to, brings the nonces (32 random bytes, new for each
 connection) and keeps the deadline. On WireError, or when the deadline passes, it closes the connection.
@@ -173,6 +174,7 @@ class _Handshake:
         self._job = job
         self._nonce = nonce
         self._phase = phase
+        self._transcript = b""
         self._unread = bytearray()
 
     @property
@@ -184,6 +186,14 @@ class _Handshake:
         """What came behind the handshake: feed it to the frame decoder first, once FINISHED."""
         invariant(self._phase is Phase.FINISHED, "trailing data asked for before the end of the handshake")
         return bytes(self._unread)
+
+    def frame_keys(self) -> tuple[bytes, bytes]:
+        """Return the keys for the seals of what the client and what the server sends, once FINISHED.
+
+        Both nonces are in them: no other connection has the same.
+        """
+        invariant(self._phase is Phase.FINISHED, "frame keys asked for before the end of the handshake")
+        return self._mac(b"client frames", self._transcript), self._mac(b"server frames", self._transcript)
 
     def _add(self, data: bytes) -> None:
         if self._phase is Phase.FAILED:
@@ -233,7 +243,6 @@ class ClientHandshake(_Handshake):
         super().__init__(secret, job, nonce, Phase.AWAITING_SERVER_PROOF)
         invariant(len(detail) == DETAIL_BYTES, f"the detail must have {DETAIL_BYTES} bytes")
         self.hello = _HELLO.pack(MAGIC, VERSION, role, job, epoch, detail, nonce)
-        self._transcript = b""
 
     def receive(self, data: bytes) -> list[SendBytes | VerdictReceived]:
         """Take what was read; return what to send and, at the end, the verdict.
@@ -269,7 +278,6 @@ class ServerHandshake(_Handshake):
     def __init__(self, *, secret: bytes, job: bytes, role: Role, nonce: bytes) -> None:
         super().__init__(secret, job, nonce, Phase.AWAITING_HELLO)
         self._role = role
-        self._transcript = b""
         self._proven = Proven(role, Epoch(0), b"")
 
     def receive(self, data: bytes) -> list[SendBytes | Proven]:
