@@ -12,6 +12,7 @@ from crosscut import __version__
 from crosscut.durations import Duration
 from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.terminal.options import DurationType, settings_from, settings_options
+from crosscut.urls import shown_url
 
 if TYPE_CHECKING:
     from crosscut.driver.status import JobStatus
@@ -161,7 +162,7 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
 
         graph = flow.compile(settings.parallelism, settings.max_parallelism)
         store = open_store(directory, create=False)
-        click.echo(f"\ncheckpoint directory {directory}: {next_start(store, graph)}")
+        click.echo(f"\ncheckpoint directory {shown_url(directory)}: {next_start(store, graph)}")
 
 
 @program.command()
@@ -283,11 +284,12 @@ def _ending(outcome: str, status: JobStatus, directory: str) -> str:
         return f"finished: everything is processed and committed, with {completed}"
     if status.resumes_from is None:
         return f"{outcome} before a checkpoint was complete: the next start begins where this one did"
-    return f"{outcome}: the next start with --checkpoint-dir {directory} resumes from {completed}"
+    return f"{outcome}: the next start with --checkpoint-dir {shown_url(directory)} resumes from {completed}"
 
 
 def _nothing_to_do(directory: str) -> str:
-    return f"nothing to do: the job in {directory} has finished before; choose another --checkpoint-dir"
+    shown = shown_url(directory)
+    return f"nothing to do: the job in {shown} has finished before; choose another --checkpoint-dir"
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

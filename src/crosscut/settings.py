@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
+from crosscut.urls import shown_url
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
 _URL_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
@@ -192,9 +193,16 @@ class Settings:
         if not isinstance(path, str) or not path:
             raise SettingsError(f"{name}={value!r}: expected {expected}")
         if path is not value and _URL_IN_A_PATH.match(path):
-            raise SettingsError(f"{name}={value!r}: a Path can't hold a URL; give it as a str")
+            shown = shown_url(path.replace(":/", "://", 1))
+            raise SettingsError(f"{name}={shown!r}: a Path can't hold a URL; give it as a str")
         # As dataclasses do it themselves: the object is not made yet.
         object.__setattr__(self, name, path)
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.names()}
+        if isinstance(self.checkpoint_dir, str):
+            values["checkpoint_dir"] = shown_url(self.checkpoint_dir)
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def store_of(self, flow: str) -> str:
         """Return the directory or URL of the checkpoint store of the flow called `flow`."""

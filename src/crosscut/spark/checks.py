@@ -14,13 +14,14 @@ from crosscut.errors import SettingsError
 from crosscut.settings import Encryption, Settings
 from crosscut.spark.holding import Holding, hold, holders
 from crosscut.spark.session import LOOPBACK, encrypts_traffic, has_session, is_local, is_own, slots
+from crosscut.urls import shown_url
 
 
 def check_checkpoint_dir(url: str) -> None:
     """Refuse a checkpoint directory that the workers would not share."""
     if url.startswith("memory:"):
         raise SettingsError(
-            f"checkpoint_dir={url!r}: each worker process has a memory file system "
+            f"checkpoint_dir={shown_url(url)!r}: each worker process has a memory file system "
             f"of its own; use a directory or an object store that all of them see"
         )
 

@@ -53,6 +53,7 @@ from crosscut.spark.rules import assignments, job_rules, status_if_finished
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
+from crosscut.urls import shown_url
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskRules
 from crosscut.worker.worker import WorkerPlan
@@ -434,7 +435,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
             "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
             "checkpoint_dir",
             flow.name,
-            job.checkpoint_dir,
+            shown_url(job.checkpoint_dir),
         )
         return job.finished_before(finished)
     with session.starting:

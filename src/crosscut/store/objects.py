@@ -12,6 +12,7 @@ from typing import Any
 
 from crosscut.errors import SettingsError
 from crosscut.store.files import Files, Put, UncertainError, checked_path
+from crosscut.urls import Redaction
 
 _ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
 """Protocols whose `pipe_file(mode="create")` is one conditional request (`If-None-Match: *`,
@@ -37,21 +38,23 @@ class ObjectFiles(Files):
         # Here and not at the top: a local store needs no fsspec.
         from fsspec.core import url_to_fs
 
-        self.root = url
+        self._redacted = Redaction(url)
+        self.root = self._redacted.url
         try:
             self._system, root = url_to_fs(url)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever its package raises, with the URL in it perhaps
+            text = f"{type(error).__name__}: {self._redacted(str(error))}"
             raise SettingsError(
-                f"checkpoint_dir={url!r} can't be opened: {error}; install the fsspec package for it, or "
-                f"use a local directory"
-            ) from error
+                f"checkpoint_dir={self.root!r} can't be opened: {text}; install the fsspec package for it, "
+                f"or use a local directory"
+            ) from None
         self._prefix: str = root.rstrip("/")
         found = self._system.protocol
         protocols = frozenset((found,) if isinstance(found, str) else found)
         if not protocols & _ATOMIC_CREATE:
             raise SettingsError(
-                f"checkpoint_dir={url!r}: file system {'/'.join(sorted(protocols))} can't create a file "
-                f"only if it is absent in one step, so two drivers could both own the job; expected a local "
+                f"checkpoint_dir={self.root!r}: file system {'/'.join(sorted(protocols))} can't create a "
+                f"file only if it is absent in one step, so two drivers could both own the job; expected a local "
                 f"directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
             )
         self._in_memory = "memory" in protocols
@@ -72,34 +75,34 @@ class ObjectFiles(Files):
 
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
         key = self._key(path)
-        with _as_os_errors():
+        with self._as_os_errors():
             file = self._system.open(key, "wb")
         try:
             # The chunks are made outside: what user code in them raises is no error of the store.
             for chunk in chunks:
-                with _as_os_errors():
+                with self._as_os_errors():
                     file.write(chunk)
-            with _as_os_errors():
+            with self._as_os_errors():
                 file.close()
         except BaseException:
             # Closed first, or the garbage collector would, and upload the rest after the removal.
-            with suppress(OSError), _as_os_errors():
+            with suppress(OSError), self._as_os_errors():
                 file.close()
-            with suppress(OSError), _as_os_errors():
+            with suppress(OSError), self._as_os_errors():
                 self._system.rm_file(key)
             raise
 
     def overwrite(self, path: str, data: bytes) -> None:
-        with _as_os_errors():
+        with self._as_os_errors():
             self._system.pipe_file(self._key(path), data)
 
     def read(self, path: str) -> bytes:
-        with _as_os_errors():
+        with self._as_os_errors():
             data: bytes = self._system.cat_file(self._key(path))
         return data
 
     def delete(self, path: str) -> None:
-        with _as_os_errors():
+        with self._as_os_errors():
             self._system.rm_file(self._key(path))
 
     def delete_directory(self, path: str) -> None:
@@ -107,7 +110,7 @@ class ObjectFiles(Files):
 
     def walk(self, path: str) -> Iterator[str]:
         prefix = self._key(path)
-        with _as_os_errors():
+        with self._as_os_errors():
             self._system.invalidate_cache()
             found = self._system.find(prefix)
         for name in found:
@@ -116,13 +119,34 @@ class ObjectFiles(Files):
     def settle(self, path: str) -> None:
         """Nothing to do: what is visible is durable."""
 
+    @contextmanager
+    def _as_os_errors(self) -> Iterator[None]:
+        """Raise whatever an fsspec file system raises as OSError; theirs have no other common base.
+
+        Its text may hold the URL with its credentials: then the error is another one, and does not lead back.
+        """
+        try:
+            yield
+        except Exception as error:
+            text = str(error)
+            redacted = self._redacted(text)
+            if not isinstance(error, OSError):
+                redacted = f"{type(error).__name__}: {redacted}"
+                raise OSError(errno.EIO, redacted) from (error if text in redacted else None)
+            if redacted == text:
+                raise
+            kind = next(
+                one for one in (FileExistsError, FileNotFoundError, OSError) if isinstance(error, one)
+            )
+            raise kind(error.errno or errno.EIO, self._redacted(error.strerror or text)) from None
+
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{checked_path(path)}"
 
     def _create(self, path: str, data: bytes) -> Put:
         lock: Any = _memory_lock if self._in_memory else nullcontext()
         try:
-            with lock, _as_os_errors():
+            with lock, self._as_os_errors():
                 self._system.pipe_file(self._key(path), data, mode="create")
         except FileExistsError:
             return Put.EXISTS
@@ -176,14 +200,3 @@ class ObjectFiles(Files):
         if errors:
             raise errors[0]
         return puts.count(Put.CREATED)
-
-
-@contextmanager
-def _as_os_errors() -> Iterator[None]:
-    """Raise whatever an fsspec file system raises as OSError; theirs have no other common base."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import assert_never
 
@@ -74,7 +74,7 @@ class WorkerPlan:
     coordinator_port: int
     bind_host: str | None
     packed_graph: bytes
-    store_url: str
+    store_url: str = field(repr=False)
     rules: TaskRules
     linger_ms: float
     channel_bytes: int

@@ -1,0 +1,54 @@
+"""URLs as people may see them: without the credentials that some of them carry (rule S12)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+HIDDEN = "***"
+
+_SECRET_BYTES_MIN = 4
+"""What is shorter stands in any text by chance, and is no secret."""
+
+_USER = re.compile(r"(?<=://)[^/\s]*(?=@)")
+_QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
+
+
+def shown_url(url: str) -> str:
+    """Return `url` with a placeholder for user and password, and for the value of each parameter."""
+    if "://" not in url:
+        return url
+    return _QUERY.sub(rf"\1={HIDDEN}", _USER.sub(HIDDEN, url))
+
+
+class Redaction:
+    """Takes the credentials of one URL out of texts that others have made.
+
+    Attributes:
+        url: As it may be shown.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = shown_url(url)
+        # The longest first: one may be a part of another.
+        self._secrets = sorted(_secrets_in(url), key=len, reverse=True)
+        self._plain = url
+
+    def __call__(self, text: str) -> str:
+        """Return `text` without them."""
+        text = text.replace(self._plain, self.url)
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+def _secrets_in(url: str) -> set[str]:
+    if "://" not in url:
+        return set()
+    found = {value for _, value in _QUERY.findall(url)}
+    for user in _USER.findall(url):
+        # Where there is no password, what stands there may be a token.
+        _, separator, password = user.partition(":")
+        found |= {user, password if separator else user}
+    found |= {unquote(one) for one in found}
+    return {one for one in found if len(one) >= _SECRET_BYTES_MIN}
