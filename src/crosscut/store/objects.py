@@ -54,8 +54,8 @@ class ObjectFiles(Files):
         if not protocols & _ATOMIC_CREATE:
             raise SettingsError(
                 f"checkpoint_dir={self.root!r}: file system {'/'.join(sorted(protocols))} can't create a "
-                f"file only if it is absent in one step, so two drivers could both own the job; expected a local "
-                f"directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
+                f"file only if it is absent in one step, so two drivers could both own the job; expected a "
+                f"local directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
             )
         self._in_memory = "memory" in protocols
         self._proven = False
