@@ -5,10 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
+LOCKED := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes
+DEVELOPMENT := fast kafka postgres dev
+UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean environment
+.PHONY: help demo test check bench lock clean environment
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -28,6 +31,12 @@ check: environment ## Run linters, type checker and import rules
 bench: $(VENV)/.bench ## Run the benchmarks
 	@$(BIN)/python -m bench
 
+lock: $(VENV)/.made ## Renew requirements.lock from pyproject.toml and constraints.txt
+	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/python -m pip install --quiet $(UV); }
+	@$(VENV)/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links --constraints constraints.txt \
+	    $(addprefix --extra ,$(DEVELOPMENT)) --upgrade --output-file requirements.lock pyproject.toml
+
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -39,9 +48,10 @@ $(VENV)/.demo: $(VENV)/.made $(REQUIREMENTS)
 	@$(PIP) -e '.[fast]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.made $(REQUIREMENTS)
+$(VENV)/.test: $(VENV)/.made $(REQUIREMENTS) requirements.lock
 	@echo "Installing into $(VENV), for development"
-	@$(PIP) -e '.[fast,kafka,postgres,dev]'
+	@$(LOCKED) -r requirements.lock
+	@$(PIP) --no-deps -e .
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.bench: $(VENV)/.made $(REQUIREMENTS)
