@@ -245,5 +245,5 @@ def test_whether_spark_encrypts_follows_from_its_configuration(conf: dict[str, s
 
 @pytest.mark.parametrize("wrong", ["yes", "On", "", True, None])
 def test_an_unknown_choice_is_refused_by_name(wrong: object) -> None:
-    with pytest.raises(SettingsError, match=r"encryption=.*'auto', 'on', 'off'"):
+    with pytest.raises(SettingsError, match=r"encryption=.*'auto', 'required', 'on', 'off'"):
         Settings(encryption=wrong)  # type: ignore[arg-type]
