@@ -10,7 +10,8 @@ HIDDEN = "***"
 _SECRET_BYTES_MIN = 4
 """What is shorter stands in any text by chance, and is no secret."""
 
-_USER = re.compile(r"(?<=://)[^/\s]*(?=@)")
+_USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@]*:(?!\d*/)\S*)(?=@)")
+"""The second form is a password with a slash in it that nobody has escaped: keys of object stores have some."""
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
 
 
@@ -51,4 +52,5 @@ def _secrets_in(url: str) -> set[str]:
         _, separator, password = user.partition(":")
         found |= {user, password if separator else user}
     found |= {unquote(one) for one in found}
+    found |= {piece for one in found for piece in one.split("/")}
     return {one for one in found if len(one) >= _SECRET_BYTES_MIN}

@@ -517,18 +517,22 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
     numbered = NumberedJob(tmp_path, rate=1e9, held=True)
     settings = {"checkpoint_interval": "1h", "held": True}
     arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps(settings), whose]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, jobs.__file__, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    until(lambda: staged_files(tmp_path / "out"), "records in the sink")
-    family = jobs.children_of(process.pid)
-    # As a terminal does it: to every process of the group.
-    os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    ) as process:
+        try:
+            until(lambda: staged_files(tmp_path / "out"), "records in the sink")
+            family = jobs.children_of(process.pid)
+            # As a terminal does it: to every process of the group.
+            os.killpg(process.pid, signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            # One that stays would be found by the garbage collector, in another test, which would fail for it.
+            process.kill()
     last = json.loads(output.splitlines()[-1])
     assert last == {"status": "stopped", "interrupted": True, "checkpoints": 1}, errors
     until(lambda: all(map(is_gone, family)), "all its processes to end", 20)

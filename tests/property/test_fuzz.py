@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from crosscut.errors import WireError
-from crosscut.runtime import connections
-from crosscut.runtime.connections import AcceptingSide
+from crosscut.net import connections
+from crosscut.net.connections import AcceptingSide
 from crosscut.testing import fuzz
 from crosscut.testing.fuzz import Breach
 from crosscut.wire import frames

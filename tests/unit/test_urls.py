@@ -30,7 +30,8 @@ PIECES = (SECRET, "p@ss:w0rd", "bob:", "t0p-secret", "abcdef")
     [
         (URL, SHOWN),
         ("s3://bucket/job", "s3://bucket/job"),
-        ("s3://key:with/../@bucket", "s3://key:with/../@bucket"),
+        ("s3://key:with/and/more@bucket/job", "s3://***@bucket/job"),
+        ("s3://host:9000/job@home", "s3://host:9000/job@home"),
         ("simplecache::s3://key:secret@bucket/job", "simplecache::s3://***@bucket/job"),
         ("s3://token@bucket", "s3://***@bucket"),
         ("s3://a@b@bucket/at@home", "s3://***@bucket/at@home"),
@@ -48,6 +49,12 @@ def test_a_text_of_others_loses_the_credentials_in_whatever_form_they_are_in_it(
     found = redacted(text)
     assert not any(piece in found for piece in PIECES)
     assert found.startswith(f"403 for {SHOWN}: *** is wrong")
+
+
+def test_a_password_that_was_not_escaped_is_hidden_in_pieces_too() -> None:
+    """Packages take what stands before its first slash for the name of a bucket."""
+    found = Redaction("s3://key:half/other+half@bucket")("no bucket key:half, nothing at other+half@bucket")
+    assert found == "no bucket ***, nothing at ***@bucket"
 
 
 def test_a_text_about_a_url_without_any_stays_as_it_is() -> None:

@@ -22,6 +22,11 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import InternalError, WireError
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.connections import Connection, Credentials
+from crosscut.net.control import CoordinatorLink, WorkerLink
+from crosscut.net.encryption import make_certificate
+from crosscut.net.listener import Listener
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
@@ -32,11 +37,6 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerMessage,
 )
-from crosscut.runtime.channels import IncomingChannel, OutgoingChannel
-from crosscut.runtime.connections import Connection, Credentials
-from crosscut.runtime.control import CoordinatorLink, WorkerLink
-from crosscut.runtime.encryption import make_certificate
-from crosscut.runtime.listener import Listener
 from crosscut.wire.batches import encode_batch
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import DEFAULT_LIMITS, HEADER, FrameDecoder, FrameType, encode_barrier, encode_frame
