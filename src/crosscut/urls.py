@@ -11,7 +11,7 @@ _SECRET_BYTES_MIN = 4
 """What is shorter stands in any text by chance, and is no secret."""
 
 _USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@]*:(?!\d*/)\S*)(?=@)")
-"""The second form is a password with a slash in it that nobody has escaped: keys of object stores have some."""
+"""The second form is a password with an unescaped slash in it: keys of object stores have some."""
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
 
 

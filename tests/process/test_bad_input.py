@@ -531,7 +531,7 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
             os.killpg(process.pid, signal.SIGINT)
             output, errors = process.communicate(timeout=60)
         finally:
-            # One that stays would be found by the garbage collector, in another test, which would fail for it.
+            # One that stays fails whichever test the garbage collector finds it in.
             process.kill()
     last = json.loads(output.splitlines()[-1])
     assert last == {"status": "stopped", "interrupted": True, "checkpoints": 1}, errors
