@@ -36,6 +36,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint_dir": ""}, "checkpoint_dir='': expected a directory or an fsspec URL"),
     ({"checkpoint_dir": 7}, "checkpoint_dir=7: expected a directory"),
     ({"checkpoint_dir": Path("s3://bucket/job")}, "a Path can't hold a URL; give it as a str"),
+    ({"checkpoint_dir": Path("s3://key:secret@bucket/job")}, "checkpoint_dir='s3://***@bucket/job': a Path"),
     ({"strict": "yes"}, "strict='yes': expected True or False"),
     ({"accept_changes": 1}, "accept_changes=1: expected True or False"),
     ({"host": 127}, "host=127: expected a host name or an address"),
