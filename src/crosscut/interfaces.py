@@ -308,10 +308,13 @@ class Sink(ABC):
     def committed(self) -> Sequence[CommittedOutput]:
         """Return what is remembered of all that was ever committed to this place, by whomever.
 
-        May be called anywhere, by any thread; nothing that anybody sees may be changed. Jobs do not ask yet
-        before they start: what `SinkWriter.recover` of each task finds is what they are refused by.
+        Called on the Spark driver each time a job starts, in a thread, before anything is claimed or read; it
+        may take as long as `start_timeout`. Nothing that anybody sees may be changed. A job that begins with
+        nothing is refused if there is output, unless `fresh` is set; a job whose checkpoints are older than
+        its own output is refused in any case. A sink that can't tell returns nothing: then only what
+        `SinkWriter.recover` of each task finds protects from writing twice.
 
         Raises:
-            ConnectorError: It can't be read.
+            ConnectorError: It can't be read: the job does not start.
         """
         return ()

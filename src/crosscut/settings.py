@@ -65,6 +65,9 @@ class Settings:
             checkpoints/ and the flow's name.
         accept_changes: Resume although a source or sink says that it reads or writes something else than
             before: the job goes on with the splits it has, and commits what it has staged.
+        fresh: Begin with nothing although a sink has output of another history there already: what this job
+            writes comes beside it. Without it such a start is refused; on a directory that holds the
+            job it changes nothing.
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_pause: At least so long between the end of a checkpoint and the start of the next one; one
             that falls due in the pause starts at its end.
@@ -110,6 +113,7 @@ class Settings:
     parallelism: int = 2
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
+    fresh: bool = False
     checkpoint_interval: Duration = "1s"
     checkpoint_pause: Duration = 0
     checkpoints_in_flight: int = 1

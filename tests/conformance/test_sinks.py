@@ -106,6 +106,20 @@ class PlantedBugSink(Sink):
     def writer(self, context: SinkContext) -> SinkWriter:
         return PlantedBugWriter(SHELVES[self.shelf], self.bug, context)
 
+    def committed(self) -> Sequence[CommittedOutput]:
+        return [
+            CommittedOutput(
+                "memory",
+                lineage,
+                uid,
+                task,
+                *who,
+                CheckpointId(0) if self.bug == "tells of no commit" and n > 1 else n,
+            )
+            for (lineage, uid, task), history in SHELVES[self.shelf].histories.items()
+            for who, n in history.items()
+        ]
+
 
 class PlantedBugWriter(SinkWriter):
     def __init__(self, shelf: Shelf, bug: str, context: SinkContext) -> None:
@@ -249,6 +263,7 @@ def test_the_sink_without_a_bug_conforms(check: Check) -> None:
         "goes on from any checkpoint",
         "does not tell drivers apart",
         "does not fence older epochs",
+        "tells of no commit",
     ],
 )
 def test_the_suite_finds_planted_bugs(bug: str) -> None:

@@ -79,6 +79,7 @@ async def running_driver(directory: Path) -> AsyncIterator[tuple[CoordinatorDriv
         credentials=CREDENTIALS,
         supply=Supply(),
         discover=lambda: SPLITS,
+        look=lambda: (),
         failpoints=Failpoints(None, None),
     )
     port = await driver.listen("127.0.0.1")

@@ -1185,7 +1185,9 @@ def test_without_periodic_checkpoints_a_drained_job_looks_again_after_one_that_f
 
 def test_a_log_that_can_not_be_read_in_time_fails_the_start() -> None:
     """D3."""
-    cause = FailureCause("StoreError", "reading the job log was not answered within 60 s")
+    cause = FailureCause(
+        "StoreError", "what the sinks have committed and the job log could not be read within 60 s"
+    )
     assert Talk().fire("read-log", 0) == [EndJob("failed", cause)]
 
 

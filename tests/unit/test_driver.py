@@ -99,6 +99,7 @@ def driver_of(store: Any, supply: Supply, clock: Clock | None = None) -> Coordin
         credentials=Credentials(b"s" * 32, b"j" * 16),
         supply=supply,
         discover=lambda: SPLITS,
+        look=lambda: (),
         failpoints=Failpoints(None, None),
         clock=clock or SystemClock(),
     )

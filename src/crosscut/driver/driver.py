@@ -28,6 +28,7 @@ from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.interfaces import CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
 from crosscut.net.control import CoordinatorLink
@@ -112,6 +113,7 @@ class CoordinatorDriver:
     Args:
         discover: Asks the sources for their splits; called in a thread, again only if another driver was
             faster.
+        look: Asks the sinks what they have committed; likewise.
         invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
         start_thread: What calls of the store run in.
     """
@@ -125,6 +127,7 @@ class CoordinatorDriver:
         credentials: Credentials,
         supply: WorkerSupply,
         discover: Callable[[], tuple[SplitAssignment, ...]],
+        look: Callable[[], tuple[CommittedOutput, ...]],
         failpoints: Failpoints,
         invariants: InvariantChecker | None = None,
         clock: Clock = _SYSTEM_CLOCK,
@@ -136,6 +139,7 @@ class CoordinatorDriver:
         self._credentials = credentials
         self._supply = supply
         self._discover = discover
+        self._look = look
         self._failpoints = failpoints
         self._invariants = invariants
         self._clock = clock
@@ -391,7 +395,8 @@ class CoordinatorDriver:
         self._handle(CancelRequested(failure_cause(error)))
 
     def _read_tail(self, checkpoints: int) -> JobEvent:
-        return LogTailRead(tuple(self._store.tail(checkpoints)))
+        outputs = self._look()
+        return LogTailRead(tuple(self._store.tail(checkpoints)), outputs)
 
     def _append(self, index: int, entry: LogEntry) -> JobEvent:
         if isinstance(entry, CheckpointCompleted):

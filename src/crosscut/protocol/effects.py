@@ -153,7 +153,13 @@ CommitterEffect = CommitTransactions | AnnounceCommitted | FailTask
 
 @dataclass(frozen=True, slots=True)
 class ReadLogTail:
-    """Read the end of the log: the newest epoch claim and the newest `checkpoints` completed ones."""
+    """Ask the sinks what they have committed, then read the end of the log; answered by LogTailRead.
+
+    In this order: what was visible is then known to the log, unless the log is another one.
+
+    Attributes:
+        checkpoints: How many completed ones, the newest, besides the newest epoch claim.
+    """
 
     checkpoints: int
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, WorkerIndex
-from crosscut.interfaces import JSON
+from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.protocol.messages import FailureCause, LogEntry, SplitAssignment, WorkerMessage
 
 # To the snapshot protocol of one task.
@@ -193,9 +193,14 @@ class WorkersEnded:
 
 @dataclass(frozen=True, slots=True)
 class LogTailRead:
-    """The end of the job log: its newest entries in order, with the index of each."""
+    """The end of the job log: its newest entries in order, with the index of each.
+
+    Attributes:
+        outputs: What the sinks remember, asked for before the log was read.
+    """
 
     entries: tuple[tuple[int, LogEntry], ...]
+    outputs: tuple[CommittedOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.rules import assignments, job_rules, status_if_finished
+from crosscut.spark.rules import assignments, committed_output, job_rules, status_if_finished
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
@@ -331,6 +331,7 @@ class Job:
             credentials=credentials,
             supply=supply,
             discover=lambda: assignments(self._graph),
+            look=lambda: committed_output(self._graph),
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
         )

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 
 from crosscut.driver.status import JobStatus, finished_status
-from crosscut.errors import StoreError
+from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
 from crosscut.graph.components import loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import Split
+from crosscut.interfaces import CommittedOutput, Split
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
 from crosscut.protocol.job.rules import JobRules
@@ -48,6 +48,28 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
             assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
     check_shares(assignments)
     return tuple(assignments)
+
+
+def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
+    """Ask every sink what has been committed where it writes.
+
+    Raises:
+        ConnectorError: One can't say; the message names it.
+    """
+    found: list[CommittedOutput] = []
+    for vertex in graph.vertices:
+        if vertex.sink is None:
+            continue
+        uid = vertex.chain[-1].uid
+        try:
+            found += vertex.sink.sink.committed()
+        except Exception as error:
+            # It may be a sink of the user's own, which may raise anything.
+            raise ConnectorError(
+                f"sink {uid!r} can't say what it has committed, so whether this job would write it again is "
+                f"not known: {error or type(error).__name__}"
+            ) from error
+    return tuple(found)
 
 
 def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
@@ -85,6 +107,7 @@ def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
         host=socket.gethostname(),
         pid=os.getpid(),
         accepts_changes=settings.accept_changes,
+        is_fresh=settings.fresh,
     )
 
 

@@ -9,6 +9,9 @@ from contextlib import suppress
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.interfaces import JSON, CommitPermit, SinkWriter
 from crosscut.testing.sink_targets import (
+    LINEAGE,
+    SINK_UID,
+    TASK,
     SinkTarget,
     open_writer,
     permit,
@@ -108,6 +111,45 @@ def check_a_driver_that_was_overtaken_is_refused(target: SinkTarget) -> None:
         "behind the one that has overtaken it",
     )
     require_visible(target, target.records(0, 20))
+
+
+def check_what_is_committed_is_told(target: SinkTarget) -> None:
+    """N1, N3: a driver that is about to start hears what there is, before anything is claimed.
+
+    A sink whose `committed` never returns anything can't tell, and is let be.
+    """
+    require(
+        not [one for one in target.sink.committed() if one.checkpoint_id],
+        "something is said to be committed where nothing has been written",
+    )
+    writer = open_writer(target.sink, 1, driver="a")
+    handles = [stage(writer, target.records(0, 10), 1), stage(writer, target.records(10, 20), 2)]
+    _require_told(target, 0, "before a commit")
+    writer.commit(permit(1), handles[:1])
+    if not target.sink.committed():
+        writer.close()
+        return
+    _require_told(target, 1, "after the first commit")
+    writer.commit(permit(2), handles)
+    writer.close()
+    _require_told(target, 2, "after the second commit")
+    if target.take is not None:
+        target.take()
+        _require_told(target, 2, "when readers have taken it away")
+    open_writer(target.sink, 2, driver="b", restore=2, handles=handles).close()
+    _require_told(target, 2, "after a restart")
+    newest = max(target.sink.committed(), key=lambda one: one.epoch)
+    require(
+        newest.epoch <= 2 and newest.driver in ("", "a", "b"),
+        f"epoch {newest.epoch} of driver {newest.driver!r} is said to have written",
+    )
+
+
+def _require_told(target: SinkTarget, expected: int, when: str) -> None:
+    found = target.sink.committed()
+    ours = [one for one in found if (one.lineage, one.sink_uid, one.task) == (LINEAGE, SINK_UID, TASK)]
+    newest = max((one.checkpoint_id for one in ours), default=0)
+    require(newest == expected, f"{when}, checkpoint {newest} is told, expected {expected}: {found}")
 
 
 def _commit(writer: SinkWriter, permit: CommitPermit, handles: Sequence[JSON]) -> None:

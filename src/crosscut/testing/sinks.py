@@ -26,6 +26,7 @@ from crosscut.testing.sink_histories import (
     check_newer_output_is_refused,
     check_output_may_be_taken_away,
     check_two_drivers_of_one_epoch_exclude_each_other,
+    check_what_is_committed_is_told,
 )
 from crosscut.testing.sink_targets import (
     TASK,
@@ -284,5 +285,6 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_newer_output_is_refused,
     check_two_drivers_of_one_epoch_exclude_each_other,
     check_a_driver_that_was_overtaken_is_refused,
+    check_what_is_committed_is_told,
     check_random_lives,
 )

@@ -67,13 +67,17 @@ class Markers:
 
     Args:
         task: Its name, unique in the cluster.
+        owner: What a marker says of whose it is, for who does not know the names of tasks.
     """
 
-    def __init__(self, servers: str, options: Mapping[str, object], topic: str, task: str) -> None:
+    def __init__(
+        self, servers: str, options: Mapping[str, object], topic: str, task: str, owner: Mapping[str, object]
+    ) -> None:
         self._servers = servers
         self._options = options
         self._topic = topic
         self._key = task.encode()
+        self._owner = owner
 
     def ensure_topic(self) -> None:
         """Make the topic, if it is not there.
@@ -97,7 +101,12 @@ class Markers:
 
     def message(self, marker: Marker) -> Outgoing:
         """Return the message that says so."""
-        content = {"epoch": marker.epoch, "checkpoint": marker.checkpoint_id, "driver": marker.driver}
+        content: dict[str, object] = {
+            "epoch": marker.epoch,
+            "checkpoint": marker.checkpoint_id,
+            "driver": marker.driver,
+        }
+        content |= self._owner
         return self._topic, self._key, json.dumps(content).encode()
 
     def partition(self, client: Any) -> int:
@@ -133,7 +142,7 @@ class Markers:
                     at = max(at, message.offset() + (message.error() is None))
                     if message.error() is None and message.key() == self._key:
                         data = message.value()
-            return self._decoded(data) if data else None
+            return decoded(data, self._topic, self._servers)[1] if data else None
         finally:
             reader.close()
 
@@ -149,13 +158,19 @@ class Markers:
             client.close()
         return low, high
 
-    def _decoded(self, data: bytes) -> Marker:
-        try:
-            content = json.loads(data)
-            epoch, checkpoint_id = Epoch(content["epoch"]), CheckpointId(content["checkpoint"])
-            return Marker(epoch, checkpoint_id, str(content.get("driver", "")))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConnectorError(
-                f"{data!r:.200} in topic {self._topic!r} at {self._servers} is no marker of a sink; does "
-                f"somebody else write there?"
-            ) from error
+
+def decoded(data: bytes, topic: str, servers: str) -> tuple[dict[str, Any], Marker]:
+    """Return what stands in a marker, and the marker.
+
+    Raises:
+        ConnectorError: It is none of ours.
+    """
+    try:
+        content = json.loads(data)
+        epoch, checkpoint_id = Epoch(content["epoch"]), CheckpointId(content["checkpoint"])
+        return content, Marker(epoch, checkpoint_id, str(content.get("driver", "")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConnectorError(
+            f"{data!r:.200} in topic {topic!r} at {servers} is no marker of a sink; does somebody else write "
+            f"there?"
+        ) from error

@@ -15,6 +15,7 @@ from crosscut.connectors.kafka.client import (
     library,
     partitions_of,
 )
+from crosscut.connectors.kafka.history import committed_output
 from crosscut.connectors.kafka.marker import Marker, Markers, committed_up_to
 from crosscut.connectors.kafka.records import Encoding, Outgoing, checked, encoder, packed, unpacked
 from crosscut.connectors.secrets import shown
@@ -123,6 +124,17 @@ class KafkaSink(Sink):
         partitions_of(client, self.servers, self.topic)
         required("msgspec", "kafka")
 
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what the markers say of this topic; nothing is remembered with "at least once"."""
+        if not self.is_exact:
+            return ()
+        try:
+            return committed_output(self.servers, self.options, self.marker_topic, self.topic)
+        except library().KafkaException as error:
+            raise ConnectorError(
+                f"the markers of topic {self.topic!r} at {self.servers} can't be read: {error.args[0].str()}"
+            ) from error
+
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
         return TransactionalWriter(self, context) if self.is_exact else EagerWriter(self)
@@ -171,7 +183,14 @@ class TransactionalWriter(SinkWriter):
         self._open: list[Outgoing] = []
         self._restored: CommitPermit | None = None
         self._producer: Any = None
-        self._markers = Markers(sink.servers, sink.options, sink.marker_topic, self._name)
+        owner = {
+            "topic": sink.topic,
+            "lineage": context.lineage,
+            "sink": context.sink_uid,
+            "vertex": task.vertex,
+            "task": task.index,
+        }
+        self._markers = Markers(sink.servers, sink.options, sink.marker_topic, self._name, owner)
         self._marker_partition = 0
         self._committed = CheckpointId(0)
 

@@ -18,7 +18,7 @@ from crosscut.ids import CheckpointId, Epoch, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
-from crosscut.protocol.job import recovery, retention
+from crosscut.protocol.job import history, recovery, retention
 from crosscut.protocol.job.admission import Identity, speaks_for_itself
 from crosscut.protocol.job.checkpoints import Completion
 from crosscut.protocol.job.facts import JobFacts
@@ -119,13 +119,16 @@ class Coordinator(JobFacts):
     # Claiming an epoch.
 
     def _tail_read(self, event: on.LogTailRead) -> list[JobEffect]:
-        effects, decision = self._log.tail_read(event.entries, self._now.wall_clock)
+        effects, decision = self._log.tail_read(event.entries, event.outputs, self._now.wall_clock)
         match decision:
             case recovery.AlreadyFinished():
                 return [*effects, *self._end("finished")]
             case recovery.NotThisJob(reason):
                 message = f"can't use this checkpoint_dir: {reason}"
                 return [*effects, *self._end("failed", FailureCause("StoreError", message))]
+            case history.NewerOutput() | history.AnotherDriver() | history.ForeignOutput():
+                cause = FailureCause("HistoryError", history.shown(decision), is_final=True)
+                return [*effects, *self._end("failed", cause)]
             case Stale():
                 return effects
             case recovery.Claim():

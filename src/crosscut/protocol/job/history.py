@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from crosscut.errors import HistoryError
-from crosscut.ids import CheckpointId, Lineage
+from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
+from crosscut.protocol.job.recovery import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,16 @@ class NewerOutput:
 
 @dataclass(frozen=True, slots=True)
 class AnotherDriver:
-    """Somebody else writes as this task, in the same epoch or in a newer one."""
+    """Somebody else writes as this task, in the same epoch or in a newer one.
+
+    Attributes:
+        epoch: Ours.
+        driver: Our token.
+    """
 
     output: CommittedOutput
-    context: SinkContext
+    epoch: Epoch
+    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,9 @@ class ForeignOutput:
     """There is output of another history, and this one begins with nothing."""
 
     output: CommittedOutput
+
+
+Conflict = NewerOutput | AnotherDriver | ForeignOutput
 
 
 def conflict_of_task(
@@ -58,36 +68,44 @@ def conflict_of_task(
             return NewerOutput(one, restored)
     for one in others:
         if one.epoch >= context.epoch:
-            return AnotherDriver(one, context)
+            return AnotherDriver(one, context.epoch, context.driver)
     return None
 
 
-def conflict_at_start(
-    lineage: Lineage,
-    restored: CheckpointId,
-    found: Iterable[CommittedOutput],
-    *,
-    is_new: bool,
-    is_fresh: bool,
-) -> NewerOutput | ForeignOutput | None:
+def conflict_at_start(claim: Claim, found: Iterable[CommittedOutput], *, is_fresh: bool) -> Conflict | None:
     """Decide whether a driver may claim an epoch.
 
     Args:
+        claim: What it would append to the log that it has read.
         found: What all sinks of the flow remember; read *before* the log, so that whatever was visible
             then is known to the log that was read afterwards.
-        is_new: The log is empty: this is a new history.
-        is_fresh: The user knows that there may be output of another one, and wants this one beside it.
+        is_fresh: The user knows that there may be output of another history, and wants this one beside it.
     """
-    visible = [one for one in found if one.checkpoint_id > 0]
-    for one in visible:
-        if one.lineage == lineage and one.checkpoint_id > restored:
+    found = tuple(found)
+    restored = claim.restored.checkpoint_id if claim.restored is not None else CheckpointId(0)
+    of_this_history = [one for one in found if one.lineage == claim.entry.lineage]
+    # What is newer first: that says more about what has gone wrong.
+    for one in of_this_history:
+        if one.checkpoint_id > restored:
             return NewerOutput(one, restored)
-    if is_new and not is_fresh and visible:
+    for one in of_this_history:
+        if _is_unknown(one, claim):
+            return AnotherDriver(one, claim.entry.epoch, claim.entry.driver)
+    visible = [one for one in found if one.checkpoint_id > 0]
+    if claim.before is None and not is_fresh and visible:
         return ForeignOutput(visible[0])
     return None
 
 
-def shown(conflict: NewerOutput | AnotherDriver | ForeignOutput) -> str:
+def _is_unknown(one: CommittedOutput, claim: Claim) -> bool:
+    """Whether somebody has written who has not claimed an epoch in this log."""
+    if one.epoch >= claim.entry.epoch:
+        return True
+    newest = claim.before
+    return newest is not None and one.epoch == newest.epoch and one.driver not in ("", newest.driver)
+
+
+def shown(conflict: Conflict) -> str:
     """Return what people are told."""
     one = conflict.output
     match conflict:
@@ -100,10 +118,10 @@ def shown(conflict: NewerOutput | AnotherDriver | ForeignOutput) -> str:
                 f"went on elsewhere. Use the newest checkpoint directory; or choose an empty one, which "
                 f"begins with nothing, and another place for the output"
             )
-        case AnotherDriver(_, context):
+        case AnotherDriver(_, epoch, driver):
             return (
                 f"{_who(one)} belongs to epoch {one.epoch} of driver {one.driver!r}, and this is epoch "
-                f"{context.epoch} of driver {context.driver!r}: two drivers of one history. A copy of the "
+                f"{epoch} of driver {driver!r}: two drivers of one history. A copy of the "
                 f"checkpoint directory runs at the same time, or the job log has lost entries. Stop the "
                 f"other one for good before this one is started again; nothing was written twice"
             )

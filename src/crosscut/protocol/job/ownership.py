@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch
+from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job import recovery
+from crosscut.protocol.job import history, recovery
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
@@ -52,7 +53,8 @@ class Ownership:
     Args:
         retain: How many completed checkpoints to read back.
         store_timeout_ms: How long one call of the store may take.
-        start_timeout_ms: How long the sources may take to say what there is to read.
+        start_timeout_ms: How long the sources may take to say what there is to read, and at least so long
+            the sinks to say what they have committed.
         dropped: Where to count what is dropped.
     """
 
@@ -69,6 +71,8 @@ class Ownership:
         self._retain = retain
         self._store_timeout_ms = store_timeout_ms
         self._start_timeout_ms = start_timeout_ms
+        # Sinks are asked, too: how long one call of the store may take says nothing of them.
+        self._reading_timeout_ms = max(store_timeout_ms, start_timeout_ms)
         self._writer: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
@@ -93,14 +97,17 @@ class Ownership:
         return self._writer.newest if self._writer is not None else None
 
     def start(self) -> list[JobEffect]:
-        """Read the log."""
-        return [ReadLogTail(self._retain), StartTimer(READING, self._store_timeout_ms)]
+        """Look at the sinks, and read the log."""
+        return [ReadLogTail(self._retain), StartTimer(READING, self._reading_timeout_ms)]
 
     def overdue(self, timer: Timer) -> FailureCause | None:
         """Return why the job can't start: what `timer` limits has taken too long, if it still goes on."""
         if timer == READING and self._writer is None:
-            timeout_s = self._store_timeout_ms / 1000
-            return FailureCause("StoreError", f"reading the job log was not answered within {timeout_s:g} s")
+            timeout_s = self._reading_timeout_ms / 1000
+            return FailureCause(
+                "StoreError",
+                f"what the sinks have committed and the job log could not be read within {timeout_s:g} s",
+            )
         if timer == DISCOVERING and self._is_discovering:
             timeout_s = self._start_timeout_ms / 1000
             return FailureCause(
@@ -120,11 +127,18 @@ class Ownership:
         return self.start()
 
     def tail_read(
-        self, entries: Sequence[tuple[int, LogEntry]], wall_clock: str
-    ) -> tuple[list[JobEffect], recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | Stale]:
+        self,
+        entries: Sequence[tuple[int, LogEntry]],
+        outputs: Sequence[CommittedOutput],
+        wall_clock: str,
+    ) -> tuple[
+        list[JobEffect],
+        recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | history.Conflict | Stale,
+    ]:
         """Take the end of the log; claim the next epoch, unless there is nothing to claim.
 
         Args:
+            outputs: What the sinks remembered before the log was read.
             wall_clock: For people who read the claim.
         """
         if self._writer is not None or self._is_waiting:
@@ -144,6 +158,9 @@ class Ownership:
             self._claim_attempts += 1
             self._is_waiting = True
             return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
+        conflict = history.conflict_at_start(decision, outputs, is_fresh=self._identity.is_fresh)
+        if conflict is not None:
+            return read, conflict
         self._claim = decision
         self.takeover = recovery.takeover(decision)
         self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)

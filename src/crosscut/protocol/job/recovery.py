@@ -35,6 +35,7 @@ class JobIdentity:
     Attributes:
         accepts_changes: The user has been told that sources or sinks say something else of themselves
             than before, and wants to go on.
+        is_fresh: The user wants a new history beside output that is there already.
     """
 
     driver: str
@@ -46,6 +47,7 @@ class JobIdentity:
     host: str = ""
     pid: int = 0
     accepts_changes: bool = False
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

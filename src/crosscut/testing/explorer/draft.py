@@ -209,7 +209,10 @@ class Draft:
         world = self._world
         match effect:
             case do.ReadLogTail(count):
-                self._events.append(on.LogTailRead(world.store.tail(self.store, count)))
+                store = self.store
+                self._events.append(
+                    on.LogTailRead(world.store.tail(store, count), world.store.outputs(store))
+                )
             case do.ReadEntry(index):
                 log = world.store.log(self.store)
                 found = log[index - 1] if index <= len(log) else None

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from crosscut.interfaces import CommitPermit
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.interfaces import CommitPermit, CommittedOutput
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
-from crosscut.testing.explorer.items import Content, ensure, record_of
+from crosscut.testing.explorer.items import LINEAGE, Content, ensure, record_of
 from crosscut.testing.explorer.machines import Numbers
 
 _RECORD_MASK = (1 << RECORD_BITS) - 1
@@ -154,6 +155,17 @@ class ExploredStore:
         if found is None:
             found = self._steps[key] = self._committed(store, permit, handles)
         return found
+
+    def outputs(self, store: int) -> tuple[CommittedOutput, ...]:
+        """Return what the sink remembers of its tasks."""
+        found = {}
+        for handle in sorted(self.value(store).committed, key=lambda one: int(one.split("/")[1])):
+            vertex, n, epoch = handle.split("/")
+            task = TaskId(VertexId(vertex), 0)
+            found[task] = CommittedOutput(
+                "memory", LINEAGE, vertex, task, Epoch(int(epoch)), "", CheckpointId(int(n))
+            )
+        return tuple(found.values())
 
     def _committed(self, store: int, permit: CommitPermit, handles: tuple[str, ...]) -> int:
         one = self.value(store)

@@ -45,6 +45,7 @@ class WatchedDriver(CoordinatorDriver):
             credentials=world.credentials,
             supply=process.spark,
             discover=world.assignments,
+            look=world.resource.outputs,
             failpoints=Moments(world, process),
             clock=process,
             start_thread=process.start_thread,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.testing.simulator.violation import Violation, ensure
 
 CommitFault = Literal["not applied", "applied", "half applied"]
@@ -81,6 +81,24 @@ class Resource:
             self.committed[handle] = self.staged.pop(handle)
         if fault is not None:
             raise ConnectorError("no answer to the commit")
+
+    def outputs(self) -> tuple[CommittedOutput, ...]:
+        """Return what is remembered of all tasks of all sinks."""
+        newest: dict[tuple[str, TaskId], CommittedOutput] = {}
+        for handle, (context, _) in self.committed.items():
+            n = CheckpointId(int(handle.rpartition("/")[2]))
+            found = newest.get((context.sink_uid, context.task))
+            if found is None or found.checkpoint_id < n:
+                newest[context.sink_uid, context.task] = CommittedOutput(
+                    "memory",
+                    context.lineage,
+                    context.sink_uid,
+                    context.task,
+                    context.epoch,
+                    context.driver,
+                    n,
+                )
+        return tuple(newest.values())
 
     def records(self, sink_uid: str) -> list[Any]:
         """Return what readers see of one sink."""
