@@ -33,7 +33,8 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, WorkerIndex
+from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import (
     AnswerRequest,
     AppendEntry,
@@ -89,6 +90,7 @@ from crosscut.protocol.messages import (
     FailureCause,
     HaltTasks,
     JobFinished,
+    LogEntry,
     Part,
     ShutDown,
     Snapshot,
@@ -760,6 +762,35 @@ def test_a_directory_of_another_job_is_refused_before_anything_is_touched() -> N
     assert end.cause is not None
     reason = "can't use this checkpoint_dir: it holds the state of a different graph"
     assert end.cause.message.startswith(reason)
+
+
+def visible(lineage: str, n: int) -> CommittedOutput:
+    return CommittedOutput("/out", Lineage(lineage), "out", K0, E1, "driver 1", CheckpointId(n))
+
+
+@pytest.mark.parametrize(
+    ("log", "output", "words"),
+    [
+        ((), visible("theirs", 4), "has committed output of another history"),
+        (((1, claim()), (2, completed(1))), visible(LINEAGE, 4), "which goes on from checkpoint 1"),
+        (((1, claim(driver="driver 0")),), visible(LINEAGE, 0), "two drivers of one history"),
+    ],
+)
+def test_output_that_does_not_belong_to_the_log_is_refused_before_anything_is_claimed(
+    log: tuple[tuple[int, LogEntry], ...], output: CommittedOutput, words: str
+) -> None:
+    """N1."""
+    (_, end) = Talk().hear(LogTailRead(log, (output,)))
+    assert isinstance(end, EndJob)
+    assert end.cause is not None
+    assert (end.outcome, end.cause.kind) == ("failed", "HistoryError")
+    assert end.cause.message.startswith(f"/out: task {K0} of sink 'out'") and words in end.cause.message
+
+
+def test_output_of_its_own_is_no_reason_not_to_go_on() -> None:
+    log = ((1, claim()), (2, completed(4)))
+    assert Talk().hear(LogTailRead(log, (visible(LINEAGE, 4), visible("theirs", 9))))[-1] != EndJob("failed")
+    assert Talk().coordinator.phase is Phase.CLAIMING
 
 
 def test_a_finished_job_is_not_started_again() -> None:

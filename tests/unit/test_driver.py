@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,16 +15,17 @@ import pytest
 from tests.simulation.conversation import K0, S0, SPLITS, job_rules, registration
 
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.errors import CrosscutError
+from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.interfaces import CommittedOutput
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.log import AppendOutcome
-from crosscut.protocol.messages import LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
+from crosscut.protocol.messages import EpochClaimed, LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 
 DEADLINE_S = 30.0
@@ -90,7 +91,9 @@ class SetClock:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def driver_of(store: Any, supply: Supply, clock: Clock | None = None) -> CoordinatorDriver:
+def driver_of(
+    store: Any, supply: Supply, clock: Clock | None = None, look: Callable[[], Any] = tuple
+) -> CoordinatorDriver:
     rules = job_rules()
     return CoordinatorDriver(
         name="a job",
@@ -99,7 +102,7 @@ def driver_of(store: Any, supply: Supply, clock: Clock | None = None) -> Coordin
         credentials=Credentials(b"s" * 32, b"j" * 16),
         supply=supply,
         discover=lambda: SPLITS,
-        look=lambda: (),
+        look=look,
         failpoints=Failpoints(None, None),
         clock=clock or SystemClock(),
     )
@@ -112,6 +115,50 @@ def hanging_store(directory: Path, hung_calls: int) -> Iterator[HangingStore]:
         yield store
     finally:
         store.well.set()
+
+
+def test_the_sinks_are_asked_before_the_log_is_read(tmp_path: Path) -> None:
+    """N1: else what another driver commits in between would look like output that the log does not know."""
+
+    async def work() -> None:
+        store = open_store(str(tmp_path))
+        ours = EpochClaimed(Epoch(1), Lineage("ours"), "driver 0", "graph", 2, 8, CheckpointId(1))
+
+        def look() -> tuple[CommittedOutput, ...]:
+            store.append(1, ours)
+            task = TaskId(VertexId("out"), 0)
+            return (CommittedOutput("/out", Lineage("theirs"), "out", task, Epoch(1), "", CheckpointId(1)),)
+
+        driver = driver_of(store, supply := Supply(), look=look)
+        driver.start()
+        await supply.submitted.wait()
+        assert store.read(2) is not None, "it goes on from the log, which was not empty when it was read"
+        driver.post(CancelRequested())
+        await driver.ended
+        await driver.close()
+
+    run(work())
+
+
+def test_a_sink_that_can_not_say_what_it_has_committed_ends_the_start_with_its_own_error(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        refusal = ConnectorError("sink 'out' can't say what it has committed: no route to host")
+
+        def look() -> tuple[CommittedOutput, ...]:
+            raise refusal
+
+        driver = driver_of(open_store(str(tmp_path)), Supply(), look=look)
+        driver.start()
+        end: EndJob = await driver.ended
+        assert end.outcome == "failed"
+        assert end.cause is not None and end.cause.message == str(refusal)
+        assert driver.error is refusal
+        await driver.close()
+        assert not list((tmp_path / "log").glob("*")), "nothing was claimed"
+
+    run(work())
 
 
 def test_a_log_whose_calls_hang_is_read_back_and_the_job_goes_on(tmp_path: Path) -> None:

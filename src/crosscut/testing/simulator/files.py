@@ -25,6 +25,7 @@ class WatchedFiles(MemoryFiles):
         next_read: What goes wrong with the next read of a part; what is stored is right.
         listing: How far a listing can be relied on.
         is_log_away: Nobody knows what becomes of an append, and nothing can be read.
+        has_lost_entries: Of the job log: the store has broken its promise.
     """
 
     def __init__(self, appended: Callable[[int, bytes], None], permit: Callable[[str, str], None]) -> None:
@@ -34,6 +35,7 @@ class WatchedFiles(MemoryFiles):
         self.next_read: ReadFault | None = None
         self.listing: Listing = "right"
         self.is_log_away = False
+        self.has_lost_entries = False
         self._appended = appended
         self._entry_count = 0
         self._deleted: list[str] = []
@@ -46,6 +48,13 @@ class WatchedFiles(MemoryFiles):
             return super().put_if_absent(path, data)
         finally:
             self._note_entries()
+
+    def lose_entries(self, count: int) -> None:
+        """Forget the newest entries of the job log, as if an older backup had been restored."""
+        entries = sorted(path for path in self.content if path.startswith("log/") and path.endswith(".json"))
+        for path in (*entries[-count:], "log/hint"):
+            self.content.pop(path, None)
+        self.has_lost_entries = True
 
     def arrive(self) -> None:
         """Apply what is late."""

@@ -242,6 +242,14 @@ class World:
             if is_owner and driver.driver is not None:
                 self.checkers.check_committed(driver.driver.completed)
         elif end.outcome == "failed":
+            is_refused = end.cause is not None and end.cause.kind == "HistoryError"
+            ensure(
+                not is_refused or self.files.has_lost_entries,
+                f"I10: a job is refused because of its own output: {told_cause(end.cause)}",
+            )
+            if is_refused:
+                self.seen["ended loudly after a broken promise"] += 1
+                self.has_finished = True
             if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
