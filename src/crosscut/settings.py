@@ -182,7 +182,7 @@ class Settings:
         self._take_path("spill_dir", "a directory on the workers' machines")
         if self.host is not None and (not isinstance(self.host, str) or not self.host):
             raise SettingsError(f"host={self.host!r}: expected a host name or an address")
-        for name in ("accept_changes", "strict"):
+        for name in ("accept_changes", "fresh", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
         if not isinstance(self.restart, Restart):
