@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
+from crosscut.type_variables import Record, Written
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 """A value that JSON can hold. Positions and transaction handles are JSON: they go into the job log,
@@ -49,7 +50,7 @@ class EndOfSplit:
     """The split will never have another record."""
 
 
-class SplitReader(ABC):
+class SplitReader(ABC, Generic[Record]):
     """Reads one split from a position on. Made by `Source.reader`, closed once at the end."""
 
     @property
@@ -61,7 +62,7 @@ class SplitReader(ABC):
         """
 
     @abstractmethod
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+    def read(self, limit: int) -> list[Record] | Wait | EndOfSplit:
         """Return the next records in order, at least one and at most `limit`, or Wait, or EndOfSplit.
 
         An empty list is taken for a short Wait; a reader that returns nothing else is reported by name.
@@ -85,8 +86,10 @@ class SplitReader(ABC):
         """Release what the reader holds. Called once, also after an error."""
 
 
-class Source(ABC):
+class Source(ABC, Generic[Record]):
     """A replayable input: a set of splits, each readable from any position.
+
+    `Source[int]` tells a type checker what the records are; `Source` alone does as well.
 
     Attributes:
         open_splits_max: How many splits one task reads in turn; the others wait until one of these has
@@ -107,7 +110,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def reader(self, split: Split, position: JSON) -> SplitReader:
+    def reader(self, split: Split, position: JSON) -> SplitReader[Record]:
         """Open `split` at `position` (either `split.start` or a position that a reader reported).
 
         If it raises, the task fails with the split's id and the position in the message.
@@ -291,8 +294,11 @@ class SinkWriter(ABC):
         """Release what the writer holds; staged data stays. Called once, also after an error."""
 
 
-class Sink(ABC):
-    """A place for results with a two-phase commit."""
+class Sink(ABC, Generic[Written]):
+    """A place for results with a two-phase commit.
+
+    `Sink[int]` tells a type checker what may be written; `Sink` alone takes anything.
+    """
 
     @abstractmethod
     def writer(self, context: SinkContext) -> SinkWriter:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
+from crosscut.connectors.generate import generate
 from crosscut.errors import CrosscutError, FlowError, SettingsError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import KeyedStream, Stream
@@ -104,7 +106,7 @@ def test_a_uid_or_flow_name_that_can_not_be_part_of_a_path_is_refused(stream: St
     assert refusal(lambda: Flow(uid)).startswith(f"flow name {uid!r} is not usable")
 
 
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "key_by"])
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "inspect", "key_by"])
 def test_a_stream_operator_takes_a_function_only(stream: Stream, method: str) -> None:
     assert refusal(lambda: getattr(stream, method)("word")) == (
         f"flow 'f', operator '2-{method}': function='word' of type str: expected a function"
@@ -119,15 +121,66 @@ def yielding(record: Any) -> Iterator[Any]:
     yield record
 
 
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "key_by"])
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "inspect", "key_by"])
 def test_an_async_function_is_refused_since_nobody_would_await_it(stream: Stream, method: str) -> None:
     assert "is an async function" in refusal(lambda: getattr(stream, method)(asynchronous))
 
 
-@pytest.mark.parametrize("method", ["map", "filter", "key_by"])
+@pytest.mark.parametrize("method", ["map", "filter", "inspect", "key_by"])
 def test_a_generator_function_is_refused_where_one_value_is_taken(stream: Stream, method: str) -> None:
     assert "return it, or use flat_map" in refusal(lambda: getattr(stream, method)(yielding))
     stream.flat_map(yielding)
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "inspect", "key_by"])
+def test_a_function_that_can_not_take_one_record_is_refused_when_the_flow_is_written(
+    stream: Stream, method: str
+) -> None:
+    two = lambda key, value: value  # noqa: E731 - as users write it
+    place = f"{two.__qualname__} ({__file__}:{two.__code__.co_firstlineno})"
+    assert refusal(lambda: getattr(stream, method)(two)) == (
+        f"flow 'f', operator '2-{method}': function: it is called with (record), and {place} takes "
+        "(key, value); a record that is a tuple comes as one argument"
+    )
+    assert "takes ()" in refusal(lambda: getattr(stream, method)(lambda: 1))
+    assert "takes (*, key=1)" in refusal(lambda: getattr(stream, method)(partial(lambda key: key, key=1)))
+
+
+@pytest.mark.parametrize("function", [str, int, max, dict, print, partial(pow, 2), str.split, [].append])
+def test_a_function_that_can_take_one_or_does_not_say_is_taken(stream: Stream, function: Any) -> None:
+    stream.map(function)
+
+
+def test_so_are_the_other_functions_of_a_flow(flow: Flow, stream: Stream, keyed: KeyedStream) -> None:
+    one: Any = lambda record: record  # noqa: E731 - as users write it
+    two: Any = lambda key, value: value  # noqa: E731
+    assert "function: it is called with (record)" in refusal(lambda: keyed.sum(two))
+    assert "function: it is called with (value so far, record)" in refusal(lambda: keyed.reduce(one))
+    assert "initial: it is called with ()" in refusal(lambda: keyed.aggregate(one, two))
+    assert "add: it is called with (accumulator, record)" in refusal(lambda: keyed.aggregate(0, one))
+    assert "result: it is called with (accumulator)" in refusal(lambda: keyed.aggregate(0, two, two))
+    assert "body: it is called with (loop)" in refusal(lambda: stream.iterate(two))
+    assert "the predicate: it is called with (cut)" in refusal(lambda: flow.invariant("i", two))
+    with pytest.raises(SettingsError, match=r"it is called with \(number\)"):
+        generate(two)
+
+
+def test_a_method_that_belongs_to_a_stream_of_another_kind_says_what_to_write(
+    stream: Any, keyed: Any
+) -> None:
+    assert refusal(lambda: stream.count()) == (
+        "flow 'f', operator '3-count': a value is kept for each key: give the records keys first, as in "
+        ".key_by(function).count(...)"
+    )
+    assert "a keyed stream has no map(): put map() in front of key_by" in refusal(lambda: keyed.map(len))
+    assert "a keyed stream has no sink()" in refusal(lambda: keyed.sink(Nowhere()))
+    ended = stream.sink(Nowhere())
+    assert "the stream has ended in a sink" in refusal(lambda: ended.map(len))
+    for one in (stream, keyed, ended):
+        with pytest.raises(AttributeError, match="has no 'flatmap'"):
+            _ = one.flatmap
+    assert not hasattr(stream, "_repr_html_")
+    assert copy.copy(stream)._operator is stream._operator
 
 
 def test_sources_and_sinks_are_checked(flow: Flow, stream: Stream) -> None:

@@ -15,6 +15,7 @@ from crosscut.graph.specs import (
     Emit,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     KeyBySpec,
     MapSpec,
     OperatorNode,
@@ -91,7 +92,7 @@ def test_operators_that_do_nothing_to_a_batch_are_not_built() -> None:
         assert build(OperatorNode(UID, spec, ()), None, None) is None
 
 
-@pytest.mark.parametrize("kind", [MapSpec, FilterSpec, FlatMapSpec, KeyBySpec])
+@pytest.mark.parametrize("kind", [MapSpec, FilterSpec, FlatMapSpec, InspectSpec, KeyBySpec])
 def test_the_list_of_records_that_came_in_is_not_changed(kind: Callable[..., OperatorSpec]) -> None:
     records = [["b", "a"], ["c"]]
     processed(kind(tuple), Batch(records))
@@ -263,6 +264,7 @@ SPECS: list[Callable[[Callable[..., Any]], OperatorSpec]] = [
     MapSpec,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     KeyBySpec,
     lambda function: SumSpec(lambda record: function(record)[0], "updates"),
     lambda function: SumSpec(lambda record: function(record)[0], "final"),
@@ -272,7 +274,7 @@ SPECS: list[Callable[[Callable[..., Any]], OperatorSpec]] = [
     lambda function: AggregateSpec(int, lambda _, record: record, function, "updates"),
 ]
 SPEC_NAMES = [
-    "map", "filter", "flat_map", "key_by", "sum", "sum final", "reduce", "aggregate final",
+    "map", "filter", "flat_map", "inspect", "key_by", "sum", "sum final", "reduce", "aggregate final",
     "aggregate", "aggregate result",
 ]  # fmt: skip
 
@@ -344,10 +346,43 @@ def test_a_generator_that_fails_halfway_is_blamed_on_its_own_record() -> None:
     assert failure.value.record == "2"
 
 
-def test_a_flat_map_that_returns_no_collection_is_blamed_on_the_record() -> None:
-    with pytest.raises(UserCodeError, match="not iterable") as failure:
-        processed(FlatMapSpec(lambda record: record), Batch(["ab", 7]))
-    assert failure.value.record == "7"
+def returns_nothing(record: Any) -> Any:
+    record.append(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "record", "text"),
+    [
+        (returns_nothing, [], "returned None: expected a list or something else to iterate over ([] for"),
+        (lambda record: record, 7, "returned 7 of type int: expected a list"),
+        (lambda record: record, "ab", "returned 'ab' of type str: expected a list or something else to it"),
+        (lambda record: record, b"ab", "returned b'ab' of type bytes: expected"),
+    ],
+)
+def test_a_flat_map_that_does_not_return_several_records_names_the_function(
+    function: Callable[[Any], Any], record: Any, text: str
+) -> None:
+    with pytest.raises(UserCodeError) as failure:
+        processed(FlatMapSpec(function), Batch([record]))
+    name = f"{function.__qualname__} ({__file__}:{function.__code__.co_firstlineno})"
+    assert failure.value.message.startswith(f"operator {UID!r} raised TypeError: {name} {text}")
+    assert failure.value.record == repr(record)
+
+
+def test_a_type_error_of_a_generator_is_its_own() -> None:
+    def numbers(record: int) -> Iterator[int]:
+        yield record + None  # type: ignore[operator]
+
+    with pytest.raises(UserCodeError, match="raised TypeError: unsupported operand"):
+        processed(FlatMapSpec(numbers), Batch([1]))
+
+
+def test_inspect_calls_its_function_in_order_and_passes_every_record_on_as_it_is() -> None:
+    seen: list[Any] = []
+    records = [[1], [], [2]]
+    passed = processed(InspectSpec(seen.append), Batch(records[:2]), Batch([]), Batch(records[2:]))
+    assert seen == records
+    assert [id(one) for one in passed] == [id(one) for one in records]
 
 
 def test_a_truth_value_that_raises_is_blamed_on_the_record() -> None:

@@ -6,16 +6,21 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from crosscut.callables import argument_problem
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+
+Made = TypeVar("Made")
 
 _BURST_S = 0.1
 _WAIT_MS_MIN = 0.1
 
 
-def generate(function: Callable[[int], Any], count: int | None = None, rate: float | None = None) -> Source:
+def generate(
+    function: Callable[[int], Made], count: int | None = None, rate: float | None = None
+) -> Source[Made]:
     """Return a source whose record i is `function(i)`.
 
     There is one split per task: of P tasks, task s makes the records s, s + P, s + 2P, ...
@@ -37,6 +42,8 @@ def generate(function: Callable[[int], Any], count: int | None = None, rate: flo
     """
     if not callable(function):
         raise SettingsError(f"generate({function!r}): expected a function of the record's number")
+    if problem := argument_problem(function, "number"):
+        raise SettingsError(f"generate(function): {problem}")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
         raise SettingsError(
             f"generate(count={count!r}): expected a whole number, at least 0, or None for endless"

@@ -24,7 +24,7 @@ def lines(
     encoding: str = "utf-8",
     *,
     line_bytes_max: int = _LINE_BYTES_MAX,
-) -> Source:
+) -> Source[str]:
     r"""Return a source of the lines of all files that match `pattern`, without their line endings.
 
     A line ends with "\n" or "\r\n" and with nothing else; a last line needs no ending. Files are found
@@ -78,7 +78,7 @@ def lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Lines(Source):
+class Lines(Source[str]):
     """See `lines`. A position is a byte offset in the file; the source starts looking in `directory`."""
 
     pattern: str
@@ -103,7 +103,7 @@ class Lines(Source):
             )
         return [split for name, path, size in found for split in self._ranges(name, path, size)]
 
-    def reader(self, split: Split, position: JSON) -> SplitReader:
+    def reader(self, split: Split, position: JSON) -> SplitReader[str]:
         """Open the file at byte `position`.
 
         Raises:
@@ -153,7 +153,7 @@ class Lines(Source):
         return root if os.path.isdir(root) else f"{root}, which is not a directory"
 
 
-class _LinesReader(SplitReader):
+class _LinesReader(SplitReader[str]):
     """Reads blocks, hands out the whole lines of one block (a chunk) at a time.
 
     The decoded lines and the bytes they come from are both kept, so that a position in the middle of a

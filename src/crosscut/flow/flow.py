@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from crosscut.callables import argument_problem
 from crosscut.cuts import Invariant, OnBroken, Predicate
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
@@ -16,6 +17,9 @@ from crosscut.settings import Settings
 
 if TYPE_CHECKING:
     from crosscut.spark.job import Job
+
+
+Record = TypeVar("Record")
 
 
 class Flow:
@@ -44,7 +48,7 @@ class Flow:
         """The name that was given."""
         return self._draft.name
 
-    def source(self, source: Source) -> Stream:
+    def source(self, source: Source[Record]) -> Stream[Record]:
         """Return the stream of all records of `source`.
 
         Raises:
@@ -90,6 +94,8 @@ class Flow:
             problem = (
                 f"the predicate is an object of type {type(predicate).__name__}: expected a function of a cut"
             )
+        elif problem := argument_problem(predicate, "cut"):
+            problem = f"the predicate: {problem}"
         elif on_broken not in get_args(OnBroken):
             problem = f"on_broken={on_broken!r}: expected 'report' or 'stop'"
         if problem:

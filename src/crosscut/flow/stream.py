@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
+from crosscut.callables import argument_problem
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft, DraftOperator
 from crosscut.graph.specs import (
@@ -20,6 +21,7 @@ from crosscut.graph.specs import (
     Emit,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     KeyBySpec,
     LoopSpec,
     MapSpec,
@@ -31,6 +33,12 @@ from crosscut.graph.specs import (
     UnionSpec,
 )
 from crosscut.interfaces import Sink
+from crosscut.type_variables import Key, Record
+
+Other = TypeVar("Other")
+Result = TypeVar("Result")
+Value = TypeVar("Value")
+NewKey = TypeVar("NewKey", bound=int | str | bytes | tuple[Any, ...] | None)
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
 
@@ -57,6 +65,14 @@ class _Tail:
         self._draft.rename(self._operator, uid)
         return self
 
+    if not TYPE_CHECKING:
+        # Whoever checks types is told without it.
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do instead where a method belongs to a stream of another kind."""
+            if not name.startswith("_") and (advice := _instead(type(self), name)):
+                raise _error(self._draft, name, advice)
+            raise AttributeError(f"a {type(self).__name__} has no {name!r}", name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._operator.uid!r} of flow {self._draft.name!r}>"
 
@@ -65,7 +81,7 @@ class StreamEnd(_Tail):
     """A stream that ended in a sink: it can be named, nothing more."""
 
 
-class Stream(_Tail):
+class Stream(_Tail, Generic[Record]):
     """A stream of Python objects, one function call per record.
 
     A stream may be read by several operators: each gets all records. Records are shared between
@@ -76,29 +92,40 @@ class Stream(_Tail):
         super().__init__(draft, operator)
         self._how = how
 
-    def map(self, function: Callable[[Any], Any]) -> Stream:
+    def map(self, function: Callable[[Record], Result]) -> Stream[Result]:
         """Replace each record by `function(record)`."""
-        return self._then("map", MapSpec(_function(self._draft, "map", "function", function)))
+        return self._then("map", MapSpec(_of_one(self._draft, "map", function)))
 
-    def filter(self, function: Callable[[Any], Any]) -> Stream:
+    def filter(self, function: Callable[[Record], object]) -> Stream[Record]:
         """Keep the records for which `function(record)` is true."""
-        return self._then("filter", FilterSpec(_function(self._draft, "filter", "function", function)))
+        return self._then("filter", FilterSpec(_of_one(self._draft, "filter", function)))
 
-    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
-        """Replace each record by all that `function(record)` returns or yields, in order."""
-        checked = _function(self._draft, "flat_map", "function", function, may_yield=True)
+    def flat_map(self, function: Callable[[Record], Iterable[Result]]) -> Stream[Result]:
+        """Replace each record by all that `function(record)` returns or yields, in order.
+
+        A text (str or bytes) is refused when it is returned: it would fall apart into its characters.
+        """
+        checked = _of_one(self._draft, "flat_map", function, may_yield=True)
         return self._then("flat_map", FlatMapSpec(checked))
 
-    def key_by(self, function: Callable[[Any], Any]) -> KeyedStream:
+    def inspect(self, function: Callable[[Record], object]) -> Stream[Record]:
+        """Call `function(record)` for each record, and pass the record on: to look at what goes by.
+
+        It is called in the workers, as soon as the record comes, and again for the same record after a
+        failure: what it shows has not been committed yet, and may be shown twice.
+        """
+        return self._then("inspect", InspectSpec(_of_one(self._draft, "inspect", function)))
+
+    def key_by(self, function: Callable[[Record], NewKey]) -> KeyedStream[NewKey, Record]:
         """Bring together, in one task, all records for which `function(record)` is the same key.
 
         A key is an int, str, bytes, bool, None or a tuple of those; anything else fails the job at
         the first such record. Keys that are equal in Python are one key: True and 1, too.
         """
-        spec = KeyBySpec(_function(self._draft, "key_by", "function", function))
+        spec = KeyBySpec(_of_one(self._draft, "key_by", function))
         return KeyedStream(self._draft, self._add("key_by", spec))
 
-    def union(self, *streams: Stream) -> Stream:
+    def union(self, *streams: Stream[Other]) -> Stream[Record | Other]:
         """Merge with other streams of the same flow; records of one stream keep their order."""
         for stream in streams:
             if not isinstance(stream, Stream):
@@ -116,7 +143,9 @@ class Stream(_Tail):
         inputs = ((stream._operator, stream._how) for stream in (self, *streams))
         return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs))
 
-    def iterate(self, body: Callable[[Stream], tuple[Stream, Stream]]) -> Stream:
+    def iterate(
+        self, body: Callable[[Stream[Record]], tuple[Stream[Record], Stream[Result]]]
+    ) -> Stream[Result]:
         """Run a loop: records go round through `body` until it lets them out.
 
         Args:
@@ -134,6 +163,8 @@ class Stream(_Tail):
             ...     return stepped.filter(lambda n: n != 1), stepped.filter(lambda n: n == 1)
             >>> ones = flow.source(cc.generate(lambda i: i + 2, count=100)).iterate(step)
         """
+        if callable(body) and (problem := argument_problem(body, "loop")):
+            raise _error(self._draft, "loop", f"body: {problem}")
         head = self._draft.add("loop", LoopSpec(), (self._operator, self._how))
         returned = body(Stream(self._draft, head)) if callable(body) else body
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -153,21 +184,21 @@ class Stream(_Tail):
         self._draft.close_loop(head, (again._operator, again._how))
         return out
 
-    def rebalance(self) -> Stream:
+    def rebalance(self) -> Stream[Record]:
         """Deal the records out evenly over the tasks of the next operator."""
         return self._distributed("rebalance")
 
-    def broadcast(self) -> Stream:
+    def broadcast(self) -> Stream[Record]:
         """Give every record to every task of the next operator."""
         return self._distributed("broadcast")
 
-    def sink(self, sink: Sink) -> StreamEnd:
+    def sink(self, sink: Sink[Record]) -> StreamEnd:
         """Write the records to `sink`; they become visible when their checkpoint is complete."""
         if not isinstance(sink, Sink):
             raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")
         return StreamEnd(self._draft, self._add("sink", SinkSpec(sink)))
 
-    def _distributed(self, how: Partitioning) -> Stream:
+    def _distributed(self, how: Partitioning) -> Stream[Record]:
         if self._how != "forward":
             raise FlowError(
                 f"flow {self._draft.name!r}: {how}() after {self._how}(), both behind operator "
@@ -179,33 +210,83 @@ class Stream(_Tail):
     def _add(self, kind: str, spec: OperatorSpec) -> DraftOperator:
         return self._draft.add(kind, spec, (self._operator, self._how))
 
-    def _then(self, kind: str, spec: OperatorSpec) -> Stream:
+    def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._add(kind, spec))
 
 
-class KeyedStream(_Tail):
+class KeyedStream(_Tail, Generic[Key, Record]):
     """A stream whose records have keys: what follows keeps one value per key.
 
     Every method returns a stream of `(key, value)` tuples. `emit="updates"` sends the key's new value
     after each of its records; `emit="final"` sends one value per key at the end of the input.
     """
 
-    def count(self, *, emit: Emit = "updates") -> Stream:
+    def count(self, *, emit: Emit = "updates") -> Stream[tuple[Key, int]]:
         """Count the records of each key."""
         return self._then("count", CountSpec(_emit(self._draft, "count", emit)))
 
-    def sum(self, function: Callable[[Any], Any] | None = None, *, emit: Emit = "updates") -> Stream:
+    @overload
+    def sum(self, function: None = None, *, emit: Emit = "updates") -> Stream[tuple[Key, Record]]: ...
+
+    @overload
+    def sum(
+        self, function: Callable[[Record], Value], *, emit: Emit = "updates"
+    ) -> Stream[tuple[Key, Value]]: ...
+
+    def sum(self, function: Callable[[Record], Any] | None = None, *, emit: Emit = "updates") -> Stream[Any]:
         """Add up `function(record)`, or the records themselves, for each key."""
-        chosen = _itself if function is None else _function(self._draft, "sum", "function", function)
+        chosen = _itself if function is None else _of_one(self._draft, "sum", function)
         return self._then("sum", SumSpec(chosen, _emit(self._draft, "sum", emit)))
 
-    def reduce(self, function: Callable[[Any, Any], Any], *, emit: Emit = "updates") -> Stream:
+    def reduce(
+        self, function: Callable[[Record, Record], Record], *, emit: Emit = "updates"
+    ) -> Stream[tuple[Key, Record]]:
         """Combine the records of each key: `function(value so far, record)` is the next value.
 
         The first record of a key is its first value.
         """
-        checked = _function(self._draft, "reduce", "function", function)
+        checked = _function(self._draft, "reduce", "function", function, "value so far", "record")
         return self._then("reduce", ReduceSpec(checked, _emit(self._draft, "reduce", emit)))
+
+    @overload
+    def aggregate(
+        self,
+        initial: Callable[[], Value],
+        add: Callable[[Value, Record], Value],
+        result: None = None,
+        *,
+        emit: Emit = "updates",
+    ) -> Stream[tuple[Key, Value]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Callable[[], Value],
+        add: Callable[[Value, Record], Value],
+        result: Callable[[Value], Result],
+        *,
+        emit: Emit = "updates",
+    ) -> Stream[tuple[Key, Result]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Value,
+        add: Callable[[Value, Record], Value],
+        result: None = None,
+        *,
+        emit: Emit = "updates",
+    ) -> Stream[tuple[Key, Value]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Value,
+        add: Callable[[Value, Record], Value],
+        result: Callable[[Value], Result],
+        *,
+        emit: Emit = "updates",
+    ) -> Stream[tuple[Key, Result]]: ...
 
     def aggregate(
         self,
@@ -214,7 +295,7 @@ class KeyedStream(_Tail):
         result: Callable[[Any], Any] | None = None,
         *,
         emit: Emit = "updates",
-    ) -> Stream:
+    ) -> Stream[Any]:
         """Fold the records of each key into an accumulator.
 
         Args:
@@ -243,13 +324,13 @@ class KeyedStream(_Tail):
             )
         spec = AggregateSpec(
             make,
-            _function(draft, "aggregate", "add", add),
-            None if result is None else _function(draft, "aggregate", "result", result),
+            _function(draft, "aggregate", "add", add, "accumulator", "record"),
+            None if result is None else _function(draft, "aggregate", "result", result, "accumulator"),
             _emit(draft, "aggregate", emit),
         )
         return self._then("aggregate", spec)
 
-    def _then(self, kind: str, spec: OperatorSpec) -> Stream:
+    def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, (self._operator, "hash")))
 
 
@@ -263,15 +344,48 @@ def _is_immutable(value: Any) -> bool:
     return type(value) in _IMMUTABLE
 
 
-def _function(
-    draft: Draft, kind: str, name: str, function: Callable[..., Any], *, may_yield: bool = False
+def _instead(kind: type[_Tail], name: str) -> str:
+    """Return what to write where a stream of this kind has no method of this name, "" if none has."""
+    if kind is Stream and hasattr(KeyedStream, name):
+        return (
+            f"a value is kept for each key: give the records keys first, as in .key_by(function).{name}(...)"
+        )
+    if kind is KeyedStream and hasattr(Stream, name):
+        return (
+            f"a keyed stream has no {name}(): put {name}() in front of key_by, or end the keyed stream with "
+            f"count, sum, reduce or aggregate first"
+        )
+    if kind is StreamEnd and (hasattr(Stream, name) or hasattr(KeyedStream, name)):
+        return (
+            f"the stream has ended in a sink: to have it go elsewhere as well, keep the stream itself "
+            f"(s = ...; s.sink(...); s.{name}(...))"
+        )
+    return ""
+
+
+def _of_one(
+    draft: Draft, kind: str, function: Callable[..., Any], *, may_yield: bool = False
 ) -> Callable[..., Any]:
+    return _function(draft, kind, "function", function, "record", may_yield=may_yield)
+
+
+def _function(
+    draft: Draft,
+    kind: str,
+    name: str,
+    function: Callable[..., Any],
+    *arguments: str,
+    may_yield: bool = False,
+) -> Callable[..., Any]:
+    """Return `function`, which will be called with `arguments`, if that can be."""
     if not callable(function):
         raise _error(draft, kind, f"{name}={_shown(function)}: expected a function")
     if iscoroutinefunction(function):
         raise _error(draft, kind, f"{name} is an async function, which {kind} would not await; use def")
     if isgeneratorfunction(function) and not may_yield:
         raise _error(draft, kind, f"{name} yields, but {kind} takes one value; return it, or use flat_map")
+    if problem := argument_problem(function, *arguments):
+        raise _error(draft, kind, f"{name}: {problem}")
     return function
 
 

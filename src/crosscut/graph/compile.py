@@ -17,6 +17,7 @@ from crosscut.graph.specs import (
     Edge,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     JobGraph,
     KeyBySpec,
     LoopSpec,
@@ -46,6 +47,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "filter"
         case FlatMapSpec():
             return "flat_map"
+        case InspectSpec():
+            return "inspect"
         case KeyBySpec():
             return "key_by"
         case LoopSpec():

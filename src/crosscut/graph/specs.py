@@ -35,6 +35,13 @@ class FlatMapSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class InspectSpec:
+    """Shows each record to a function, and passes it on."""
+
+    function: Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyBySpec:
     """Gives each record its key. Always the last of its vertex; what follows is a hash edge.
 
@@ -93,6 +100,7 @@ OperatorSpec = (
     | MapSpec
     | FilterSpec
     | FlatMapSpec
+    | InspectSpec
     | KeyBySpec
     | UnionSpec
     | LoopSpec

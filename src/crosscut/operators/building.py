@@ -10,6 +10,7 @@ from crosscut.graph.specs import (
     CountSpec,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     KeyBySpec,
     LoopSpec,
     MapSpec,
@@ -24,7 +25,7 @@ from crosscut.interfaces import SinkWriter
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
-from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map
+from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map
 from crosscut.state.keyed import KeyedState
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | Non
             return Filter(node.uid, function)
         case FlatMapSpec(function):
             return FlatMap(node.uid, function)
+        case InspectSpec(function):
+            return Inspect(node.uid, function)
         case KeyBySpec(function, keys_only):
             return KeyBy(node.uid, function, keys_only=keys_only)
         case SinkSpec():

@@ -1,4 +1,4 @@
-"""map, filter, flat_map, key_by: one loop over the batch, and the user's function.
+"""map, filter, flat_map, inspect, key_by: one loop over the batch, and the user's function.
 
 Never `map` or `filter` of the standard library: to them a StopIteration that the user's function lets
 out (`next` of something empty) is the end of the batch, and the records behind it would be lost.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.callables import several
 from crosscut.operators.operator import Operator
 
 
@@ -56,11 +57,32 @@ class FlatMap(Operator):
         extend, function = results.extend, self._function
         try:
             for record in remaining:
-                extend(function(record))
+                found = function(record)
+                # Said in words while the function is at hand: a TypeError of `extend` would name nothing.
+                extend(found if type(found) is list else several(found, function))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
         return Batch(results)
+
+
+class Inspect(Operator):
+    """Shows each record to a function; what that returns is nobody's business."""
+
+    def __init__(self, uid: str, function: Callable[[Any], object]) -> None:
+        super().__init__(uid)
+        self._function = function
+
+    def process(self, batch: Batch) -> Batch:
+        remaining = self.course.through(batch)
+        try:
+            function = self._function
+            for record in remaining:
+                function(record)
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
+        return batch
 
 
 class KeyBy(Operator):

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from crosscut.graph.components import loops_of
-from crosscut.graph.specs import FilterSpec, FlatMapSpec, JobGraph, KeyBySpec, MapSpec
+from crosscut.graph.specs import FilterSpec, FlatMapSpec, InspectSpec, JobGraph, KeyBySpec, MapSpec
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
@@ -117,7 +117,7 @@ def with_faults(graph: JobGraph, is_due: Callable[[], bool]) -> JobGraph:
     """Return `graph` with functions that raise when `is_due` says so."""
 
     def node_with_faults(node: Any) -> Any:
-        if not isinstance(node.spec, MapSpec | FilterSpec | FlatMapSpec | KeyBySpec):
+        if not isinstance(node.spec, MapSpec | FilterSpec | FlatMapSpec | InspectSpec | KeyBySpec):
             return node
         function = node.spec.function
 

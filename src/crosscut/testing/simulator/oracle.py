@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from crosscut.callables import several
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
     FilterSpec,
     FlatMapSpec,
+    InspectSpec,
     JobGraph,
     KeyBySpec,
     LoopSpec,
@@ -124,7 +126,10 @@ class _Run:
             case FilterSpec(function):
                 return (keyed,) if function(record) else ()
             case FlatMapSpec(function):
-                return tuple((one, None) for one in function(record))
+                return tuple((one, None) for one in several(function(record), function))
+            case InspectSpec(function):
+                function(record)
+                return (keyed,)
             case KeyBySpec(function):
                 key = function(record)
                 # It raises what a worker would if this is no key.
