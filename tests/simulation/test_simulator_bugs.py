@@ -342,6 +342,23 @@ def waiting_input_left_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Task, "_start_log", start_log)
 
 
+def stored_before_all_inputs_are_logged(patch: pytest.MonkeyPatch) -> None:
+    """A barrier that has waited counts before what waits in front of another one is in the log."""
+
+    def start_log(self: Task, n: CheckpointId, channels: Any) -> None:
+        for channel in channels:
+            for item in self._queues[channel]:
+                if item == Barrier(n):
+                    self._take_out(channel, Barrier(n))
+                    if n in self._protocol.logging(channel):
+                        self._perform(self._protocol.handle(BarrierArrived(channel, n)))
+                    break
+                if isinstance(item, Batch):
+                    self._log(n, channel, item, by_sender=False)
+
+    patch.setattr(Task, "_start_log", start_log)
+
+
 def log_replayed_backwards(patch: pytest.MonkeyPatch) -> None:
     plain = channel_log.decoded_log
     patch.setattr(deployment, "decoded_log", lambda data: plain(data)[::-1])
@@ -557,6 +574,21 @@ BUGS: dict[Plant, Where] = {
     ),
     overtaken_output_left_out_of_the_log: Where(ANY, ("unaligned",)),
     waiting_input_left_out_of_the_log: Where(ANY, ("switching",)),
+    stored_before_all_inputs_are_logged: Where(
+        ("union",),
+        ("unaligned",),
+        changed={
+            "parallelism": 2,
+            "batch_rows": 10,
+            "linger_ms": 0,
+            "record_count": 25,
+            "source_ms": 40,
+            "interval_ms": 10,
+            "step_us": 2_000,
+            "latency_us": 1_000,
+            "faults": (),
+        },
+    ),
     log_replayed_backwards: Where(
         ("diamond",),
         ("unaligned",),

@@ -66,6 +66,25 @@ def test_no_loop_is_closed_while_a_final_result_may_still_enter_it(name: str, pr
         assert life.failure == "", life.report()
 
 
+REPLAYED = {
+    # Three pieces of one batch waited, and were taken for more bytes than had come in.
+    "a batch that is cut twice": (
+        4276,
+        (2, 12, 16, 17, 18, 20, 21, 23, 24, 25, 26, 44),
+        "source 8 0; map 0 energise 4; loop 1 filter and map last; sink 2; flat_map 2 yielded 1; sink 4; "
+        "key_by 4 with energy 5; reduce 6 newest updates; leave 2 2 7; sink 8; flat_map 8 copies 1; sink 10",
+    ),
+}
+"""Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_what_was_found_once_is_mended(name: str) -> None:
+    seed, faults, flow = REPLAYED[name]
+    life = live(replace(drawn_options(seed), flow=flow), faults)
+    assert life.failure == "", life.report()
+
+
 def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(program, ["simulate", *arguments])
 

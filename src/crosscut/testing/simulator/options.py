@@ -259,6 +259,26 @@ THEMES: dict[str, Theme] = {
             "safety_ms": (800,),
         },
     ),
+    # A batch is halfway through its task when barriers come in on several inputs, behind records.
+    "barriers that wait for half a batch": Theme(
+        ("slow channel", "slow sink", "kill a worker"),
+        4,
+        overrides={
+            "graph": ("union", "rebalance"),
+            "snapshots": ("unaligned",),
+            "in_flight_max": (1,),
+            "checkpoint_timeout_ms": (1_000,),
+            "parallelism": (2, 3),
+            "record_count": (25,),
+            "batch_rows": (10,),
+            "channel_bytes": (10_000,),
+            "linger_ms": (0,),
+            "interval_ms": (10,),
+            "step_us": (2_000,),
+            "latency_us": (100, 1_000),
+            "safety_ms": (200,),
+        },
+    ),
     "stuck barriers": Theme(
         ("slow channel", "slow channel", "slow sink"),
         20,

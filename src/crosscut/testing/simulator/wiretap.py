@@ -15,6 +15,7 @@ from crosscut.net.channels import IncomingChannel
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import WorkerProcess
+from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import CREDIT_LIMITS, DATA_LIMITS, Frame, FrameDecoder, FrameType, decode_credit
 from crosscut.wire.handshake import CLIENT_BYTES, SERVER_BYTES, epoch_of_hello
 from crosscut.worker.worker import Worker
@@ -42,7 +43,7 @@ class _End:
 
     Attributes:
         bytes: Of batches that were sent here and have no credit yet, or came in and were given none yet.
-        sizes: Of the newest batches that came in.
+        sizes: Records and bytes of the newest batches that came in.
     """
 
     def __init__(self, end: VirtualTransport) -> None:
@@ -50,7 +51,7 @@ class _End:
         self.wrote = _Direction(is_data=end.has_connected)
         self.read = _Direction(is_data=not end.has_connected)
         self.bytes = 0
-        self.sizes: deque[int] = deque(maxlen=1_000)
+        self.sizes: deque[tuple[int, int]] = deque(maxlen=1_000)
 
     @property
     def epoch(self) -> Epoch:
@@ -101,7 +102,7 @@ class Wiretap:
                 known.bytes -= decode_credit(frame.payload)
             elif frame.kind is FrameType.BATCH:
                 known.bytes += len(frame.payload)
-                known.sizes.append(len(frame.payload))
+                known.sizes.append((len(decode_batch(frame.payload)), len(frame.payload)))
                 self._changed[end] = known
             if frame.kind is not FrameType.CREDIT:
                 self._check_epoch(known)
@@ -126,9 +127,7 @@ class Wiretap:
                 continue
             queue = pool._by_input[channel].task._queues[channel]
             newest = queue._tail if queue._on_disk else queue._head
-            # The first of them may be the rest of one.
-            whole = max(0, sum(1 for item in newest if isinstance(item, Batch)) - 1)
-            held = sum(list(known.sizes)[-whole:]) if whole else 0
+            held = _whole_bytes(known.sizes, sum(len(item) for item in newest if isinstance(item, Batch)))
             ensure(
                 known.bytes >= held,
                 f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
@@ -159,6 +158,20 @@ class Wiretap:
         if known is None:
             known = self._ends[end] = _End(end)
         return known
+
+
+def _whole_bytes(sizes: Iterable[tuple[int, int]], rows: int) -> int:
+    """Return the bytes of the newest batches of which all records are among the `rows` that wait.
+
+    Batches say nothing: of one that came in several are made, and one of several.
+    """
+    found = 0
+    for batch_rows, size_bytes in reversed(list(sizes)):
+        rows -= batch_rows
+        if rows < 0:
+            break
+        found += size_bytes
+    return found
 
 
 def _worker_at(end: VirtualTransport) -> Worker | None:
