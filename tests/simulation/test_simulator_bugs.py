@@ -17,12 +17,16 @@ from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.effects import CommitterEffect, TaskEffect
-from crosscut.protocol.events import BarrierArrived, CommitterEvent, TransactionPrepared
+from crosscut.protocol.effects import CommitterEffect, JobEffect, StartTimer, TaskEffect
+from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
 from crosscut.protocol.job import retention
+from crosscut.protocol.job.checkpointing import Checkpointing
+from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.job.ending import Ending
+from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
-from crosscut.protocol.messages import DeployTasks, HaltTasks, LogEntry, Part
+from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, HaltTasks, LogEntry, Part
 from crosscut.state import keyed
 from crosscut.state.keyed import KeyedState
 from crosscut.store import checkpoint_store
@@ -494,6 +498,75 @@ def silence_of_a_worker_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "tick", lambda self: [])
 
 
+# The end of a job.
+
+
+def refusal_after_the_final_checkpoint_not_followed_up(patch: pytest.MonkeyPatch) -> None:
+    def append_refused(self: Coordinator, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
+        n = entry.checkpoint_id
+        effects, instead = self._checkpoints.refused(n, reason, self._now)
+        return [*self._gave_up(n, effects), *self._append(instead)]
+
+    patch.setattr(Coordinator, "_append_refused", append_refused)
+
+
+def refusal_after_the_final_checkpoint_counted(patch: pytest.MonkeyPatch) -> None:
+    plain = Checkpointing._failed
+
+    def failed(self: Checkpointing, given_up: Any, reason: str) -> list[JobEffect]:
+        self._is_final_complete = False
+        return plain(self, given_up, reason)
+
+    patch.setattr(Checkpointing, "_failed", failed)
+
+
+def stop_waits_for_the_interval(patch: pytest.MonkeyPatch) -> None:
+    plain = Coordinator._gave_up
+
+    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
+        retry, interval_ms = Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms
+        return [
+            replace(one, delay_ms=interval_ms) if isinstance(one, StartTimer) and one.timer == retry else one
+            for one in plain(self, n, effects)
+        ]
+
+    patch.setattr(Coordinator, "_gave_up", gave_up)
+
+
+def stop_waits_after_the_failure_of_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    plain = Coordinator._gave_up
+
+    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
+        if self.phase is not Phase.STOPPING or self._stop_id is not None or not effects:
+            return plain(self, n, effects)
+        return [*effects, *self._delete(), self._timer("trigger", self._rules.checkpoints.interval_ms)]
+
+    patch.setattr(Coordinator, "_gave_up", gave_up)
+
+
+def stop_without_a_last_checkpoint_says_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ending, "without_last", lambda self, newest, perhaps, cause: None)
+
+
+def request_not_answered_by_the_final_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    plain = Checkpointing._answer_all
+
+    def answer_all(self: Checkpointing, entry: Any, reason: str = "") -> list[JobEffect]:
+        return plain(self, entry, reason) if entry is None else []
+
+    patch.setattr(Checkpointing, "_answer_all", answer_all)
+
+
+def failed_checkpoint_followed_by_another_that_nobody_wants(patch: pytest.MonkeyPatch) -> None:
+    plain = Coordinator._gave_up
+
+    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
+        found = plain(self, n, effects)
+        return [*found, self._timer("trigger", self._rules.checkpoints.interval_ms)] if found else []
+
+    patch.setattr(Coordinator, "_gave_up", gave_up)
+
+
 def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> None:
     async def close(self: Threads) -> None:
         self._is_closed = True
@@ -504,6 +577,23 @@ def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> 
 ANY = tuple(GRAPHS)
 LOOPS = ("loop", "nested loops")
 COUNTS = ("chain", "union", "rebalance")
+STOPS: tuple[FaultKind, ...] = ("stop the job", "refuse a part", "refuse a log append")
+REFUSED_AFTER_COMPLETION: Mapping[str, Any] = {
+    "in_flight_max": 4,
+    "interval_ms": 10,
+    "pause_ms": 0,
+    "source_ms": 20,
+    "store_us": 20_000,
+    "step_us": 50,
+    "latency_us": 100,
+    "checkpoint_timeout_ms": 1_000,
+    "safety_ms": 800,
+    "faults": tuple(
+        PlannedFault(0, "refuse a log append", moment="driver.commit", nth=nth) for nth in range(1, 60)
+    ),
+}
+"""Each completion is followed by a refusal of what is appended next."""
+
 BUGS: dict[Plant, Where] = {
     log_replayed_twice: Where(LOOPS, kinds=FAILURES),
     log_not_replayed: Where(LOOPS, kinds=FAILURES),
@@ -635,6 +725,31 @@ BUGS: dict[Plant, Where] = {
     loss_of_a_channel_not_reported: Where(COUNTS, kinds=("break a channel", "half-open channel")),
     silence_of_a_worker_not_noticed: Where(COUNTS, kinds=("freeze a worker",)),
     tasks_closed_before_their_calls_have_returned: Where(COUNTS),
+    refusal_after_the_final_checkpoint_not_followed_up: Where(
+        COUNTS, kinds=("refuse a log append",), changed=REFUSED_AFTER_COMPLETION
+    ),
+    refusal_after_the_final_checkpoint_counted: Where(
+        COUNTS, kinds=("refuse a log append",), changed=REFUSED_AFTER_COMPLETION
+    ),
+    stop_waits_for_the_interval: Where(COUNTS, kinds=STOPS),
+    stop_waits_after_the_failure_of_an_older_checkpoint: Where(
+        COUNTS,
+        changed={
+            "interval_ms": 100,
+            "checkpoint_timeout_ms": 200,
+            "source_ms": 400,
+            "inline_bytes": 0,
+            "faults": (
+                PlannedFault(0, "refuse a part", moment="snapshot.frozen"),
+                PlannedFault(0, "stop the job", moment="snapshot.frozen"),
+            ),
+        },
+    ),
+    stop_without_a_last_checkpoint_says_nothing: Where(COUNTS, kinds=STOPS),
+    request_not_answered_by_the_final_checkpoint: Where(COUNTS, kinds=("ask for a checkpoint",)),
+    failed_checkpoint_followed_by_another_that_nobody_wants: Where(
+        COUNTS, kinds=("ask for a checkpoint", "refuse a part"), changed={"is_periodic": False}
+    ),
     barriers_in_flight_give_each_other_up: Where(
         ("diamond", "union"),
         ("at-least-once",),

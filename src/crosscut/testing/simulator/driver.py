@@ -9,7 +9,7 @@ from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import CheckpointError
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
-from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
+from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested, Timer
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -23,6 +23,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.promises import Promises
 from crosscut.testing.simulator.scheduler import Spark
 from crosscut.testing.simulator.worker import Moments, Word, WorkerProcess
 
@@ -53,6 +54,7 @@ class WatchedDriver(CoordinatorDriver):
         self._world = world
         self._process = process
         self._phase = self._coordinator.phase
+        self._promises = Promises(self._rules, self._coordinator)
 
     @property
     def coordinator_phase(self) -> Phase:
@@ -100,7 +102,14 @@ class WatchedDriver(CoordinatorDriver):
                 if link is not None and worker is not None and isinstance(effect.message, WORDS):
                     worker.told.append((link, effect.message))
                 world.note(f"{self._process} tells {worker} {type(effect.message).__name__}", effect.message)
+        self._promises.note(event, effects)
         super()._observe(event, effects, completed_before)
+
+    def _perform(self, effects: list[JobEffect]) -> None:
+        super()._perform(effects)
+        retry = self._timers.get(Timer("trigger", self._coordinator.epoch))
+        retry_ms = round((retry.when() - self._loop.time()) * 1_000) if retry is not None else None
+        self._promises.check_wait(retry_ms)
 
     def _worker_at(self, link: CoordinatorLink) -> WorkerProcess | None:
         end = link._transport
