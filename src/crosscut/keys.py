@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from hashlib import blake2b
 from reprlib import repr as shortened
 from typing import Any
 
+from xxhash import xxh3_64_intdigest
+
 from crosscut.errors import FlowError
 from crosscut.ids import KeyGroup
+
+_length = struct.Struct(">I").pack
 
 Key = int | str | bytes | bool | None | tuple["Key", ...]
 
@@ -30,17 +33,16 @@ def encoded_key(key: Any) -> bytes:
     kind = type(key)
     if kind is str:
         data: bytes = key.encode("utf-8", "surrogatepass")
-        return b"s" + struct.pack(">I", len(data)) + data
+        return b"s%b%b" % (_length(len(data)), data)
     if kind is int or kind is bool:
-        number = int(key)
-        data = number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
-        return b"i" + struct.pack(">I", len(data)) + data
+        data = key.to_bytes((key.bit_length() + 8) // 8, "big", signed=True)
+        return b"i%b%b" % (_length(len(data)), data)
     if kind is bytes:
-        return b"b" + struct.pack(">I", len(key)) + bytes(key)
+        return b"b%b%b" % (_length(len(key)), key)
     if key is None:
         return b"n"
     if kind is tuple:
-        return b"t" + struct.pack(">I", len(key)) + b"".join(map(encoded_key, key))
+        return b"t%b%b" % (_length(len(key)), b"".join(map(encoded_key, key)))
     raise FlowError(
         f"{shortened(key)} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
         f"tuple of those, which hash alike in every process; return one of them from key_by"
@@ -53,7 +55,7 @@ def stable_hash(key: Any) -> int:
     Raises:
         FlowError: `key` can't be a key; see `encoded_key`.
     """
-    return int.from_bytes(blake2b(encoded_key(key), digest_size=8).digest(), "big")
+    return xxh3_64_intdigest(encoded_key(key))
 
 
 def key_group(key: Any, max_parallelism: int) -> KeyGroup:
@@ -84,23 +86,21 @@ class KeyRouter(dict[Any, int]):
     tuple) goes where that key goes: it is that key in every dict of the job. It is refused only if
     it comes first, since to look at the type of each record would cost as much as the look-up.
 
-    When the cache is full it starts again: an unbounded key space must not grow a worker without
-    bound.
+    When the cache is full, further keys are computed each time, which costs some ten times as much: an
+    unbounded key space must not grow a worker without bound.
     """
 
     def __init__(self, max_parallelism: int, parallelism: int, keys_max: int = 1_000_000) -> None:
         super().__init__()
-        self._max_parallelism = max_parallelism
-        self._parallelism = parallelism
+        self._owner_of_group = [
+            owner_of_group(group, max_parallelism, parallelism) for group in range(max_parallelism)
+        ]
         self._keys_max = keys_max
 
     def __missing__(self, key: Any) -> int:
-        owner = owner_of_group(
-            key_group(key, self._max_parallelism), self._max_parallelism, self._parallelism
-        )
-        if len(self) >= self._keys_max:
-            self.clear()
-        self[key] = owner
+        owner = self._owner_of_group[stable_hash(key) % len(self._owner_of_group)]
+        if len(self) < self._keys_max:
+            self[key] = owner
         return owner
 
     def owners(self, keys: Sequence[Any]) -> list[int]:

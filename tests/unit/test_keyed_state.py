@@ -12,9 +12,10 @@ import pytest
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import Part
-from crosscut.state.encoding import MAGIC, decode_part, encode_block, owned_copy
-from crosscut.state.keyed import ROWS_PER_BLOCK, KeyedState
-from crosscut.state.snapshots import CHAIN_LENGTH_MAX, PartChain
+from crosscut.state.encoding import DELETED, MAGIC, contents, decode_part, encode_block, owned_copy
+from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.parts import PARTS_MAX, PartChain, kept, merged_count
+from crosscut.state.table import ROWS_PER_BLOCK
 
 NONE, N1, N2, N3, N4 = map(CheckpointId, range(5))
 
@@ -33,11 +34,11 @@ def content(*parts: bytes) -> dict[Any, Any]:
     """Decode parts as a restore does, with pickle and struct only."""
     found: dict[Any, Any] = {}
     for part in parts:
-        assert part[:4] == b"XCS1"
+        assert part[:4] == b"XCS2"
         rest = part[4:]
         while rest:
             (length,) = struct.unpack(">Q", rest[:8])
-            keys, values = pickle.loads(rest[8 : 8 + length])
+            _, keys, values = pickle.loads(rest[8 : 8 + length])
             assert len(keys) == len(values)
             found.update(zip(keys, values, strict=True))
             rest = rest[8 + length :]
@@ -50,8 +51,10 @@ def completed(state: KeyedState, checkpoint_id: CheckpointId) -> KeyedState:
     return state
 
 
-def everything(_: object) -> bool:
-    return True
+def loaded(state: KeyedState, *parts: tuple[CheckpointId, bytes], owns: Any = None) -> KeyedState:
+    for _ in state.loading(parts, parts[-1][0], owns):
+        pass
+    return state
 
 
 def test_a_key_without_a_value_has_the_initial_one_and_each_key_its_own() -> None:
@@ -213,26 +216,112 @@ def test_completing_again_changes_nothing() -> None:
     assert completed(state, NONE).at_hand == (N1,)
 
 
-def test_load_takes_the_keys_that_the_task_owns_and_later_parts_override() -> None:
-    older = MAGIC + encode_block(["a", "b"], [1, 1]) + encode_block(["c"], [1])
-    newer = MAGIC + encode_block(["b", "d"], [2, 2])
-    state = state_of({"gone": 1})
-    state.freeze(N1)
-    state.load(iter([older, newer]), N3, lambda key: key != "c")
+def test_a_restore_takes_the_keys_that_the_task_owns_and_later_parts_override() -> None:
+    older = MAGIC + encode_block(MAIN, ["a", "b"], [1, 1]) + encode_block(MAIN, ["c"], [1])
+    newer = MAGIC + encode_block(MAIN, ["b", "d"], [2, 2])
+    state = loaded(KeyedState(int), (N1, older), (N3, newer), owns=lambda key: key != "c")
     assert dict(state.items()) == {"a": 1, "b": 2, "d": 2}
     assert (state.at_hand, len(state)) == ((N3,), 3)
+    assert state.part_rows is None, "a later part would build on keys that are not its own"
 
 
-def test_a_loaded_state_goes_on_with_parts_of_changes() -> None:
+def test_a_restored_state_goes_on_with_parts_of_changes() -> None:
     source = state_of({"a": [1]}, list)
     source.freeze(N1)
     first = part_of(source, N1)
-    state = KeyedState(list)
-    state.load(iter([first]), N1, everything)
+    state = loaded(KeyedState(list), (N1, first))
     state.values["b"].append(2)
     state.freeze(N2)
     assert content(part_of(state, N2, since=N1)) == {"b": [2]}
     assert content(first, part_of(state, N2, since=N1)) == {"a": [1], "b": [2]}
+
+
+def test_a_part_with_state_that_is_not_declared_is_refused_by_name() -> None:
+    with pytest.raises(StateError, match=r"checkpoint 1 holds the state 'seen', which is not declared"):
+        loaded(KeyedState(int), (N1, MAGIC + encode_block("seen", ["a"], [1])))
+
+
+# Values that come and go.
+
+
+def test_a_deleted_value_is_gone_from_everything_but_older_checkpoints() -> None:
+    state = KeyedState(int)
+    for key in "abc":
+        state.main.put(key, 1)
+    state.freeze(N1)
+    completed(state, N1)
+    state.main.delete("a")
+    state.main.delete("nobody")
+    assert (state.main.get("a", "none"), state.main.has("a"), len(state)) == ("none", False, 2)
+    state.freeze(N2)
+    assert dict(state.items()) == {"b": 1, "c": 1}
+    assert content(part_of(state, N2, since=N1)) == {"a": DELETED}
+    assert content(part_of(state, N2)) == {"b": 1, "c": 1}
+    completed(state, N2)
+    assert dict(state.items()) == {"b": 1, "c": 1}
+    assert state.values["a"] == 0
+    assert len(state) == 3
+    state.roll_back(N2)
+    assert dict(state.items()) == {"b": 1, "c": 1}
+
+
+def test_a_deleted_value_may_come_again() -> None:
+    state = KeyedState(int)
+    state.main.put("a", 1)
+    state.freeze(N1)
+    state.main.delete("a")
+    state.freeze(N2)
+    state.main.put("a", 2)
+    assert (state.main.get("a"), len(state)) == (2, 1)
+    state.freeze(N3)
+    completed(state, N3)
+    assert (dict(state.items()), len(state)) == ({"a": 2}, 1)
+
+
+def test_a_look_up_of_what_nobody_can_change_is_no_change() -> None:
+    """So a key that is only read is not written again with each checkpoint."""
+    state = KeyedState(int)
+    state.main.put("number", 1)
+    state.main.put("list", [1])
+    state.freeze(N1)
+    assert (state.main.get("number"), state.main.get("list")) == (1, [1])
+    state.freeze(N2)
+    assert content(part_of(state, N2, since=N1)) == {"list": [1]}
+
+
+def test_a_value_is_told_from_a_deletion_without_asking_it() -> None:
+    class Peculiar:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    tables = contents(
+        [MAGIC + encode_block(MAIN, ["a", "b"], [1, 2]), MAGIC + encode_block(MAIN, ["b"], [DELETED])]
+    )
+    assert tables == {MAIN: {"a": 1}}
+    state = KeyedState(int)
+    state.main.put("a", Peculiar())
+    state.freeze(N1)
+    completed(state, N1)
+    state.main.put("b", Peculiar())
+    state.freeze(N2)
+    completed(state, N2)
+    assert len(list(state.items())) == 2
+
+
+def test_tables_of_one_task_are_frozen_and_stored_as_one() -> None:
+    state = KeyedState(int, {"seen": list})
+    state.values["a"] += 1
+    state.tables["seen"].values["a"].append("x")
+    state.freeze(N1)
+    state.tables["seen"].values["a"].append("y")
+    part = part_of(state, N1)
+    assert contents([part]) == {MAIN: {"a": 1}, "seen": {"a": ["x"]}}
+    restored = loaded(KeyedState(int, {"seen": list}), (N1, part))
+    assert (dict(restored.tables["seen"].items()), len(restored)) == ({"a": ["x"]}, 2)
+    restored.roll_back(N1)
+    assert dict(restored.items()) == {"a": 1}
 
 
 # Parts as bytes.
@@ -240,18 +329,18 @@ def test_a_loaded_state_goes_on_with_parts_of_changes() -> None:
 
 def test_a_block_comes_back_as_it_was() -> None:
     keys, values = ["a", ("b", 1), None], [{"x": [1]}, b"y", 1.5]
-    assert list(decode_part(MAGIC + encode_block(keys, values) * 2)) == [(keys, values)] * 2
+    assert list(decode_part(MAGIC + encode_block(MAIN, keys, values) * 2)) == [(MAIN, keys, values)] * 2
 
 
-@pytest.mark.parametrize("data", [b"", b"XCS", b"XCS2" + encode_block([1], [1]), b"junk"])
+@pytest.mark.parametrize("data", [b"", b"XCS", b"XCS1" + encode_block(MAIN, [1], [1]), b"junk"])
 def test_bytes_that_are_no_part_are_refused(data: bytes) -> None:
-    with pytest.raises(StateError, match="expected b'XCS1'"):
+    with pytest.raises(StateError, match="expected b'XCS2'"):
         list(decode_part(data))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 8, 9, 20])
 def test_a_part_that_was_cut_short_is_refused(cut: int) -> None:
-    data = MAGIC + encode_block(["a"], [1])
+    data = MAGIC + encode_block(MAIN, ["a"], [1])
     with pytest.raises(StateError):
         list(decode_part(data[: 4 + cut]))
 
@@ -263,7 +352,7 @@ class Unstorable:
 
 def test_a_value_that_cannot_be_stored_is_named_by_its_key() -> None:
     with pytest.raises(StateError, match=r"state of key 'b', of type Unstorable, .* ValueError: not me"):
-        encode_block(["a", "b"], [1, Unstorable()])
+        encode_block(MAIN, ["a", "b"], [1, Unstorable()])
 
 
 class Refusing:
@@ -276,7 +365,7 @@ class Refusing:
 
 def test_a_value_that_refuses_its_own_bytes_is_a_state_error() -> None:
     with pytest.raises(StateError, match="ValueError: too old"):
-        list(decode_part(MAGIC + encode_block(["a"], [Refusing()])))
+        list(decode_part(MAGIC + encode_block(MAIN, ["a"], [Refusing()])))
 
 
 @pytest.mark.parametrize("value", [1, 1.5, "a", b"a", None, True, (), (1, "a"), 1j])
@@ -284,7 +373,9 @@ def test_a_value_that_nobody_can_change_is_not_copied(value: Any) -> None:
     assert owned_copy(value) is value
 
 
-@pytest.mark.parametrize("value", [[1], {"a": [1]}, ([1],), {1}, bytearray(b"a"), ((1, [2]),)])
+@pytest.mark.parametrize(
+    "value", [[1], {"a": 1}, {"a": [1]}, {("a", 1): 2}, ([1],), {1}, bytearray(b"a"), ((1, [2]),), [[1]]]
+)
 def test_a_value_that_could_be_changed_is_copied_deeply(value: Any) -> None:
     copy = owned_copy(value)
     assert copy == value
@@ -294,30 +385,72 @@ def test_a_value_that_could_be_changed_is_copied_deeply(value: Any) -> None:
 # The chain of parts.
 
 
-def part(size_bytes: int) -> Part:
-    return Part(f"parts/1/a-{size_bytes}", size_bytes, "00")
-
-
-def chain_after(sizes: Iterable[int]) -> Iterator[PartChain]:
-    """Yield the chain after each part of `sizes`, as a task builds it."""
-    chain = PartChain()
-    for n, size_bytes in enumerate(sizes, 1):
-        chain = PartChain(CheckpointId(n), chain.with_part(part(size_bytes), chain.increment_base))
-        yield chain
+def part(checkpoint_id: int) -> Part:
+    return Part(f"parts/{checkpoint_id}/a", 1, "00", "", CheckpointId(checkpoint_id))
 
 
 def test_the_first_part_is_a_full_one() -> None:
-    assert PartChain().increment_base == 0
-    assert PartChain().with_part(part(5), NONE) == (part(5),)
+    assert PartChain().next_base([], 5) == 0
+    assert PartChain().with_part(part(1), NONE) == (part(1),)
 
 
-def test_changes_follow_until_they_are_larger_than_the_full_part() -> None:
-    lengths = [len(chain.parts) for chain in chain_after([100, 60, 40, 1, 100, 1])]
-    assert lengths == [1, 2, 3, 4, 1, 2]
+def test_a_part_replaces_those_whose_changes_it_holds() -> None:
+    parts = [part(n) for n in (1, 3, 4, 7)]
+    assert [kept(parts, CheckpointId(since)) for since in (0, 1, 3, 4, 7)] == [
+        [],
+        parts[:1],
+        parts[:2],
+        parts[:3],
+        parts,
+    ]
+    # Changes since 6 are a part of the last one, which holds those since 4.
+    assert kept(parts, CheckpointId(6)) == parts
 
 
-def test_a_chain_does_not_grow_without_end() -> None:
+@pytest.mark.parametrize(
+    ("rows", "new", "merged"),
+    [
+        ([], 5, 0),
+        ([100], 100, 0),
+        ([100, 60], 40, 0),
+        ([100, 60], 41, 2),  # A full one: there is nothing to merge but that one part.
+        ([100, 50, 40], 20, 2),  # The changes of all, which may be fewer than they look.
+        ([100, 51, 40], 20, 3),  # They were merged before, and are many: a full one.
+        ([10**6, *[1] * (PARTS_MAX - 2)], 1, 0),
+        ([10**6, *[1] * (PARTS_MAX - 1)], 1, PARTS_MAX - 1),
+        ([10**6, 10**5, 10**4, *[1] * (PARTS_MAX - 3)], 1, PARTS_MAX - 3),
+        ([10**6, *(10**5 // 3**n for n in range(PARTS_MAX - 1))], 1, 1),
+    ],
+)
+def test_how_many_parts_the_next_one_replaces(rows: list[int], new: int, merged: int) -> None:
+    assert merged_count(rows, new) == merged
+
+
+def parts_of(changes: Iterable[Iterable[int]]) -> Iterator[tuple[list[int], int]]:
+    """Run a state through checkpoints; yield the rows of its parts, and those written for the last."""
+    state, chain = KeyedState(int), PartChain()
+    for n, keys in enumerate(changes, 1):
+        for key in keys:
+            state.values[key] += 1
+        state.freeze(CheckpointId(n))
+        since = chain.next_base(state.part_rows, state.changed_rows)
+        written = content(part_of(state, CheckpointId(n), since))
+        chain = PartChain(CheckpointId(n), chain.with_part(part(n), since))
+        completed(state, CheckpointId(n))
+        assert state.part_rows is not None
+        assert len(state.part_rows) == len(chain.parts)
+        yield state.part_rows, len(written)
+
+
+def test_a_small_change_of_a_large_state_never_has_all_of_it_written_again() -> None:
+    found = list(parts_of([range(10_000), *[range(10)] * 3_000]))
+    assert max(written for _, written in found[1:]) == 10
+    assert max(len(rows) for rows, _ in found) <= PARTS_MAX
+
+
+def test_a_chain_is_never_long_and_hardly_larger_than_the_state() -> None:
     """A restore reads it all."""
-    lengths = [len(chain.parts) for chain in chain_after([1_000_000] + [1] * 30)]
-    assert lengths[: CHAIN_LENGTH_MAX + 2] == [*range(1, CHAIN_LENGTH_MAX + 2), 1]
-    assert max(lengths) == CHAIN_LENGTH_MAX + 1
+    changes = [range(n * 37 % 1_000, n * 37 % 1_000 + 100) for n in range(300)]
+    for rows, _ in parts_of([range(1_100), *changes]):
+        assert len(rows) <= PARTS_MAX
+        assert sum(rows) <= 2 * 1_100 + 100

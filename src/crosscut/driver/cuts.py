@@ -16,7 +16,8 @@ from crosscut.graph.specs import AggregateSpec, CountSpec, JobGraph, ReduceSpec,
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.job.termination import is_exhausted, stillness
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import contents
+from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log
 from crosscut.wire.batches import decode_batch
 
@@ -75,9 +76,7 @@ class StoredCut(Cut):
         if uid not in self._values:
             merged: dict[Any, Any] = {}
             for snapshot in self._snapshots_of(vertex):
-                for part in snapshot.parts:
-                    for keys, values in decode_part(self._read(part)):
-                        merged.update(zip(keys, values, strict=True))
+                merged.update(contents(map(self._read, snapshot.parts)).get(MAIN, {}))
             self._values[uid] = merged
         return self._values[uid]
 

@@ -32,7 +32,7 @@ from crosscut.graph.specs import (
     Vertex,
 )
 
-_FINGERPRINT_FORMAT = 1
+_FINGERPRINT_FORMAT = 2
 """Grows when what a vertex is changes, so that snapshots of older releases are refused by name."""
 
 

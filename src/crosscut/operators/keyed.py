@@ -16,7 +16,7 @@ from crosscut.batch import Batch
 from crosscut.errors import InternalError
 from crosscut.graph.specs import Emit
 from crosscut.operators.operator import Operator, user_code_error
-from crosscut.state.encoding import owned_copy
+from crosscut.state.encoding import ATOMIC, owned_copy
 from crosscut.state.keyed import KeyedState
 
 _EMPTY = Batch([])
@@ -114,11 +114,12 @@ class Aggregate(KeyedOperator):
             elif result is None:
                 for key, record in zip(keys, remaining, strict=True):
                     values[key] = value = add(values[key], record)
-                    append((key, owned_copy(value)))
+                    append((key, value if type(value) in ATOMIC else owned_copy(value)))
             else:
                 for key, record in zip(keys, remaining, strict=True):
                     values[key] = value = add(values[key], record)
-                    append((key, owned_copy(result(value))))
+                    value = result(value)
+                    append((key, value if type(value) in ATOMIC else owned_copy(value)))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch.records)

@@ -26,12 +26,14 @@ class Part:
         sha256: Hex digest of the content.
         inline: The content in base64, or "". Small parts travel in the manifest, which saves a file
             and two fsyncs for each task and checkpoint.
+        checkpoint_id: At whose barrier the content was frozen.
     """
 
     path: str
     size_bytes: int
     sha256: str
     inline: str = ""
+    checkpoint_id: CheckpointId = CheckpointId(0)
 
 
 @dataclass(frozen=True, slots=True)

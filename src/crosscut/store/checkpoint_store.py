@@ -289,7 +289,8 @@ class CheckpointStore:
             chunk = next(rest, None)
             if chunk is None:
                 content = b"".join(first)
-                return Part("", size, digest.hexdigest(), base64.b64encode(content).decode("ascii"))
+                inline = base64.b64encode(content).decode("ascii")
+                return Part("", size, digest.hexdigest(), inline, checkpoint_id)
             first.append(chunk)
         if PLAIN_NAME.fullmatch(task.vertex) is None:
             raise StoreError(
@@ -303,7 +304,7 @@ class CheckpointStore:
             self._files.write_new(path, chain(first, rest))
         except OSError as error:
             raise _failed(f"after {size} bytes, can't write", self._files, path, error) from error
-        return Part(path, size, digest.hexdigest())
+        return Part(path, size, digest.hexdigest(), "", checkpoint_id)
 
     def read_part(self, part: Part) -> bytes:
         """Return the content of `part`, verified.

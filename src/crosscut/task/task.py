@@ -76,7 +76,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.state.keyed import KeyedState
-from crosscut.state.snapshots import PartChain
+from crosscut.state.parts import PartChain
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
 from crosscut.task.inputs import InputQueue
@@ -674,14 +674,16 @@ class Task:
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         if not self._is_settled:
             raise ProtocolError(f"task {self.task_id}: a snapshot of half a batch")
+        since = CheckpointId(0)
         if self._state is not None:
             self._state.freeze(checkpoint_id)
+            since = self._parts.next_base(self._state.part_rows, self._state.changed_rows)
         transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None
         if transaction is not None:
             self.jobs.append(PrepareTransaction(checkpoint_id, transaction))
         return FrozenTask(
             checkpoint_id=checkpoint_id,
-            since=self._parts.increment_base,
+            since=since,
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
             is_end_forwarded=self._is_end_forwarded,

@@ -38,6 +38,11 @@ from crosscut.task.task import Task
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SLICE_NS = 1_000_000
+"""How long background work keeps the records waiting at a time, give or take a step."""
+
+SLICE_STEPS_MAX = 16
+
 THREADS_END_TIMEOUT_S = 2.0
 """How long calls in threads may go on behind the end of their epoch, before the process has to end."""
 
@@ -135,6 +140,7 @@ class BackgroundHost(Protocol):
     failpoints: Failpoints
     alignment_timeout_ms: float
     is_over: bool
+    now_ns: Callable[[], int]
 
     def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
         """Run work of a task until the epoch is over; if it raises, the task has failed."""
@@ -191,6 +197,23 @@ class _Write:
         return written
 
 
+class _Slice:
+    """Background work on the event loop, between the records: a thread would hold the interpreter too."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._begun_ns = 0
+        self._steps = 0
+
+    async def pause(self) -> None:
+        """A step is done: if it is enough for now, let the records go on."""
+        self._steps += 1
+        if self._steps >= SLICE_STEPS_MAX or self._now_ns() - self._begun_ns >= SLICE_NS:
+            await asyncio.sleep(0)
+            self._steps = 0
+            self._begun_ns = self._now_ns()
+
+
 class BackgroundWork:
     """The background work of one task.
 
@@ -212,6 +235,7 @@ class BackgroundWork:
         self._state = state
         self._writer = writer
         self._tell = tell
+        self._slice = _Slice(host.now_ns)
         self._writer_lock = asyncio.Lock()
         self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
         self._job_arrived = asyncio.Event()
@@ -253,7 +277,7 @@ class BackgroundWork:
                         await self._store(frozen)
                     case CompleteState(checkpoint_id):
                         for _ in self._state.complete(checkpoint_id) if self._state else ():
-                            await asyncio.sleep(0)
+                            await self._slice.pause()
 
     async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
@@ -311,8 +335,7 @@ class BackgroundWork:
         chunks: list[bytes] = []
         for chunk in state.encoded(n, frozen.since):
             chunks.append(chunk)
-            # One slice, then the records: a thread would hold the interpreter for as long.
-            await asyncio.sleep(0)
+            await self._slice.pause()
             if n in self._cancelled:
                 return None
         self._host.failpoints("snapshot.encoded")

@@ -19,7 +19,7 @@ from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.state.keyed import KeyedState
-from crosscut.state.snapshots import PartChain
+from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import LoggedBatch
@@ -84,7 +84,6 @@ class StateAtHand:
         restore: CheckpointId,
         parts: Sequence[Part],
         read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
-        owns: Callable[[object], bool],
         pause: Callable[[], Awaitable[None]],
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`.
@@ -103,7 +102,8 @@ class StateAtHand:
                 state = KeyedState(initial)
             case FromMemory() | FromStore():
                 state = KeyedState(initial)
-                for _ in state.loading(iter(await read_parts(parts)), restore, owns):
+                ids = [part.checkpoint_id for part in parts]
+                for _ in state.loading(list(zip(ids, await read_parts(parts), strict=True)), restore):
                     # Heartbeats go on, however much there is to load.
                     await pause()
         self._states[task] = state
@@ -146,9 +146,7 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        state = await _state_of(
-            vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, router, pool.pause
-        )
+        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, pool.pause)
         failpoints("restore.state")
         held = HeldData()
         for pending in snapshot.pending:
@@ -225,17 +223,12 @@ async def _state_of(
     snapshot: Snapshot,
     at_hand: StateAtHand,
     read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
-    router: KeyRouter,
     pause: Callable[[], Awaitable[None]],
 ) -> KeyedState | None:
     initials = [one for one in map(initial_value, vertex.chain) if one is not None]
     if not initials:
         return None
-
-    def owns(key: object) -> bool:
-        return router[key] == task.index
-
-    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, owns, pause)
+    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, pause)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:

@@ -22,7 +22,8 @@ from crosscut.protocol.messages import (
     Part,
     Snapshot,
 )
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import contents
+from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.graphs import SimulatedJob
@@ -218,10 +219,7 @@ class Checkers:
     def _cut_of(self, snapshots: Mapping[TaskId, Snapshot]) -> Cut:
         cut = Cut()
         for task, snapshot in sorted(snapshots.items()):
-            state: dict[Any, Any] = {}
-            for part in snapshot.parts:
-                for keys, values in decode_part(self._content(part)):
-                    state.update(zip(keys, values, strict=True))
+            state = contents(map(self._content, snapshot.parts)).get(MAIN, {})
             whole = cut.states.setdefault(task.vertex, {})
             ensure(not whole.keys() & state.keys(), f"I4: two tasks of {task.vertex} have one key")
             whole.update(state)

@@ -1,0 +1,89 @@
+"""Which parts a task's keyed state is stored in: a whole one, and changes since.
+
+A restore reads all of them, so they are kept few, and not much larger than the state; and a checkpoint
+after a small change stays small, however large the state is. As in a log-structured merge tree
+(O'Neil et al. 1996; LevelDB's sizes), but that the rows of a merge come out of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from crosscut.ids import CheckpointId
+from crosscut.protocol.messages import Part
+
+PARTS_MAX = 12
+_NONE = CheckpointId(0)
+
+
+class _Dated(Protocol):
+    @property
+    def checkpoint_id(self) -> CheckpointId: ...
+
+
+D = TypeVar("D", bound=_Dated)
+
+
+def kept(parts: Sequence[D], since: CheckpointId) -> list[D]:
+    """Return those of `parts`, oldest first, that a part of all changes after `since` doesn't replace."""
+    begins = [_NONE, *(part.checkpoint_id for part in parts)]
+    return [part for part, begin in zip(parts, begins, strict=False) if begin < since]
+
+
+def merged_count(rows: Sequence[int], new_rows: int) -> int:
+    """Return how many of the parts, the newest ones, the next part replaces.
+
+    Args:
+        rows: Of each part, oldest first; the first is the whole state at its time.
+        new_rows: That have changed since.
+    """
+    if not rows:
+        return 0
+    whole, *changes = rows
+    if sum(changes) + new_rows > whole:
+        # If they change the same rows again and again, they are small together. If they were merged
+        # before and are large nevertheless, only a whole part is smaller.
+        return len(changes) if len(changes) > 1 and changes[0] <= whole // 2 else len(rows)
+    if len(rows) < PARTS_MAX:
+        return 0
+    count, merged = 1, new_rows + changes[-1]
+    while count < len(changes) and changes[-count - 1] <= merged:
+        count += 1
+        merged += changes[-count]
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class PartChain:
+    """The parts of the newest completed checkpoint that a task knows of.
+
+    Attributes:
+        checkpoint_id: That checkpoint, 0 for none.
+        parts: A full part, then changes, oldest first.
+    """
+
+    checkpoint_id: CheckpointId = _NONE
+    parts: tuple[Part, ...] = ()
+
+    def next_base(self, rows: Sequence[int] | None, new_rows: int) -> CheckpointId:
+        """Return the checkpoint that the next part holds the changes since; 0: it has to be a full one.
+
+        Args:
+            rows: Of these parts; of other parts, if it is not told yet that these are complete. None: no part
+                can be added to them.
+            new_rows: That have changed since.
+        """
+        if not self.parts or rows is None:
+            return _NONE
+        if len(rows) != len(self.parts):
+            return self.checkpoint_id
+        count = merged_count(rows, new_rows)
+        if not count:
+            return self.checkpoint_id
+        return self.parts[-count - 1].checkpoint_id if count < len(self.parts) else _NONE
+
+    def with_part(self, part: Part, since: CheckpointId) -> tuple[Part, ...]:
+        """Return the chain with a new part: of the changes since `since`, or a full one if that is 0."""
+        return (*kept(self.parts, since), part)

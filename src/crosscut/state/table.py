@@ -1,0 +1,318 @@
+"""One table of keyed state in memory: a value per key, frozen by layering.
+
+The values are spread over layers: `base` holds everything up to the newest completed checkpoint, each
+barrier puts one frozen layer on top of it, and a dict above all takes what changes. Freezing is one
+assignment, whatever the state's size. A frozen layer is never touched again, so
+
+* a checkpoint writes only what changed since an earlier one, at leisure;
+* going back to a completed checkpoint drops the layers above it and reads nothing.
+
+A value that user code could change in place is copied when it is first used after a freeze (copy on
+access): the frozen layer keeps the original.
+
+A table also remembers, as plain lists of keys, what each stored part that counts (`crosscut.state.parts`)
+has changed: so a new part can replace several old ones, without reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from crosscut.ids import CheckpointId
+from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
+from crosscut.state.parts import kept
+
+_ABSENT: Any = object()
+_NONE = CheckpointId(0)
+
+ROWS_PER_BLOCK = 1_000
+"""Rows that are encoded or merged in one step: well below a millisecond for small values."""
+
+
+class Layer(dict[Any, Any]):
+    """What changed since the last barrier. Looking a key up brings its value here first.
+
+    Attributes:
+        below: The older layers, newest first, the base last.
+        growth: How many more keys have a value with this layer than without it.
+        has_deleted: Whether values were taken away.
+    """
+
+    __slots__ = ("below", "growth", "has_deleted", "initial")
+
+    def __init__(self, initial: Callable[[], Any], below: tuple[dict[Any, Any], ...]) -> None:
+        super().__init__()
+        self.initial = initial
+        self.below = below
+        self.growth = 0
+        self.has_deleted = False
+
+    def __missing__(self, key: Any) -> Any:
+        for layer in self.below:
+            value = layer.get(key, _ABSENT)
+            if value is not _ABSENT:
+                if value is DELETED:
+                    break
+                if type(value) not in ATOMIC:
+                    value = owned_copy(value)
+                self[key] = value
+                return value
+        self.growth += 1
+        value = self[key] = self.initial()
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The keys of one part. `since` 0: it was a full one, and they are not remembered."""
+
+    checkpoint_id: CheckpointId
+    since: CheckpointId
+    keys: list[Any] = field(default_factory=list)
+
+
+class Table:
+    """One value per key, of one operator in one task.
+
+    Args:
+        initial: Makes the value of a key that has none, when `values` is asked for it.
+
+    Attributes:
+        values: The values, for operators that never delete one: a look-up of a key without a value gives it
+            the initial one. Replaced by each freeze.
+    """
+
+    def __init__(self, initial: Callable[[], Any]) -> None:
+        self._initial = initial
+        self._base: dict[Any, Any] = {}
+        self._base_id = _NONE
+        # Of keys; not the base's own length while a layer is being merged into it.
+        self._base_count = 0
+        # Oldest first; those at or below `_completed` are being merged into the base.
+        self._frozen: list[tuple[CheckpointId, Layer]] = []
+        self._completed = _NONE
+        # What the parts of the newest completed checkpoint have changed, oldest first, the full one first;
+        # None if that is not known.
+        self._parts: list[_Written] | None = []
+        # What has been encoded and is not known to be complete.
+        self._written: dict[CheckpointId, _Written] = {}
+        self.values = Layer(initial, (self._base,))
+
+    def __len__(self) -> int:
+        """Number of keys, in constant time."""
+        return self._base_count + sum(layer.growth for _, layer in self._frozen) + self.values.growth
+
+    # What operators do.
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, which may be changed in place, or `default` if it has none."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._below(key)
+            if value is _ABSENT or value is DELETED:
+                return default
+            if type(value) in ATOMIC:
+                return value
+            value = self.values[key] = owned_copy(value)
+            return value
+        return default if value is DELETED else value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+        if not self.has(key):
+            self.values.growth += 1
+        self.values[key] = value
+
+    def delete(self, key: Any) -> None:
+        """Take the value of `key` away, if it has one."""
+        if self.has(key):
+            self.values.growth -= 1
+            self.values.has_deleted = True
+            self.values[key] = DELETED
+
+    def has(self, key: Any) -> bool:
+        """Tell whether `key` has a value."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._below(key)
+        return value is not _ABSENT and value is not DELETED
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield every (key, value) once; no value may change meanwhile, but `complete` may go on."""
+        frozen = (layer for _, layer in reversed(self._frozen))
+        layers: list[dict[Any, Any]] = [self.values, *frozen, self._base]
+        for position, layer in enumerate(layers):
+            newer = layers[:position]
+            # A list: folding a layer in adds keys to the base, of which `newer` holds every one.
+            for key in list(layer):
+                if not any(key in one for one in newer):
+                    value = layer.get(key, DELETED)
+                    if value is not DELETED:
+                        yield key, value
+
+    # What the task does at barriers.
+
+    @property
+    def at_hand(self) -> tuple[CheckpointId, ...]:
+        """Checkpoints that `roll_back` can go to: none older than what the base has begun to take in."""
+        return tuple(n for n in (self._base_id, *(n for n, _ in self._frozen)) if n >= self._completed)
+
+    @property
+    def part_rows(self) -> list[int] | None:
+        """Rows of the newest completed checkpoint's parts, oldest first; None: no part can build on them."""
+        if self._parts is None:
+            return None
+        return [len(one.keys) if one.since else self._base_count for one in self._parts]
+
+    @property
+    def changed_rows(self) -> int:
+        """Rows that a part of the changes since the newest completed checkpoint has at most."""
+        return sum(len(layer) for n, layer in self._frozen if n > self._completed)
+
+    def freeze(self, checkpoint_id: CheckpointId) -> None:
+        """Keep the state as it is now under `checkpoint_id`; constant time."""
+        self._frozen.append((checkpoint_id, self.values))
+        self._begin_layer()
+
+    def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[list[tuple[Any, Any]]]:
+        """Yield the rows frozen at `checkpoint_id`, each key once, in steps of `ROWS_PER_BLOCK`.
+
+        Args:
+            since: 0 for the whole table, without what is deleted; else only what changed after that
+                checkpoint. More than that may come too.
+        """
+        layers: list[dict[Any, Any]] = [
+            layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
+        ]
+        if since:
+            tails = [one.keys for one in reversed(self._parts or ()) if one.checkpoint_id > since]
+            rows = _changed(layers, tails, self._base)
+        else:
+            rows = _everything([*layers, self._base])
+        keys: list[Any] = []
+        while block := list(islice(rows, ROWS_PER_BLOCK)):
+            if since:
+                keys += [key for key, _ in block]
+            yield block
+        self._written[checkpoint_id] = _Written(checkpoint_id, since, keys)
+
+    def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        """Fold everything at or below `checkpoint_id` into the base, a step at a time.
+
+        Look-ups are right between the steps too. Must not run while `rows` does.
+        """
+        if checkpoint_id > self._completed:
+            self._note_parts(checkpoint_id)
+        self._completed = max(self._completed, checkpoint_id)
+        while self._frozen and self._frozen[0][0] <= self._completed:
+            n, layer = self._frozen[0]
+            if not self._base and not layer.has_deleted:
+                self._base = layer
+            else:
+                rows = iter(layer.items())
+                while block := list(islice(rows, ROWS_PER_BLOCK)):
+                    take_in(self._base, *map(list, zip(*block, strict=True)))
+                    yield
+            self._frozen.pop(0)
+            self._base_id, self._base_count = n, len(self._base)
+            self._link_layers()
+
+    def roll_back(self, checkpoint_id: CheckpointId) -> None:
+        """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing."""
+        for _ in self.complete(checkpoint_id):
+            pass
+        self._frozen.clear()
+        self._written.clear()
+        self._begin_layer()
+
+    # What a restore does.
+
+    def begin_part(self, checkpoint_id: CheckpointId) -> None:
+        """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
+        if self._parts is not None:
+            since = self._parts[-1].checkpoint_id if self._parts else _NONE
+            self._parts.append(_Written(checkpoint_id, since))
+
+    def load(self, keys: list[Any], values: list[Any]) -> None:
+        """Take in rows of the part that has begun."""
+        take_in(self._base, keys, values)
+        if self._parts and self._parts[-1].since:
+            self._parts[-1].keys.extend(keys)
+
+    def forget_parts(self) -> None:
+        """What is loaded is not the whole of its parts, so no part can be added to them."""
+        self._parts = None
+
+    def end_loading(self, checkpoint_id: CheckpointId) -> None:
+        """What was loaded is the state at `checkpoint_id`."""
+        self._base_id = self._completed = checkpoint_id
+        self._base_count = len(self._base)
+
+    def _below(self, key: Any) -> Any:
+        for layer in self.values.below:
+            value = layer.get(key, _ABSENT)
+            if value is not _ABSENT:
+                return value
+        return _ABSENT
+
+    def _begin_layer(self) -> None:
+        self.values.below = ()
+        self.values = Layer(self._initial, ())
+        self._link_layers()
+
+    def _link_layers(self) -> None:
+        self.values.below = (*(layer for _, layer in reversed(self._frozen)), self._base)
+
+    def _note_parts(self, completed: CheckpointId) -> None:
+        written = self._written.get(completed)
+        self._written = {n: one for n, one in self._written.items() if n > completed}
+        if written is None:
+            self._parts = None
+        elif not written.since:
+            self._parts = [written]
+        elif self._parts is not None:
+            self._parts = [*kept(self._parts, written.since), written]
+
+
+def _everything(layers: list[dict[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield the newest row of each key that has a value; the last of `layers` is the base."""
+    if len(layers) == 1:
+        yield from layers[0].items()
+        return
+    for position, layer in enumerate(layers):
+        newer = layers[:position]
+        for row in layer.items():
+            # Not any(): a generator for each key would cost more than the look-ups.
+            for one in newer:
+                if row[0] in one:
+                    break
+            else:
+                if row[1] is not DELETED:
+                    yield row
+
+
+def _changed(
+    layers: list[dict[Any, Any]], tails: list[list[Any]], base: dict[Any, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the newest row of each key of `layers` and `tails`, those deleted too.
+
+    Args:
+        tails: Keys whose changes are in the base.
+    """
+    if len(layers) == 1 and not tails:
+        yield from layers[0].items()
+        return
+    seen: set[Any] = set()
+    for layer in layers:
+        for row in layer.items():
+            if row[0] not in seen:
+                seen.add(row[0])
+                yield row
+    for keys in tails:
+        for key in keys:
+            if key not in seen:
+                seen.add(key)
+                yield key, base.get(key, DELETED)
