@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+import crosscut.state.parts as parts_module
 import crosscut.state.table as table_module
 from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import Part
@@ -29,6 +30,7 @@ def _small_blocks() -> Any:
     """Several steps for a handful of keys, so that merging and encoding can be broken off anywhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "ROWS_PER_BLOCK", 2)
+        patch.setattr(parts_module, "PARTS_MAX", 3)
         yield
 
 

@@ -33,14 +33,11 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
+from crosscut.protocol.job import checkpointing, ownership, recovery, retention
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.job.coordinator import (
     Coordinator,
     JobRules,
-    checkpointing,
-    ownership,
-    recovery,
-    retention,
 )
 from crosscut.protocol.job.job_log import LogEffect, LogEvent, LogWriter, Verdict
 from crosscut.protocol.job.keeping import Keeping

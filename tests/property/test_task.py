@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import crosscut.state.keyed as keyed
+import crosscut.state.table as table_module
 from crosscut.errors import invariant
 from crosscut.graph.specs import AggregateSpec, CountSpec, Emit, KeyBySpec, OperatorNode
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
@@ -24,8 +24,9 @@ from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, initial_value
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
-from crosscut.state.keyed import KeyedState
-from crosscut.state.snapshots import PartChain
+from crosscut.state.encoding import contents
+from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.parts import PartChain
 from crosscut.task.inputs import InputQueue
 from crosscut.task.outputs import build_output
 from crosscut.task.splits import SplitQueue, splits_from_json
@@ -42,7 +43,7 @@ Record = tuple[str, int]
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keyed, "ROWS_PER_BLOCK", 2)
+        patch.setattr(table_module, "ROWS_PER_BLOCK", 2)
         yield
 
 
@@ -187,9 +188,9 @@ class World:
             initial = initial_value(self.fold)
             assert initial is not None
             state = KeyedState(initial)
-            router = KeyRouter(16, WIDTH)
-            parts = [self.bytes_of[part.path] for part in snapshot.parts]
-            state.load(iter(parts), self.completed_id, lambda key: router[key] == task_id.index)
+            parts = [(part.checkpoint_id, self.bytes_of[part.path]) for part in snapshot.parts]
+            for _ in state.loading(parts, self.completed_id):
+                pass
         self.states[task_id.index] = state
         operator = build(self.fold, state, None)
         assert operator is not None
@@ -294,7 +295,7 @@ class World:
         part = None
         if chunks_so_far and n not in self.cancelled:
             data = b"".join(chunks_so_far)
-            part = Part(f"parts/{n}/{task_id}-{self.epoch}", len(data), "")
+            part = Part(f"parts/{n}/{task_id}-{self.epoch}", len(data), "", "", n)
             self.bytes_of[part.path] = data
         task.snapshot_stored(n, part, 0)
         self.drain(task)
@@ -383,9 +384,7 @@ class World:
                 for name in self.sources[task_id.index].records:
                     assert unfinished.get(name, len(self.records[name])) == read_counts[name]
                 continue
-            state = KeyedState(list)
-            state.load(iter(self.bytes_of[one.path] for one in snapshot.parts), n, lambda key: True)
-            own = dict(state.items())
+            own = contents(self.bytes_of[one.path] for one in snapshot.parts).get(MAIN, {})
             assert all(router[key] == task_id.index for key in own)
             found |= own
         assert self.comparable(found) == self.comparable(self.folded(read_counts))

@@ -27,8 +27,10 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, HaltTasks, LogEntry, Part
-from crosscut.state import keyed
+from crosscut.state import parts as parts_module
+from crosscut.state import table as table_module
 from crosscut.state.keyed import KeyedState
+from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task import channel_log
@@ -150,18 +152,17 @@ def no_commit_on_restore(patch: pytest.MonkeyPatch) -> None:
 def state_rolled_back_too_far(patch: pytest.MonkeyPatch) -> None:
     plain = KeyedState.loading
 
-    def loading(self: KeyedState, parts: Any, checkpoint_id: CheckpointId, owns: Any) -> Iterator[None]:
-        chain = list(parts)
-        return plain(self, iter(chain[:-1] if len(chain) > 1 else chain), checkpoint_id, owns)
+    def loading(self: KeyedState, parts: Any, checkpoint_id: CheckpointId) -> Iterator[None]:
+        return plain(self, parts[:-1] if len(parts) > 1 else parts, checkpoint_id)
 
     patch.setattr(KeyedState, "loading", loading)
 
 
 def state_not_rolled_back(patch: pytest.MonkeyPatch) -> None:
-    def roll_back(self: KeyedState, checkpoint_id: CheckpointId) -> None:
+    def roll_back(self: Table, checkpoint_id: CheckpointId) -> None:
         self._frozen.clear()
 
-    patch.setattr(KeyedState, "roll_back", roll_back)
+    patch.setattr(Table, "roll_back", roll_back)
 
 
 def captured_without_blocking(patch: pytest.MonkeyPatch) -> None:
@@ -225,10 +226,16 @@ def newest_changes_left_out_of_a_part(patch: pytest.MonkeyPatch) -> None:
     plain = KeyedState.encoded
 
     def encoded(self: KeyedState, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[bytes]:
-        older = [n for n, _ in self._frozen if n < checkpoint_id]
+        older = [n for n, _ in self.main._frozen if n < checkpoint_id]
         return plain(self, older[-1] if older else checkpoint_id, since)
 
     patch.setattr(KeyedState, "encoded", encoded)
+
+
+def changes_of_a_part_that_is_replaced_left_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(parts_module, "PARTS_MAX", 2)
+    patch.setattr(table_module, "_changed", lambda layers, tails, base: iter(plain(layers, [], base)))
+    plain = table_module._changed
 
 
 def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
@@ -244,7 +251,7 @@ def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) 
 
 
 def frozen_value_changed_by_later_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keyed, "owned_copy", lambda value: value)
+    patch.setattr(table_module, "owned_copy", lambda value: value)
 
 
 # Operators.
@@ -638,6 +645,7 @@ BUGS: dict[Plant, Where] = {
         },
     ),
     newest_changes_left_out_of_a_part: Where(COUNTS),
+    changes_of_a_part_that_is_replaced_left_out: Where(COUNTS),
     changes_stored_since_a_checkpoint_that_never_was: Where(
         COUNTS, kinds=("refuse a part", "kill the driver"), changed={"inline_bytes": 0, "interval_ms": 10}
     ),

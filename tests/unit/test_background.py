@@ -18,7 +18,8 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.net.causes import CAUSE_CHARS_MAX, failure_cause
 from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import FailureCause, Part, TaskFailed, WorkerMessage
-from crosscut.state.keyed import ROWS_PER_BLOCK, KeyedState
+from crosscut.state.keyed import KeyedState
+from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.worker.background import Threads
 from crosscut.worker.deployment import StateAtHand
 from crosscut.worker.pool import TaskPool
@@ -236,7 +237,7 @@ def test_state_is_loaded_in_slices_and_the_loop_serves_others_in_between() -> No
 
         others = asyncio.ensure_future(heartbeats())
         restored = await at_hand.restored(
-            TASK, int, N1, (Part("parts/1/a", len(part), "00"),), read_parts, lambda key: True, pool.pause
+            TASK, int, N1, (Part("parts/1/a", len(part), "00"),), read_parts, pool.pause
         )
         is_loaded = True
         await others

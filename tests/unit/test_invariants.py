@@ -35,6 +35,7 @@ from crosscut.protocol.messages import (
     TaskSnapshot,
 )
 from crosscut.state.encoding import MAGIC, encode_block
+from crosscut.state.keyed import MAIN
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
@@ -74,7 +75,7 @@ class Stored:
         self._graph = graph
 
     def state(self, n: int, one: TaskId, *blocks: dict[Any, Any]) -> Part:
-        chunks = [encode_block(list(block), list(block.values())) for block in blocks]
+        chunks = [encode_block(MAIN, list(block), list(block.values())) for block in blocks]
         return self._store.write_part(CheckpointId(n), one, EPOCH, [MAGIC, *chunks])
 
     def log(self, n: int, target: TaskId, *records: Any, by_sender: bool = False) -> tuple[TaskId, Part]:
