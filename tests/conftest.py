@@ -14,6 +14,14 @@ hypothesis.settings.load_profile("crosscut")
 _PROCESS_TESTS = Path(__file__).parent / "process"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-conversations",
+        action="store_true",
+        help="write the texts of tests/conversations as the conversations are now",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
