@@ -11,7 +11,10 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.errors import StoreError
-from crosscut.ids import ChannelId, CheckpointId, Epoch
+from crosscut.graph import channels
+from crosscut.graph.specs import Edge, JobGraph
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
@@ -26,7 +29,14 @@ from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
-from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, HaltTasks, LogEntry, Part
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    DeployTasks,
+    HaltTasks,
+    LogEntry,
+    Part,
+    TaskFailed,
+)
 from crosscut.state import parts as parts_module
 from crosscut.state import table as table_module
 from crosscut.state.keyed import KeyedState
@@ -454,6 +464,44 @@ def frame_delivered_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncomingChannel, "received", received)
 
 
+def channel_called_by_the_place_of_its_edge(patch: pytest.MonkeyPatch) -> None:
+    """An edge has another place when independent parts of the flow are written in another order."""
+    leaving, entering = channels.leaving, channels._entering
+
+    def placed(graph: JobGraph, edge: Edge, found: Sequence[ChannelId]) -> tuple[ChannelId, ...]:
+        return tuple(replace(one, input=graph.edges.index(edge)) for one in found)
+
+    def leaving_placed(graph: JobGraph, edge: Edge, source: int) -> tuple[ChannelId, ...]:
+        return placed(graph, edge, leaving(graph, edge, source))
+
+    def entering_placed(graph: JobGraph, task: TaskId, edges: Sequence[Edge]) -> tuple[ChannelId, ...]:
+        return tuple(one for edge in edges for one in placed(graph, edge, entering(graph, task, [edge])))
+
+    patch.setattr(channels, "leaving", leaving_placed)
+    patch.setattr(deployment, "leaving", leaving_placed)
+    patch.setattr(channels, "_entering", entering_placed)
+
+
+def barrier_reported_as_departed_before_it_waits(patch: pytest.MonkeyPatch) -> None:
+    """What is sent to oneself comes back in the midst of it, when the rest has left the outlet."""
+
+    def drain(self: TaskRunner, elapsed_us: int = 0) -> None:
+        outbox, self.task.outbox = self.task.outbox, []
+        for channel, item in outbox:
+            self._pool.send(self, channel, item)
+        plain(self, elapsed_us)
+
+    plain = TaskRunner.drain
+    patch.setattr(TaskRunner, "drain", drain)
+
+
+def tasks_act_on_after_one_has_failed(patch: pytest.MonkeyPatch) -> None:
+    def failed(self: TaskPool, task: TaskId, error: BaseException) -> None:
+        self.report(TaskFailed(self.epoch, task, failure_cause(error)))
+
+    patch.setattr(TaskPool, "failed", failed)
+
+
 def stale_deployment_obeyed(patch: pytest.MonkeyPatch) -> None:
     plain = Worker._told
 
@@ -718,6 +766,23 @@ BUGS: dict[Plant, Where] = {
         ("slow channel", "partition two workers"),
         {"parallelism": 3, "alignment_timeout_ms": 10, "interval_ms": 10},
     ),
+    channel_called_by_the_place_of_its_edge: Where(
+        ("apart",), ("aligned", "unaligned"), ("kill the driver",)
+    ),
+    barrier_reported_as_departed_before_it_waits: Where(
+        ("once round",),
+        ("switching",),
+        ("slow channel",),
+        {
+            "parallelism": 2,
+            "channel_bytes": 50,
+            "alignment_timeout_ms": 10,
+            "interval_ms": 30,
+            "record_count": 15,
+            "step_us": 500,
+        },
+    ),
+    tasks_act_on_after_one_has_failed: Where(COUNTS, kinds=("raise in user code", "slow control link")),
     frame_delivered_twice: Where(COUNTS),
     stale_deployment_obeyed: Where(COUNTS, kinds=("repeat a word", "kill a worker")),
     halt_of_an_older_epoch_obeyed: Where(

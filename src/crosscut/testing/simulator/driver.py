@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import CheckpointError
+from crosscut.ids import CheckpointId, Epoch
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested, Timer
@@ -74,7 +75,7 @@ class WatchedDriver(CoordinatorDriver):
     def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
         worker = self._worker_at(link)
         if worker is not None and not isinstance(message, WorkerHeartbeat):
-            worker.said.append(message)
+            worker.has_said(message)
             self._world.note(f"{self._process} hears {type(message).__name__} of {worker}", message)
             if isinstance(message, TaskFailed):
                 self._world.task_failed(message)
@@ -153,6 +154,13 @@ class DriverProcess(Process):
         await asyncio.sleep(self.world.below(WORKERS_END_US) / 1e6)
         self.spark.stop()
         await driver.close()
+
+    def is_under_way(self, epoch: Epoch, checkpoint_id: CheckpointId) -> bool:
+        """Whether the checkpoint is wanted here."""
+        if not self.is_running or self.driver is None or self.driver.epoch != epoch:
+            return False
+        checkpoints = self.driver._coordinator._checkpoints.current
+        return checkpoints is not None and checkpoints.is_under_way(checkpoint_id)
 
     # What people and Spark ask of it, in its own time.
 

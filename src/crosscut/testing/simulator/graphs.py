@@ -86,7 +86,7 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
         sinks.append(SimulatedSink())
         stream.sink(sinks[-1])
 
-    judged_as = graph or GRAPHS[options.graph]
+    judged_as = graph or {**GRAPHS, **OTHERS}[options.graph]
     judged_as.build(flow, source, sink)
     compiled = flow.compile(options.parallelism, MAX_PARALLELISM)
     return SimulatedJob(compiled, tuple(sources), tuple(sinks), judged_as)
@@ -161,6 +161,22 @@ def _nested_loops(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stre
     sink(source().map(lambda record: (record, record[1] % 8 + 1, 0)).iterate(outer))
 
 
+def _once_round(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """A task whose output leads to itself, and to other workers."""
+
+    def step(loop: Stream) -> tuple[Stream, Stream]:
+        less = loop.flat_map(lambda record: [(record[0], record[1] - 1)] if record[1] else [])
+        return less, less
+
+    sink(source().map(lambda record: (record, record[1] % 4)).iterate(step).rebalance())
+
+
+def _apart(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """Two flows that have nothing to do with each other."""
+    _loop(flow, source, sink)
+    _rebalance(flow, source, sink)
+
+
 def _count_and_record(record: Any) -> Iterable[Any]:
     key, (count, last) = record
     return (("count", key, count), ("record", last))
@@ -190,3 +206,10 @@ GRAPHS: dict[str, Graph] = {
     "loop": Graph(_loop),
     "nested loops": Graph(_nested_loops),
 }
+"""Those that worlds draw from."""
+
+OTHERS: dict[str, Graph] = {
+    "once round": Graph(_once_round),
+    "apart": Graph(_apart),
+}
+"""Those that are asked for by name."""

@@ -113,6 +113,28 @@ def assignments_of(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     return tuple(found)
 
 
+def rewritten(graph: JobGraph, turns: int) -> JobGraph:
+    """Return `graph` as if its independent parts had been written in another order.
+
+    That is the same job: whatever depends on the order can't go on from its checkpoints.
+    """
+    parts: list[set[str]] = []
+    for vertex in graph.vertices:
+        joined = {vertex.vertex_id}
+        for edge in graph.edges:
+            if vertex.vertex_id in (edge.source, edge.target):
+                joined |= {edge.source, edge.target}
+        apart = [one for one in parts if not one & joined]
+        parts = [*apart, joined.union(*(one for one in parts if one & joined))]
+    order = sorted(parts, key=lambda part: [v.vertex_id in part for v in graph.vertices].index(True))
+    order = order[turns % len(order) :] + order[: turns % len(order)]
+    return replace(
+        graph,
+        vertices=tuple(one for part in order for one in graph.vertices if one.vertex_id in part),
+        edges=tuple(one for part in order for one in graph.edges if one.target in part),
+    )
+
+
 def with_faults(graph: JobGraph, is_due: Callable[[], bool]) -> JobGraph:
     """Return `graph` with functions that raise when `is_due` says so."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from crosscut.errors import WorkersError
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.messages import (
@@ -18,17 +18,27 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     HaltTasks,
+    RecordsFlowing,
     ResumeSources,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    SourceDrained,
     StartTasks,
+    TaskFailed,
+    TaskQuiet,
+    TransactionsCommitted,
     TriggerCheckpoint,
     WorkerMessage,
+    WorkerReady,
 )
+from crosscut.task.items import Barrier
 from crosscut.testing.simulator.options import MOMENTS, Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.spilling import VirtualSpaces
 from crosscut.testing.simulator.violation import ensure
 from crosscut.wire.handshake import Proven, Verdict
+from crosscut.worker.pool import TaskPool
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
 if TYPE_CHECKING:
@@ -45,6 +55,18 @@ Word = (
     | CaptureSnapshots
     | ResumeSources
     | CloseLoops
+)
+SLACK_US = 1_000
+"""Between the moment when a barrier is seen to wait and the start of its timer."""
+
+_OF_AN_EPOCH = (
+    WorkerReady
+    | RecordsFlowing
+    | SourceDrained
+    | TaskQuiet
+    | SnapshotAcknowledged
+    | SnapshotDeclined
+    | TransactionsCommitted
 )
 _MOMENT_OF: dict[str, Moment] = {one: one for one in MOMENTS}
 
@@ -84,6 +106,7 @@ class WorkerProcess(Process):
     Attributes:
         said: What the driver has heard from it, to be said again.
         told: What it was told, by which link.
+        repeated: What it says twice because of a fault.
     """
 
     may_raise = (WorkersError,)
@@ -97,12 +120,16 @@ class WorkerProcess(Process):
         self.worker: WatchedWorker | None = None
         self.said: deque[WorkerMessage] = deque(maxlen=20)
         self.told: deque[tuple[CoordinatorLink, CoordinatorMessage]] = deque(maxlen=20)
+        self.repeated: list[WorkerMessage] = []
+        self._failed = Epoch(0)
+        # Since when barriers wait in an output.
+        self._held_up: dict[tuple[Epoch, TaskId, ChannelId, CheckpointId], int] = {}
         self.run(self._work)
 
     async def _work(self) -> None:
         world = self.world
         surroundings = Surroundings(
-            world.graph_of_process(),
+            world.graph_of_process(self.driver.number),
             world.store_of(self),
             Moments(world, self),
             self,
@@ -127,9 +154,49 @@ class WorkerProcess(Process):
                 not runner.can_run(now_ns),
                 f"I12: task {runner.task.task_id} of {self} could go on, and nobody wakes it",
             )
+        if self.world.options.snapshots == "switching":
+            self._check_barriers(pool)
+
+    def _check_barriers(self, pool: TaskPool) -> None:
+        """Does a barrier wait in an output for longer than the time after which it overtakes?
+
+        Whenever this is asked, all timers that are due have fired.
+        """
+        held_up = {
+            (pool.epoch, runner.task.task_id, channel, item.checkpoint_id): self.world.clock.now_us
+            for runner in pool._runners
+            for channel, waiting in runner.task.unsent.items()
+            for item in waiting
+            if isinstance(item, Barrier)
+        }
+        self._held_up = {one: self._held_up.get(one, now_us) for one, now_us in held_up.items()}
+        timeout_us = 1_000 * self.world.options.alignment_timeout_ms
+        for (epoch, task, channel, n), since_us in self._held_up.items():
+            waited_us = self.world.clock.now_us - since_us
+            ensure(
+                waited_us <= timeout_us + SLACK_US or not self.driver.is_under_way(epoch, n),
+                f"I10: barrier {n} has waited in {channel} of {task} for {waited_us} us: it is to overtake "
+                f"after {timeout_us} us",
+            )
+
+    def has_said(self, message: WorkerMessage) -> None:
+        """The driver has heard `message`: is it of an epoch that is over here?"""
+        if isinstance(message, TaskFailed):
+            self._failed = max(self._failed, message.epoch)
+        elif isinstance(message, _OF_AN_EPOCH):
+            self._check_is_running(message, message.epoch)
+        self.said.append(message)
+
+    def _check_is_running(self, message: WorkerMessage, epoch: Epoch) -> None:
+        ensure(
+            epoch > self._failed or message in self.repeated,
+            f"I7: {self} says {type(message).__name__} of epoch {epoch}, in which a task of it had failed: "
+            f"{message!r:.300}",
+        )
 
     def say_again(self, message: WorkerMessage) -> None:
         """Say what was said before: no TCP connection repeats anything, and the machines bear it."""
         link = self.worker._link if self.worker is not None else None
         if link is not None:
+            self.repeated.append(message)
             self.do(lambda: link.say(message))

@@ -30,6 +30,7 @@ from crosscut.testing.simulator.job import (
     assignments_of,
     credentials_of,
     plan_of,
+    rewritten,
     rules_of,
     with_faults,
 )
@@ -196,9 +197,10 @@ class World:
 
     # Processes.
 
-    def graph_of_process(self) -> JobGraph:
-        """Return the graph for one more worker."""
-        return with_faults(self._copy(), self._is_fault_due) if self._copy is not None else self.graph
+    def graph_of_process(self, driver: int) -> JobGraph:
+        """Return the graph for one more worker of a driver; each driver has run a program of its own."""
+        graph = with_faults(self._copy(), self._is_fault_due) if self._copy is not None else self.graph
+        return rewritten(graph, driver - 1)
 
     def store_of(self, process: Process) -> CheckpointStore:
         """Return the checkpoint store as one process has it."""
@@ -210,7 +212,7 @@ class World:
 
     def rules(self, driver: int) -> JobRules:
         """Return the rules of the job, for one driver."""
-        return rules_of(self.options, self.graph, driver)
+        return rules_of(self.options, rewritten(self.graph, driver - 1), driver)
 
     def assignments(self) -> tuple[SplitAssignment, ...]:
         """Return the splits of every source task."""
