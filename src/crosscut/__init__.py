@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from crosscut import errors, files, kafka, postgres, sqlite
 from crosscut.connectors.collect import collect
 from crosscut.connectors.generate import generate
+from crosscut.connectors.items import items
+from crosscut.connectors.printing import printing
 from crosscut.connectors.secrets import environment
 from crosscut.cuts import Cut, no_deadlock
 from crosscut.errors import CrosscutError
@@ -76,9 +78,11 @@ __all__ = [
     "errors",
     "files",
     "generate",
+    "items",
     "kafka",
     "no_deadlock",
     "postgres",
+    "printing",
     "sqlite",
 ]
 

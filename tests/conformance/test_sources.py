@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crosscut.connectors.generate import generate
+from crosscut.connectors.items import items
 from crosscut.connectors.lines import Lines
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.testing.sources import (
@@ -43,11 +44,15 @@ def generate_source(_: Path) -> Source:
     return generate(lambda i: i * i, count=500)
 
 
+def items_source(_: Path) -> Source:
+    return items([i * i for i in range(300)] + [[i] for i in range(50)])
+
+
 def paced_source(_: Path) -> Source:
     return generate(lambda i: (i, str(i)), count=400, rate=200_000)
 
 
-@pytest.mark.parametrize("make", [lines_source, generate_source, paced_source])
+@pytest.mark.parametrize("make", [lines_source, generate_source, items_source, paced_source])
 @pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
 def test_our_sources_conform(check: Check, make: Callable[[Path], Source], tmp_path: Path) -> None:
     check(make(tmp_path))

@@ -16,6 +16,9 @@ assert_type(numbers.map(lambda n: (n, str(n))).filter(lambda pair: pair[1]), cc.
 assert_type(numbers.union(numbers.map(str)), cc.Stream[int | str])
 assert_type(numbers.inspect(print).rebalance().broadcast(), cc.Stream[int])
 
+assert_type(flow.source(cc.items(["a", "b"])), cc.Stream[str])
+numbers.sink(cc.printing())
+
 words = flow.source(cc.files.lines("*.txt")).flat_map(str.split)
 assert_type(words, cc.Stream[str])
 keyed = words.key_by(lambda word: (word, len(word)))
