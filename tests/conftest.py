@@ -11,6 +11,9 @@ import pytest
 hypothesis.settings.register_profile("crosscut", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("crosscut")
 
+_PROCESS_TIMEOUT_S = 600
+"""Of a whole test: several waits, each with the deadline of jobs.py."""
+
 _PROCESS_TESTS = Path(__file__).parent / "process"
 
 
@@ -26,3 +29,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)
+            item.add_marker(pytest.mark.timeout(_PROCESS_TIMEOUT_S))

@@ -9,13 +9,24 @@ from typing import Any
 
 import pytest
 from drivers import Driver
-from jobs import Armed, hosts_tasks, state_of, until
+from jobs import DEADLINE_S, Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
 
 from crosscut.host.failpoints import VARIABLE
 from crosscut.spark.session import spark_context
 
 Start = Callable[..., Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """Children can be interrupted, although a shell has this process, in the background, ignore Ctrl-C."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +61,7 @@ class Started:
         self.pids.update(pids)
         return pids
 
-    def finish(self, job: Any, *checks: Callable[[], object], deadline_s: float = 60.0) -> None:
+    def finish(self, job: Any, *checks: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
         """Wait until `job` has ended well, running the checks again and again meanwhile."""
 
         def has_ended() -> bool:
@@ -69,7 +80,7 @@ class Started:
         for pid in self.pids:
             if state_of(pid) == "T":
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(map(hosts_tasks, self.pids)), f"workers {self.pids} to end", 15)
+        until(lambda: not any(map(hosts_tasks, self.pids)), f"workers {self.pids} to end")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 from pyspark import SparkConf, SparkContext
 
 from crosscut.net.connections import Credentials
@@ -93,7 +93,7 @@ def looked_through(directory: Path, spark: SparkContext, name: str, encryption: 
     secrets = {**secrets_of(job._driver._credentials), "the user's": hook.password}
     while_it_runs = list(found_in(directory, secrets))
     numbered.open_gate()
-    job.wait(60)
+    job.wait(DEADLINE_S)
     found = {*while_it_runs, *found_in(directory, secrets)}
     return {"looked for": sorted(secrets), "found": sorted(found)}
 

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 import jobs
-from jobs import NumberedJob, children_of, is_gone, shaken, until
+from jobs import DEADLINE_S, NumberedJob, children_of, is_gone, shaken, until
 
 
 class Driver:
@@ -59,7 +59,7 @@ class Driver:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def wait(self, deadline_s: float = 60.0) -> int:
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
         code = self._process.wait(deadline_s)
         for reader in self._readers:
             reader.join(deadline_s)
@@ -75,4 +75,4 @@ class Driver:
 
     def family_is_gone(self) -> None:
         """I11: nothing that this driver started has outlived it."""
-        until(lambda: all(map(is_gone, self.family)), f"processes {self.family} to end", 20)
+        until(lambda: all(map(is_gone, self.family)), f"processes {self.family} to end")

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 from pyspark import SparkContext
 
 import crosscut as cc
@@ -26,7 +26,7 @@ def report(step: str, **found: Any) -> None:
 
 def end_of(job: Any) -> dict[str, Any]:
     try:
-        job.wait(60)
+        job.wait(DEADLINE_S)
     except cc.errors.JobFailedError as error:
         return {"error": str(error), "kind": type(error.__cause__).__name__}
     return {"error": "", "kind": ""}

@@ -17,7 +17,7 @@ from typing import Any
 
 import jobs
 import pytest
-from jobs import Armed, NumberedJob, is_gone, snapshot_of_tree, until
+from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, snapshot_of_tree, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, JobFailedError, SettingsError, StoreError
@@ -31,7 +31,7 @@ def settings_in(directory: Path, **more: Any) -> cc.Settings:
     return NumberedJob(directory, settings=more).all_settings()
 
 
-def failure(job: Any, kind: type[cc.CrosscutError] | None = None, deadline_s: float = 30) -> str:
+def failure(job: Any, kind: type[cc.CrosscutError] | None = None, deadline_s: float = DEADLINE_S) -> str:
     """Return the error that the job ends with: of one family, with what went wrong as its cause."""
     with pytest.raises(JobFailedError) as caught:
         until(lambda: job.wait(0.05), f"the end of {job!r}", deadline_s)
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_utf_8_is_an_error_with_its_name_unless_errors_says_o
     assert "errors=" in text, "it says what to do"
     assert list((tmp_path / "out").glob("part-*")) == []
     again = settings_in(tmp_path / "again")
-    assert started.flow(words(tmp_path, "*.txt", errors="replace"), again).wait(30)
+    assert started.flow(words(tmp_path, "*.txt", errors="replace"), again).wait(DEADLINE_S)
     lines = [line for path in (tmp_path / "out").glob("part-*") for line in path.read_text().split()]
     assert sorted(lines) == ["2", "3", "3", "5"]
 
@@ -194,7 +194,7 @@ def test_slots_that_others_hold_are_an_error_when_the_start_timeout_is_over(
         holder.join()
     # With the slots free again, the same directory is as good as new.
     again = NumberedJob(tmp_path / "late", count=2_000)
-    assert started(again).wait(30)
+    assert started(again).wait(DEADLINE_S)
     again.check_output_is_exact()
 
 
@@ -204,7 +204,7 @@ def test_slots_that_others_hold_are_an_error_when_the_start_timeout_is_over(
 def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path: Path, started: Any) -> None:
     """H3, I12: not a byte changes, no Spark job runs, the other job's output is not touched."""
     numbered = NumberedJob(tmp_path, count=2_000)
-    assert started(numbered).wait(30)
+    assert started(numbered).wait(DEADLINE_S)
     before = snapshot_of_tree(tmp_path)
     spark_jobs = started.spark._jsc.sc().statusStore().jobsList(None).size()
     flow = cc.Flow("other")
@@ -223,7 +223,7 @@ def test_another_flow_input_or_output_on_a_directory_is_refused_or_asked_for(
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "b.txt").write_text("two\n")
     settings = settings_in(tmp_path)
-    assert started.flow(words(tmp_path, "a.txt"), settings).wait(30)
+    assert started.flow(words(tmp_path, "a.txt"), settings).wait(DEADLINE_S)
     before = snapshot_of_tree(tmp_path)
 
     other_name = cc.Flow("letters")
@@ -250,7 +250,7 @@ def test_another_flow_input_or_output_on_a_directory_is_refused_or_asked_for(
     assert snapshot_of_tree(tmp_path) == before
 
     accepted = started.flow(words(tmp_path, "b.txt"), settings_in(tmp_path, accept_changes=True))
-    assert accepted.wait(30) and accepted.status == "finished"
+    assert accepted.wait(DEADLINE_S) and accepted.status == "finished"
     assert snapshot_of_tree(tmp_path) == before, "it has read a.txt, and there is nothing to do"
 
 
@@ -269,7 +269,7 @@ def test_the_same_flow_in_another_parallelism_is_refused_before_any_side_effect(
     tmp_path: Path, started: Any, wrong: dict[str, Any], words: str
 ) -> None:
     numbered = NumberedJob(tmp_path, count=2_000)
-    assert started(numbered).wait(30)
+    assert started(numbered).wait(DEADLINE_S)
     before = snapshot_of_tree(tmp_path)
     with pytest.raises(StoreError, match=words):
         started(NumberedJob(tmp_path, count=2_000, **wrong))
@@ -346,7 +346,7 @@ def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     assert committed_files(numbered.out) == before
     # Brought back from the backup, it is as if nothing had been.
     stored.write_bytes(good)
-    assert started(numbered).wait(60)
+    assert started(numbered).wait(DEADLINE_S)
     numbered.check_output_is_exact()
 
 
@@ -415,7 +415,7 @@ def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
     assert "No space left on device; free space there" in text
     filler.unlink()
     numbered.open_gate()
-    assert started(numbered).wait(60)
+    assert started(numbered).wait(DEADLINE_S)
     numbered.check_output_is_exact()
 
 
@@ -439,7 +439,7 @@ def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
     subprocess.run(["cp", "-a", f"{small_disk}/.", str(moved)], check=True)
     (tmp_path / "out").unlink()
     (tmp_path / "out").symlink_to(moved)
-    assert started(numbered).wait(60)
+    assert started(numbered).wait(DEADLINE_S)
     numbered.check_output_is_exact()
 
 
@@ -457,7 +457,7 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
         preexec_fn=limited,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=DEADLINE_S,
     )
     last = json.loads(ran.stdout.splitlines()[-1])
     assert last["status"] == "failed", ran.stderr
@@ -494,7 +494,7 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(place
             (directory / one).chmod(0o500 if one == place else 0o777)
         arguments = [str(directory / "checkpoints"), str(directory / "out")]
         ran = subprocess.run(
-            [sys.executable, "-c", NOBODY, *arguments], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", NOBODY, *arguments], capture_output=True, text=True, timeout=DEADLINE_S
         )
         assert ran.returncode == 1
         assert "permission" in ran.stderr.lower()
@@ -529,17 +529,17 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
             family = jobs.children_of(process.pid)
             # As a terminal does it: to every process of the group.
             os.killpg(process.pid, signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=DEADLINE_S)
         finally:
             # One that stays fails whichever test the garbage collector finds it in.
             process.kill()
     last = json.loads(output.splitlines()[-1])
     assert last == {"status": "stopped", "interrupted": True, "checkpoints": 1}, errors
-    until(lambda: all(map(is_gone, family)), "all its processes to end", 20)
+    until(lambda: all(map(is_gone, family)), "all its processes to end")
     (completed,) = numbered.completed()
     assert not completed.is_final
     numbered.check_nothing_is_visible_too_early()
     assert list(numbered.out.glob("part-*")) != []
     numbered.open_gate()
-    assert started(numbered).wait(60)
+    assert started(numbered).wait(DEADLINE_S)
     numbered.check_output_is_exact()

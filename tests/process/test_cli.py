@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobs import DEADLINE_S
+
 from crosscut import errors
 
 PROGRAM = [sys.executable, "-c", "from crosscut.cli import main; main()"]
@@ -69,7 +71,9 @@ def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[st
 
 
 def finished(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE_S
+    )
 
 
 def line_with(process: subprocess.Popen[str], pattern: str) -> str:
@@ -130,7 +134,7 @@ def run_until_interrupted(app: Path, tmp_path: Path) -> tuple[str, str]:
     with started(command, tmp_path) as process:
         line = line_with(process, r"running .* checkpoints ([3-9]|\d\d)")
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, errors
     pids = [int(pid) for pid in line.rpartition("workers ")[2].split()]
     assert len(pids) == 2
@@ -155,7 +159,7 @@ def test_ctrl_c_in_a_script_that_waits_takes_a_last_checkpoint_too(tmp_path: Pat
     with started([sys.executable, str(app)], tmp_path) as process:
         line = line_with(process, "records flow")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=DEADLINE_S)
     assert "KeyboardInterrupt" in errors
     assert_exact(committed(tmp_path / "out"))
     assert_gone([int(pid) for pid in line.split()[2:]])

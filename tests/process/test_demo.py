@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jobs import DEADLINE_S
 
 from crosscut.demo.corpus import write_corpus
 
@@ -34,7 +35,7 @@ def test_the_count_is_exact_although_a_worker_is_killed(tmp_path: Path, environm
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"killed worker 0, pid \d+, with SIGKILL at \d+% of the input", ran.stdout)
@@ -55,7 +56,7 @@ def test_ctrl_c_stops_the_demo_and_cleans_up(environment: dict[str, str]) -> Non
         assert process.stdout is not None
         assert any("running" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in errors

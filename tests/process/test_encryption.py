@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, is_gone, until
+from jobs import DEADLINE_S, NumberedJob, is_gone, until
 from pyspark import SparkContext
 
 from crosscut.batch import Batch
@@ -30,7 +30,6 @@ from crosscut.task.task import Barrier, EndOfInput, Item
 from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
 
-DEADLINE_S = 20.0
 CHANNEL = ChannelId(0, TaskId(VertexId("source"), 0), TaskId(VertexId("sink"), 1))
 EPOCH = Epoch(3)
 LOOPBACK = "127.0.0.1"
@@ -538,6 +537,6 @@ def test_a_job_with_a_large_graph_writes_no_secret_to_a_file_and_deletes_the_gra
     assert files_with(job._driver._credentials.secret) == []
     assert [oct(one.stat().st_mode & 0o777) for one in files_with(marker)] == ["0o600"]
     numbered.open_gate()
-    assert job.wait(60)
+    assert job.wait(DEADLINE_S)
     assert files_with(marker) == []
     numbered.check_output_is_exact()

@@ -16,7 +16,7 @@ from typing import Any
 import jobs
 import pytest
 from drivers import Driver
-from jobs import Armed, NumberedJob, pending_handles, until
+from jobs import DEADLINE_S, Armed, NumberedJob, pending_handles, until
 
 import crosscut
 from crosscut.protocol.messages import CheckpointCompleted
@@ -99,7 +99,7 @@ def test_a_driver_killed_between_the_final_checkpoint_and_the_end_is_replaced(
     assert [entry.is_final for entry in numbered.completed()] == [True]
     # Once more: a finished job is finished, and nothing is done again.
     before = jobs.snapshot_of_tree(tmp_path)
-    assert started(numbered).wait(30)
+    assert started(numbered).wait(DEADLINE_S)
     assert jobs.snapshot_of_tree(tmp_path) == before
 
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import flood
 import pytest
-from jobs import NumberedJob, until
-
-DEADLINE_S = 80.0
+from jobs import DEADLINE_S, NumberedJob, until
 
 
 @contextmanager
@@ -27,7 +25,7 @@ def flooded(ports: list[int]) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         if process.stdin is not None:
             process.stdin.close()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("encryption", ["off", "on"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 
 from crosscut.errors import HistoryError
 
@@ -77,7 +77,7 @@ def test_one_history_is_told_from_another_before_anything_is_read(tmp_path: Path
     # Whoever wants it all a second time says so; from then on it is a job like any other.
     shutil.rmtree(checkpoints)
     fresh = replace(numbered, settings={"fresh": True})
-    assert started(fresh).wait(60)
+    assert started(fresh).wait(DEADLINE_S)
     assert committed_lines(numbered) == 2 * RECORDS
-    assert started(numbered).wait(60), "it has finished before"
+    assert started(numbered).wait(DEADLINE_S), "it has finished before"
     assert committed_lines(numbered) == 2 * RECORDS

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs import children_of, is_gone, until
+from jobs import DEADLINE_S, children_of, is_gone, until
 
 PROGRAM = """
 import json, os
@@ -57,7 +57,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path) -> None
                 os.killpg(program.pid, signal.SIGINT)
                 started = said()
                 assert "interrupted" in started
-                until(lambda: all(map(is_gone, family)), f"processes {family} to end", 20)
+                until(lambda: all(map(is_gone, family)), f"processes {family} to end")
 
             assert said() == {"start": 0}
             interrupt(lambda: children_of(program.pid), "the JVM to be launched")
@@ -66,7 +66,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path) -> None
             interrupt(lambda: list(scratch.glob("blockmgr-*")), "the SparkContext to be made")
             assert said() == {"start": 2}
             assert said() == {"rows": list(range(10))}
-            assert program.wait(30) == 0
+            assert program.wait(DEADLINE_S) == 0
         finally:
             program.kill()
     assert not list(scratch.glob("crosscut-*")), "temporary directories"

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jobs import DEADLINE_S
+
 TOOLS = ("bash", "sh", "env", "dirname", "head", "ps", "uname", "python3")
 """What Spark's start scripts call. `java` may live in the same directory as these."""
 
@@ -43,7 +45,7 @@ def test_spark_runs_on_the_bundled_java_where_the_machine_has_none(tmp_path: Pat
     environment |= {"PATH": str(tools), "TMPDIR": str(scratch)}
 
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=DEADLINE_S
     )
 
     assert ran.returncode == 0, ran.stderr

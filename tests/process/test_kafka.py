@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
-from jobs import Armed, until
+from jobs import DEADLINE_S, Armed, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError
@@ -24,8 +24,6 @@ pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
 pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from crosscut.testing.kafka import KafkaBroker
-
-DEADLINE_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,7 @@ from typing import Any
 import jobs
 import pytest
 import sessions
-from jobs import NumberedJob
-
-pytestmark = pytest.mark.timeout(360)
+from jobs import DEADLINE_S, NumberedJob
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +21,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """What a program with a session of its own has to say: see `sessions`."""
     directory = tmp_path_factory.mktemp("sessions")
     ran = subprocess.run(
-        [sys.executable, sessions.__file__, str(directory)], capture_output=True, text=True, timeout=300
+        [sys.executable, sessions.__file__, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     assert ran.returncode == 0, ran.stderr
     found = {report.pop("step"): report for report in map(json.loads, ran.stdout.splitlines())}

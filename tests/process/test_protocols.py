@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 
 from crosscut.errors import CheckpointError
 
@@ -42,7 +42,7 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
     for count in (1, 2):
         lose_a_worker(job, count)
     numbered.open_gate()
-    assert job.wait(60)
+    assert job.wait(DEADLINE_S)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 
@@ -58,7 +58,7 @@ def test_a_checkpoint_on_request_is_complete_when_the_call_returns(
     assert found == [entry.checkpoint_id for entry in numbered.completed()]
     assert found == sorted(set(found))
     numbered.open_gate()
-    assert job.wait(60)
+    assert job.wait(DEADLINE_S)
     numbered.check_output_is_exact()
     with pytest.raises(CheckpointError):
         job.checkpoint()

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import debugged
 from debugged import forms_of, found_in, secrets_of
+from jobs import DEADLINE_S
 
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
-
-DEADLINE_S = 110.0
 
 
 def test_what_is_looked_for_is_found_wherever_it_begins(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jobs import DEADLINE_S
+
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
@@ -57,7 +59,7 @@ larger.stop()
 
 def test_lost_workers_are_replaced_quietly_and_errors_are_shown_once(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=DEADLINE_S
     )
 
     assert ran.returncode == 0, ran.stderr

@@ -86,7 +86,7 @@ def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_reco
     until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
     lose(job, started.watch(job)[1])
     (tmp_path / "gate").touch()
-    started.finish(job, deadline_s=120)
+    started.finish(job)
     assert job.status == "finished"
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from jobs import DEADLINE_S
 
 from crosscut.protocol.messages import EpochClaimed
 from crosscut.store import open_store
@@ -116,7 +117,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 def output_of(script: str, *arguments: object) -> list[str]:
     with start(script, *arguments) as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     return output.splitlines()
 
@@ -155,7 +156,7 @@ def test_of_processes_that_append_at_the_same_indexes_exactly_one_wins_each(tmp_
         process.stdin.write("go\n")
         process.stdin.flush()
     for driver, process in zip(drivers, processes, strict=True):
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
         for line in output.splitlines():
             winners[int(line)].append(driver)

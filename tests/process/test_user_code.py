@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Once, Record, until
+from jobs import DEADLINE_S, NumberedJob, Once, Record, until
 
 import crosscut as cc
 from crosscut.errors import JobFailedError
@@ -114,7 +114,7 @@ HARMS = [
 HANGS = [never_ends, sleeps_for_ever, never_ends_in_c]
 
 
-def failure(job: Any, started: Any, deadline_s: float = 60.0) -> str:
+def failure(job: Any, started: Any, deadline_s: float = DEADLINE_S) -> str:
     """Return the error that the job ends with."""
     with pytest.raises(JobFailedError) as caught:
         started.finish(job, deadline_s=deadline_s)
@@ -148,7 +148,7 @@ def test_what_hangs_once_is_ended_by_the_watchdog_and_replaced(
         tmp_path, count=10_000, rate=None, hook=bad, settings={"heartbeat_timeout": "800ms"}
     )
     job = started(numbered)
-    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] == 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
@@ -359,7 +359,7 @@ def test_what_a_sink_does_once_costs_a_restart_at_most(
     """L1, F1, I2, FLINK-10455: in open, write, snapshot, commit, and when the commit has been done."""
     numbered = SinkJob(tmp_path, count=4_000, rate=None, method=method, harm=harm)
     job = started(numbered)
-    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert job.progress()["restarts"] <= 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
@@ -373,7 +373,7 @@ def test_what_a_sink_does_when_it_is_closed_harms_nobody(
     bad = Bad(raises, Once(tmp_path / "first"))
     numbered = SinkJob(tmp_path, count=10_000, hook=bad, method="close", harm=harm, is_once=False)
     job = started(numbered)
-    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 
@@ -404,7 +404,7 @@ def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
         settings={"checkpoint_timeout": "500ms", "start_timeout": "3s", "checkpoint_failures": 2},
     )
     job = started(numbered)
-    started.finish(job, numbered.check_nothing_is_visible_too_early, deadline_s=30)
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
 
 
@@ -419,7 +419,7 @@ def test_a_sink_that_hangs_when_it_is_closed_is_ended_by_the_watchdog(tmp_path: 
         is_once=False,
         settings={"heartbeat_timeout": "600ms"},
     )
-    started.finish(started(numbered), numbered.check_nothing_is_visible_too_early, deadline_s=20)
+    started.finish(started(numbered), numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 
@@ -436,17 +436,20 @@ def test_code_that_can_not_be_loaded_in_the_workers_ends_the_job_soon_and_by_nam
     )
     job = started.flow(flow, settings)
     with pytest.raises(JobFailedError, match="could not start: not in this process") as caught:
-        assert job.wait(60)
+        assert job.wait(DEADLINE_S)
     assert "in raise_elsewhere" in str(caught.value)
     assert "given up after 4 failures" in str(caught.value)
 
 
 class InterruptedSource(cc.Source):
-    """Ctrl-C comes while it says what there is to read: `flow.start` has not returned yet."""
+    """Ctrl-C comes while it says what there is to read, until `gate` exists: `flow.start` has not returned."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
 
     def splits(self, parallelism: int) -> Sequence[cc.Split]:
         os.kill(os.getpid(), signal.SIGINT)
-        threading.Event().wait(20)
+        until(self.gate.exists, "the gate to be opened", 2 * DEADLINE_S)
         return []
 
     def reader(self, split: cc.Split, position: JSON) -> Any:
@@ -456,9 +459,12 @@ class InterruptedSource(cc.Source):
 def test_an_interrupted_start_leaves_no_job_behind(tmp_path: Path, spark: Any) -> None:
     """Nobody would have a handle to it."""
     flow = cc.Flow("interrupted")
-    flow.source(InterruptedSource()).sink(cc.files.jsonl(tmp_path / "out"))
+    flow.source(InterruptedSource(tmp_path / "gate")).sink(cc.files.jsonl(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
         flow.start(cc.Settings(checkpoint_dir=str(tmp_path / "checkpoints")), spark=spark)
     threads = [one for one in threading.enumerate() if one.name == "crosscut-interrupted"]
-    until(lambda: not any(one.is_alive() for one in threads), "the job to end", 5)
+    try:
+        until(lambda: not any(one.is_alive() for one in threads), "the job to end, whatever the source does")
+    finally:
+        (tmp_path / "gate").touch()
     assert open_store(str(tmp_path / "checkpoints")).tail(1) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Once, Record, is_gone, until
+from jobs import DEADLINE_S, NumberedJob, Once, Record, is_gone, until
 
 import crosscut as cc
 from crosscut.errors import JobFailedError
@@ -84,7 +84,7 @@ def test_a_forked_process_dies_with_a_worker_that_is_killed_and_keeps_nobody_wai
 ) -> None:
     """L3, I10: it shares the worker's connections, and would keep them open."""
     numbered = NumberedJob(
-        tmp_path, held=True, hook=Forks(tmp_path, "fork"), settings={"heartbeat_timeout": "60s"}
+        tmp_path, held=True, hook=Forks(tmp_path, "fork"), settings={"heartbeat_timeout": 10 * DEADLINE_S}
     )
     job = started(numbered)
     child = child_of(numbered)
@@ -92,7 +92,7 @@ def test_a_forked_process_dies_with_a_worker_that_is_killed_and_keeps_nobody_wai
     (parent,) = [pid for pid in started.watch(job) if child in _children(pid)]
     os.kill(parent, signal.SIGKILL)
     until(lambda: is_gone(child), "the child to die")
-    until(lambda: len(job.snapshot().recoveries) == 1, "the failover", 30)
+    until(lambda: len(job.snapshot().recoveries) == 1, "the failover")
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()

@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import Armed, NumberedJob, state_of, until
+from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 
 from crosscut.graph.channels import inputs_of
 from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
@@ -105,7 +105,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     before = len(job.checkpoints())
     until(lambda: len(job.checkpoints()) > before, "a checkpoint of the next epoch")
     zombie.send_signal(signal.SIGCONT)
-    _, errors = zombie.communicate(timeout=20)
+    _, errors = zombie.communicate(timeout=DEADLINE_S)
     assert zombie.returncode == 1
     assert "worker 0 has lost the coordinator" in errors
     numbered.open_gate()
@@ -181,10 +181,10 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     assert second.pid not in started.watch(job)
     assert epoch_of(job) == 1, "nobody was disturbed"
     third, stranger = raw.start(0), raw.start(7)
-    _, errors = third.communicate(timeout=20)
+    _, errors = third.communicate(timeout=DEADLINE_S)
     assert third.returncode == 1
     assert "was told to exit: worker 0 is held by one live attempt, and a second one waits" in errors
-    _, errors = stranger.communicate(timeout=20)
+    _, errors = stranger.communicate(timeout=DEADLINE_S)
     assert "was told to exit: worker 7 of a job that has workers 0 to 1" in errors
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: started.watch(job)[:1] == [second.pid], "the second attempt to take over")
@@ -213,10 +213,10 @@ def test_an_attempt_in_reserve_ends_with_the_job_and_one_that_comes_later_exits_
     until(lambda: 1 in job._driver._coordinator.reserve, "the attempt to wait")
     numbered.open_gate()
     started.finish(job)
-    waiting.communicate(timeout=20)
+    waiting.communicate(timeout=DEADLINE_S)
     assert waiting.returncode == 0
     late = raw.start(0)
-    _, errors = late.communicate(timeout=20)
+    _, errors = late.communicate(timeout=DEADLINE_S)
     assert late.returncode == 1
     assert "worker 0 can't reach the coordinator" in errors
     numbered.check_output_is_exact()
