@@ -442,7 +442,7 @@ def test_code_that_can_not_be_loaded_in_the_workers_ends_the_job_soon_and_by_nam
 
 
 class InterruptedSource(cc.Source):
-    """Ctrl-C comes while it says what there is to read, until `gate` exists: `flow.start` has not returned."""
+    """Ctrl-C comes while it says what there is to read, which it does until `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         self.gate = gate
