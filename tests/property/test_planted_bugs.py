@@ -35,10 +35,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job import checkpointing, ownership, recovery, retention
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
-from crosscut.protocol.job.coordinator import (
-    Coordinator,
-    JobRules,
-)
+from crosscut.protocol.job.coordinator import Coordinator, JobRules
 from crosscut.protocol.job.job_log import LogEffect, LogEvent, LogWriter, Verdict
 from crosscut.protocol.job.keeping import Keeping
 from crosscut.protocol.messages import (
@@ -209,8 +206,8 @@ class ReusesIds(Coordinator):
 class StopsWithoutAWord(Coordinator):
     """A stop that could not commit looks like one that could."""
 
-    def _uncommitted(self, why: str = "") -> FailureCause | None:
-        return None
+    def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
+        return self._end("stopped")
 
 
 class CountsAcknowledgements(EpochCheckpoints):

@@ -16,10 +16,11 @@ from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.commit import Committer
+from crosscut.protocol.job import coordinator as job
+from crosscut.protocol.job import job_log
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
-from crosscut.protocol.job.coordinator import Coordinator, job_log
-from crosscut.protocol.job.coordinator import coordinator as job
+from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.messages import (
     CheckpointCompleted,

@@ -114,7 +114,7 @@ def test_a_checkpoint_that_is_given_up_returns_what_it_had() -> None:
     machine.trigger(100)
     machine.acknowledge(N5, K1, snapshot(K1, 5), 0, "")
     machine.acknowledge(N5, K0, snapshot(K0, 5), 0, "")
-    assert machine.give_up(N5) == GivenUp(N5, (snapshot(K0, 5), snapshot(K1, 5)))
+    assert machine.give_up(N5) == GivenUp(N5, (snapshot(K0, 5), snapshot(K1, 5)), False)
     assert machine.give_up(N5) is None
     assert machine.under_way is None
 

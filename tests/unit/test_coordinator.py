@@ -1211,6 +1211,38 @@ def test_without_periodic_checkpoints_a_drained_job_looks_again_after_one_that_f
     assert talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-1] == timer("trigger", 1, 1_000)
 
 
+def test_a_drained_job_does_not_wait_out_a_long_interval_after_one_that_failed() -> None:
+    """I10: the look that failed was the one that would have ended the job."""
+    talk = Talk(interval_ms=3_600_000)
+    talk.running()
+    drained(talk)
+    assert talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))[-1] == timer("trigger", 1, 15_000)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_sources_drained_while_a_checkpoint_is_under_way_are_looked_at_as_soon_as_it_has_failed(
+    periodic: bool,
+) -> None:
+    talk = Talk(periodic=periodic)
+    talk.running()
+    talk.hear(CheckpointRequested(7))
+    assert drained(talk) == []
+    failed = talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))
+    assert failed[-3:-1] == both(TriggerCheckpoint(E1, N2))
+
+
+def test_a_refused_finished_entry_fails_the_job_and_says_that_nothing_is_missing() -> None:
+    """D4, F5: the next start restores the final checkpoint, which commits it again, and appends the entry."""
+    talk = talk_in(Phase.FINISHING)
+    talk.committed(1)
+    (_, *_, end) = talk.hear(EntryRefused(3, "no space"))
+    message = (
+        "everything is processed and committed, but the job log can't be written: no space; the next start "
+        "tries again"
+    )
+    assert end == EndJob("failed", FailureCause("StoreError", message))
+
+
 # A store that hangs (D3): every wait has an end by timer, and what is unknown is read back
 
 

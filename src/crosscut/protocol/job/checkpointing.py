@@ -8,6 +8,7 @@ one means for the job is the coordinator's business.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import AnswerRequest, CancelTimer, JobEffect, StartTimer
@@ -26,6 +27,19 @@ from crosscut.protocol.messages import (
     Snapshot,
     TriggerCheckpoint,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A checkpoint has failed.
+
+    Attributes:
+        is_after_drain: It was triggered when every source was drained.
+    """
+
+    checkpoint_id: CheckpointId
+    is_after_drain: bool
+    effects: tuple[JobEffect, ...]
 
 
 class Checkpointing:
@@ -184,20 +198,20 @@ class Checkpointing:
 
     def refused(
         self, n: CheckpointId, reason: str, now: ClockRead
-    ) -> tuple[list[JobEffect], CheckpointCompleted | None]:
+    ) -> tuple[Failed | None, CheckpointCompleted | None]:
         """The log entry of n is certainly not written; return what may be appended instead, if anything."""
         if self.current is None or not self.current.is_under_way(n):
-            return [], None
-        effects = self._failed(self.current.append_refused(n), reason)
+            return None, None
+        failed = self._failed(self.current.append_refused(n), reason)
         whole = self.current.next_whole(now.now_ms, now.wall_clock)
-        return effects, whole.entry if whole else None
+        return failed, whole.entry if whole else None
 
-    def give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
-        """Abort n, and only n, as a failure; nothing if its entry is being appended."""
+    def give_up(self, n: CheckpointId, reason: str) -> Failed | None:
+        """Abort n, and only n, as a failure; None if its entry is being appended, or it is not under way."""
         given_up = self.current.give_up(n) if self.current else None
-        return self._failed(given_up, reason) if given_up else []
+        return self._failed(given_up, reason) if given_up else None
 
-    def timed_out(self, n: CheckpointId) -> list[JobEffect]:
+    def timed_out(self, n: CheckpointId) -> Failed | None:
         """Abort n, which has taken too long."""
         return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{self._missing(n)}")
 
@@ -239,16 +253,19 @@ class Checkpointing:
         void, self._void = self._void, set()
         return void
 
-    def _failed(self, given_up: GivenUp, reason: str) -> list[JobEffect]:
-        if self._is_final_complete:
-            return self._abort(given_up)
-        n = given_up.checkpoint_id
+    def _failed(self, given_up: GivenUp, reason: str) -> Failed:
+        n, effects = given_up.checkpoint_id, self._abort(given_up)
+        if not self._is_final_complete:
+            effects += self._note_failure(n, reason)
+        return Failed(n, given_up.is_after_drain, tuple(effects))
+
+    def _note_failure(self, n: CheckpointId, reason: str) -> list[JobEffect]:
         self.failed_count += 1
         self._failures_in_a_row += 1
         self.last_failure = f"checkpoint {n} has failed: {reason}"
         asked = [one for one, m in self._requests.items() if m == n]
         answers = self._answer(asked, None, self.last_failure)
-        return [*self._abort(given_up), *answers, *self._pause()]
+        return [*answers, *self._pause()]
 
     def _abort(self, given_up: GivenUp) -> list[JobEffect]:
         n = given_up.checkpoint_id

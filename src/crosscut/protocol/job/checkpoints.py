@@ -57,10 +57,16 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Checkpoint n will not complete; `snapshots` are those that were acknowledged."""
+    """Checkpoint n will not complete.
+
+    Attributes:
+        snapshots: Those that were acknowledged.
+        is_after_drain: It was triggered when every source was drained.
+    """
 
     checkpoint_id: CheckpointId
     snapshots: tuple[Snapshot, ...]
+    is_after_drain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,4 +244,5 @@ class EpochCheckpoints:
 
     def _forget(self, checkpoint_id: CheckpointId) -> GivenUp:
         pending = self._pending.pop(checkpoint_id)
-        return GivenUp(checkpoint_id, tuple(pending.snapshots[task] for task in sorted(pending.snapshots)))
+        acknowledged = tuple(pending.snapshots[task] for task in sorted(pending.snapshots))
+        return GivenUp(checkpoint_id, acknowledged, pending.is_after_drain)

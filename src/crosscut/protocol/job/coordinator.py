@@ -20,6 +20,7 @@ from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import history, recovery, retention
 from crosscut.protocol.job.admission import Identity, speaks_for_itself
+from crosscut.protocol.job.checkpointing import Failed
 from crosscut.protocol.job.checkpoints import Completion
 from crosscut.protocol.job.facts import JobFacts
 from crosscut.protocol.job.job_log import Durable, LogEvent, Overtaken, Refused, Undecided
@@ -164,9 +165,13 @@ class Coordinator(JobFacts):
                 return [*effects, *self._entry_durable(entry)]
             case Refused(CheckpointCompleted() as entry, reason):
                 return [*effects, *self._append_refused(entry, reason)]
-            case Refused(_, reason) | Undecided(_, reason):
-                cause = FailureCause("StoreError", f"the job log can't be written: {reason}")
-                return [*effects, *self._end("failed", cause)]
+            case Refused(entry, reason) | Undecided(entry, reason):
+                message = f"the job log can't be written: {reason}"
+                if isinstance(entry, JobFinished):
+                    message = (
+                        f"everything is processed and committed, but {message}; the next start tries again"
+                    )
+                return [*effects, *self._end("failed", FailureCause("StoreError", message))]
             case Overtaken(_, index, winner):
                 return [*effects, *self._end("fenced", fenced(self.epoch, index, winner))]
             case _:
@@ -337,7 +342,7 @@ class Coordinator(JobFacts):
                 return self._trigger() if self._checkpoints.pause_over() else []
             case "checkpoint-timeout":
                 n = CheckpointId(timer.number)
-                return self._gave_up(n, self._checkpoints.timed_out(n))
+                return self._gave_up(self._checkpoints.timed_out(n))
             case "gather" if self.phase is Phase.GATHERING:
                 reason = self._roster.too_few(self._rules.start_timeout_ms, self._rules.slots)
                 return self._end("failed", FailureCause("WorkersError", reason))
@@ -442,36 +447,39 @@ class Coordinator(JobFacts):
         return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
 
     def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        n = entry.checkpoint_id
-        effects, instead = self._checkpoints.refused(n, reason, self._now)
-        effects = self._gave_up(n, effects)
+        failed, instead = self._checkpoints.refused(entry.checkpoint_id, reason, self._now)
+        effects = self._gave_up(failed)
         if self.phase is Phase.ENDED:
             return effects
         return [*effects, *self._append(instead), *self._end_if_committed()]
 
     def _give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
-        return self._gave_up(n, self._checkpoints.give_up(n, reason))
+        return self._gave_up(self._checkpoints.give_up(n, reason))
 
-    def _gave_up(self, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
-        """Go on after `effects`, if n has failed indeed."""
-        if not effects:
+    def _gave_up(self, failed: Failed | None) -> list[JobEffect]:
+        """Go on after the failure of a checkpoint, if one has failed."""
+        if failed is None:
             return []
-        effects = [*effects, *self._delete()]
-        rules = self._rules.checkpoints
+        effects = [*failed.effects, *self._delete()]
         if cause := self._checkpoints.failure:
             if self.phase is Phase.STOPPING:
                 return [*effects, *self._stop_short(cause)]
             return [*effects, *self._end("failed", cause)]
-        if self.phase is Phase.STOPPING and self._stop_id == n:
-            self._stop_id = None
-            effects.append(self._timer("trigger", min(rules.interval_ms, rules.timeout_ms // 4)))
-        elif self.phase is Phase.STOPPING:
-            # An older one was in its place.
-            effects += self._trigger()
-        elif self.phase is Phase.RUNNING and self._checkpoints.is_drained and not rules.periodic:
-            # There is no periodic trigger that would look again whether everything is done.
-            effects.append(self._timer("trigger", rules.interval_ms))
-        return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
+        is_last = failed.is_after_drain
+        if self.phase is Phase.STOPPING:
+            is_last = self._stop_id == failed.checkpoint_id
+            self._stop_id = None if is_last else self._stop_id
+        elif self.phase is not Phase.RUNNING or not self._checkpoints.is_drained:
+            return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
+        # The job is to end with a checkpoint. An older one may have been in its place.
+        retry = [self._timer("trigger", self._retry_ms)] if is_last else self._trigger()
+        return [*effects, *retry, *(self._trigger() if self._checkpoints.is_wanted else [])]
+
+    @property
+    def _retry_ms(self) -> int:
+        """How long a job that is to end waits after a checkpoint that has failed."""
+        rules = self._rules.checkpoints
+        return min(rules.interval_ms, rules.timeout_ms // 4)
 
     def _delete(self, paths: Iterable[str] = ()) -> list[JobEffect]:
         self._kept.waste({*paths, *self._checkpoints.take_void()})
