@@ -13,7 +13,7 @@ from crosscut.batch import Batch
 from crosscut.errors import StoreError
 from crosscut.graph import channels
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.protocol.barriers.aligned import AlignedBarriers
@@ -23,6 +23,7 @@ from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, JobEffect, StartTimer, TaskEffect
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
 from crosscut.protocol.job import retention
+from crosscut.protocol.job.admission import Place
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
@@ -529,6 +530,17 @@ def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BackgroundWork, "_delete", lambda self, *parts: None)
 
 
+def address_of_a_replacement_not_told(patch: pytest.MonkeyPatch) -> None:
+    plain = Roster._hold
+
+    def hold(self: Roster, index: WorkerIndex, place: Place) -> None:
+        number = self._number.get(index)
+        plain(self, index, place)
+        self._number[index] = number or self._number[index]
+
+    patch.setattr(Roster, "_hold", hold)
+
+
 def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
     plain = Roster.heard
 
@@ -791,6 +803,7 @@ BUGS: dict[Plant, Where] = {
     given_up_part_not_deleted: Where(
         COUNTS, kinds=("slow store", "hang the store"), changed={"inline_bytes": 0}
     ),
+    address_of_a_replacement_not_told: Where(COUNTS, kinds=("kill a worker",), changed={"parallelism": 2}),
     heartbeat_of_another_attempt_believed: Where(
         COUNTS, kinds=("start a second attempt", "freeze a worker"), changed={"spark_start_ms": 5}
     ),

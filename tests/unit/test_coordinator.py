@@ -127,7 +127,10 @@ def deploy(
     of_epoch: int = 1,
     final: bool = False,
     driver: str = "driver 1",
+    told: tuple[int, ...] = (),
 ) -> list[JobEffect]:
+    """Return what deploys these attempts; those in `told` have heard of each other before."""
+    news = tuple(one for one in peers(*attempts) if one.data_port - 9_000 not in told)
     one = completed(restore, of_epoch, final=final) if restore else None
     return [
         CancelTimer(Timer("gather", Epoch(epoch))),
@@ -138,7 +141,7 @@ def deploy(
                 DeployTasks(
                     Epoch(epoch),
                     LINEAGE,
-                    peers(*attempts),
+                    news if attempts[index] in told else peers(*attempts),
                     CheckpointId(restore),
                     tuple(each for each in one.snapshots if each.task.index == index) if one else (),
                     (SPLITS[index],) if not one or of_epoch == epoch - 1 else (),
@@ -388,7 +391,7 @@ def test_a_lost_worker_halts_the_others_claims_the_next_epoch_and_goes_back() ->
     ]
     assert talk.coordinator.phase is Phase.CLAIMING
     assert talk.hear(EntryAppended(3)) == [*answered(3), timer("gather", 2, 30_000)]
-    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, told=(1, 2))
     assert talk.ready(2)[2:] == [*both(StartTasks(E2)), timer("trigger", 2, 1_000)]
     assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, N2)), "ids go on"
 
@@ -401,7 +404,11 @@ def test_a_failed_task_keeps_its_worker() -> None:
         *both(HaltTasks(E1)),
         *appends(2, claim(2)),
     ]
-    assert talk.hear(EntryAppended(2)) == [*answered(2), timer("gather", 2, 30_000), *deploy(2, 1, 2)]
+    assert talk.hear(EntryAppended(2)) == [
+        *answered(2),
+        timer("gather", 2, 30_000),
+        *deploy(2, 1, 2, told=(1, 2)),
+    ]
 
 
 def test_the_next_epoch_waits_for_the_restart_delay() -> None:
@@ -426,7 +433,7 @@ def test_a_worker_lost_while_restoring_is_a_failure_and_so_is_the_next() -> None
     talk.register()
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[-2:] == appends(2, claim(2))
     talk.hear(EntryAppended(2))
-    assert talk.message(1, registration(1, 3)) == deploy(2, 1, 3)
+    assert talk.message(1, registration(1, 3)) == deploy(2, 1, 3, told=(1, 2))
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == timer("restart", 2, 100)
     assert talk.fire("restart", 2) == [*appends(3, claim(3))]
     talk.hear(EntryAppended(3))
@@ -457,7 +464,7 @@ def test_a_checkpoint_whose_entry_becomes_durable_after_the_failure_is_the_one_r
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [SendMessage(LINKS[0], HaltTasks(E1))]
     assert talk.hear(EntryAppended(2)) == [*answered(2), *appends(3, claim(2, 2))]
     talk.hear(EntryAppended(3))
-    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1)
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, told=(1, 2))
 
 
 def test_too_many_failures_end_the_job_with_the_first_cause() -> None:
@@ -970,7 +977,7 @@ def test_a_worker_lost_before_the_final_commit_leads_to_a_restore_that_commits()
     talk.hear(LinkClosed(LINKS[1], "reset"))
     talk.fire("restart")
     talk.hear(EntryAppended(3))
-    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, final=True)
+    assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, final=True, told=(1, 2))
     assert talk.ready(2) == [
         CancelTimer(Timer("restore", E2)),
         ListParts(),

@@ -1,12 +1,13 @@
 """Who has which place, and who waits for it."""
 
-from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, Lineage, WorkerIndex
+from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.job.roster import Roster
-from crosscut.protocol.messages import RegisterWorker
+from crosscut.protocol.messages import DeployTasks, RegisterWorker
 
 
 def worker(index: int, attempt: int) -> RegisterWorker:
-    return RegisterWorker(WorkerIndex(index), AttemptId(attempt), "10.0.0.1", 1, 2)
+    return RegisterWorker(WorkerIndex(index), AttemptId(attempt), "10.0.0.1", 1, 40_000 + attempt)
 
 
 def roster() -> Roster:
@@ -50,3 +51,60 @@ def test_nobody_is_known_after_all_were_dismissed() -> None:
     found = roster()
     assert {place.link for place in found.dismiss_all()} == {10, 11, 20}
     assert not any(found.knows(link) for link in (10, 11, 20))
+
+
+# Addresses
+
+
+def told(found: Roster, epoch: int) -> dict[int, list[int]]:
+    """Deploy; return the attempts whose addresses each link is told of."""
+    said = {}
+    for effect in found.deploy(Epoch(epoch), Lineage("l"), None, (), "driver"):
+        assert isinstance(effect, SendMessage)
+        assert isinstance(effect.message, DeployTasks)
+        said[effect.link] = [peer.data_port - 40_000 for peer in effect.message.peers]
+    return said
+
+
+def test_nobody_is_told_the_same_address_twice() -> None:
+    found = roster()
+    assert told(found, 1) == {10: [1, 3], 20: [1, 3]}
+    assert told(found, 2) == {10: [], 20: []}
+
+
+def test_all_are_told_of_one_who_waited_for_long_and_he_of_all() -> None:
+    found = roster()
+    told(found, 1)
+    found.lose(10)
+    assert told(found, 2) == {11: [2, 3], 20: [2]}
+    assert told(found, 3) == {11: [], 20: []}
+
+
+def test_one_who_was_not_there_at_a_failover_is_told_of_what_it_missed() -> None:
+    found = roster()
+    told(found, 1)
+    found.lose(20)
+    found.lose(10)
+    # Worker 0 goes through an epoch that worker 1 has no part in.
+    assert told(found, 2) == {11: [2]}
+    found.register(21, worker(1, 4))
+    assert told(found, 3) == {11: [4], 21: [2, 4]}
+
+
+def test_a_link_that_is_used_again_has_been_told_nothing() -> None:
+    found = roster()
+    told(found, 1)
+    found.lose(20)
+    found.register(20, worker(1, 5))
+    assert told(found, 2) == {10: [5], 20: [1, 5]}
+
+
+def test_what_a_failover_says_of_addresses_grows_with_the_workers_and_not_with_their_square() -> None:
+    count = 200
+    found = Roster(count, heartbeat_timeout_ms=1_000)
+    for index in range(count):
+        found.register(index, worker(index, index))
+    assert sum(map(len, told(found, 1).values())) == count**2
+    found.lose(7)
+    found.register(count, worker(7, count))
+    assert sum(map(len, told(found, 2).values())) == (count - 1) + count

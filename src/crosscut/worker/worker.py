@@ -39,6 +39,7 @@ from crosscut.protocol.messages import (
     DeployTasks,
     FailureCause,
     HaltTasks,
+    Peer,
     RegisterWorker,
     ResumeSources,
     ShutDown,
@@ -137,6 +138,7 @@ class Worker:
         self._all_open = asyncio.Event()
         self._listener = Listener(f"worker {index}")
         self._link: WorkerLink | None = None
+        self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
@@ -210,6 +212,8 @@ class Worker:
                 self._stale_dropped += 1
             case DeployTasks():
                 self._newest_asked = message.epoch
+                # At once: if this epoch is over before it begins, they are not said again for the next.
+                self._peers |= {peer.worker: peer for peer in message.peers}
                 self._start_chore(self._deploy(message))
             case HaltTasks():
                 self._start_chore(self._halt_turn())
@@ -402,11 +406,10 @@ class Worker:
                 end.give_verdict(verdict)
 
     async def _connect_outgoing(self, deploy: DeployTasks) -> None:
-        peers = {peer.worker: peer for peer in deploy.peers}
         for channel in sorted(self._missing):
             if channel.source.index != self._index:
                 continue
-            peer = peers[WorkerIndex(channel.target.index)]
+            peer = self._peers[WorkerIndex(channel.target.index)]
             outgoing = OutgoingChannel(
                 self, channel, deploy.epoch, self._plan.credentials, self._plan.channel_bytes
             )

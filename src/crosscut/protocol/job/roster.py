@@ -63,6 +63,10 @@ class Roster:
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
         self._silent_ticks: dict[LinkId, int] = {}
+        # Holders are numbered as they come, so that each is told of those that it has not been told of.
+        self._holders_seen = 0
+        self._number: dict[WorkerIndex, int] = {}
+        self._told_up_to: dict[LinkId, int] = {}
 
     @property
     def is_full(self) -> bool:
@@ -84,11 +88,12 @@ class Roster:
         places = sorted(self.everybody(), key=lambda one: one.link)
         return [SendMessage(place.link, message) for place in places]
 
-    def peers(self) -> tuple[Peer, ...]:
-        """Return where each holder can be reached, by index."""
+    def peers_after(self, number: int) -> tuple[Peer, ...]:
+        """Return where the holders with a number above `number` can be reached, by index."""
         return tuple(
             Peer(index, place.registration.host, place.registration.data_port)
             for index, place in sorted(self.held.items())
+            if self._number[index] > number
         )
 
     def index_of(self, link: LinkId) -> WorkerIndex | None:
@@ -123,7 +128,7 @@ class Roster:
         decision = admission(newcomer, self._parallelism, self.held, self.reserve)
         match decision:
             case Admit():
-                self.held[newcomer.worker] = Place(link, newcomer)
+                self._hold(newcomer.worker, Place(link, newcomer))
                 self._wanted[link] = newcomer.worker
                 return []
             case KeepInReserve():
@@ -147,21 +152,27 @@ class Roster:
         splits: tuple[SplitAssignment, ...],
         driver: str,
     ) -> list[JobEffect]:
-        """Give every holder its tasks, with what each of them needs to restore itself."""
-        peers = self.peers()
+        """Give every holder its tasks, with what each of them needs to restore itself.
+
+        Links keep the order of what is said: nobody is told twice where a peer can be reached.
+        """
         snapshots: dict[int, list[TaskSnapshot]] = {}
         for snapshot in restored.snapshots if restored else ():
             snapshots.setdefault(snapshot.task.index, []).append(snapshot)
         assigned: dict[int, list[SplitAssignment]] = {}
         for split in splits:
             assigned.setdefault(split.task.index, []).append(split)
+        # Most have been told up to the same one, and share what they are told now.
+        told = {place.link: self._told_up_to.get(place.link, 0) for place in self.held.values()}
+        peers = {number: self.peers_after(number) for number in set(told.values())}
+        self._told_up_to |= dict.fromkeys(told, self._holders_seen)
         return [
             SendMessage(
                 place.link,
                 DeployTasks(
                     epoch=epoch,
                     lineage=lineage,
-                    peers=peers,
+                    peers=peers[told[place.link]],
                     restore=restored.checkpoint_id if restored else CheckpointId(0),
                     snapshots=tuple(snapshots.get(index, ())),
                     splits=tuple(assigned.get(index, ())),
@@ -233,6 +244,7 @@ class Roster:
         """Note that `link` is gone; return the place that it held, if it held one."""
         self._silent_ticks.pop(link, None)
         self._proven.pop(link, None)
+        self._told_up_to.pop(link, None)
         index = self._wanted.pop(link, None)
         if index is None:
             return None
@@ -241,7 +253,7 @@ class Roster:
             return None
         place = self.held.pop(index)
         if index in self.reserve:
-            self.held[index] = self.reserve.pop(index)
+            self._hold(index, self.reserve.pop(index))
         return Vacated(index, place)
 
     def dismiss_all(self) -> list[Place]:
@@ -251,4 +263,10 @@ class Roster:
         self.reserve.clear()
         self._wanted.clear()
         self._silent_ticks.clear()
+        self._told_up_to.clear()
         return everybody
+
+    def _hold(self, index: WorkerIndex, place: Place) -> None:
+        self.held[index] = place
+        self._holders_seen += 1
+        self._number[index] = self._holders_seen

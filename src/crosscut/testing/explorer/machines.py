@@ -26,9 +26,13 @@ IGNORED = frozenset(
         "takeover",
         "failed_count",
         "_last_failure",
+        "_holders_seen",
+        "_number",
+        "_told_up_to",
     }
 )
-"""Counters, which only people read, or which only limit failures: the search has limits of its own."""
+"""Counters, which only people read, or which only limit failures: the search has limits of its own. And who
+has been told of whose address: there are none in it."""
 
 Value = TypeVar("Value", bound=Hashable)
 
