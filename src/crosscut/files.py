@@ -1,8 +1,12 @@
-"""Files as sources and sinks: `crosscut.files.lines`, `crosscut.files.jsonl`."""
+"""Files as sources and sinks: `crosscut.files.lines`, `crosscut.files.jsonl`, `crosscut.files.csv`, ..."""
 
 from __future__ import annotations
 
+from crosscut.connectors.csv_sink import csv_sink as csv
+from crosscut.connectors.csv_source import read_csv
 from crosscut.connectors.jsonl import jsonl
+from crosscut.connectors.jsonl_source import read_jsonl
 from crosscut.connectors.lines import lines
+from crosscut.connectors.text_sink import text
 
-__all__ = ["jsonl", "lines"]
+__all__ = ["csv", "jsonl", "lines", "read_csv", "read_jsonl", "text"]

@@ -5,6 +5,8 @@ Scenarios F1, F2, F4, F6, F8, C1 and invariants I1, I2, I3 are in the suite itse
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import crosscut as cc
 from crosscut.connectors.collect import Collect, collect
 from crosscut.connectors.jsonl import jsonl
 from crosscut.errors import ConnectorError
@@ -55,7 +58,48 @@ def collect_target(directory: Path) -> SinkTarget:
     return SinkTarget(sink, sink.records, lambda i: (i, frozenset({i})), take)
 
 
-@pytest.mark.parametrize("make", [jsonl_target, collect_target])
+def gzip_target(directory: Path) -> SinkTarget:
+    def visible() -> list[Any]:
+        lines = [gzip.decompress(file.read_bytes()) for file in sorted(directory.glob("*.jsonl.gz"))]
+        return [orjson.loads(line) for data in lines for line in data.splitlines()]
+
+    return SinkTarget(
+        cc.files.jsonl(directory, compression="gzip"), visible, lambda i: [i], taking(visible, directory)
+    )
+
+
+def csv_target(directory: Path) -> SinkTarget:
+    def visible() -> list[Any]:
+        found = []
+        for path in sorted(directory.glob("*.csv")):
+            with path.open(newline="", encoding="utf-8") as file:
+                found += [(int(row["number"]), row["text"]) for row in csv.DictReader(file)]
+        return found
+
+    sink = cc.files.csv(directory, ["number", "text"])
+    return SinkTarget(sink, visible, lambda i: (i, 'a "b",\n\rü' * (i % 3)), taking(visible, directory))
+
+
+def text_target(directory: Path) -> SinkTarget:
+    def visible() -> list[Any]:
+        files = sorted(directory.glob("*.txt"))
+        return [line for file in files for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+
+    sink = cc.files.text(directory)
+    return SinkTarget(sink, visible, "line {} \u2028".format, taking(visible, directory))
+
+
+def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:
+    def take() -> list[Any]:
+        taken = visible()
+        for file in directory.glob("part-*"):
+            file.unlink()
+        return taken
+
+    return take
+
+
+@pytest.mark.parametrize("make", [jsonl_target, collect_target, gzip_target, csv_target, text_target])
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_our_sinks_conform(check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path) -> None:
     check(make(tmp_path))

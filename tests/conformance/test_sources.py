@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
+import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crosscut.connectors.csv_source import CsvSource, read_csv
 from crosscut.connectors.generate import generate
 from crosscut.connectors.items import items
+from crosscut.connectors.jsonl_source import read_jsonl
 from crosscut.connectors.lines import Lines
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.testing.sources import (
@@ -40,6 +48,61 @@ def lines_source(directory: Path) -> Source:
     return Lines(str(directory / "**" / "*.txt"), "/", split_bytes=5_000, chunk_bytes=300)
 
 
+def packed_source(directory: Path) -> Source:
+    text = "".join(f"line {i} {'x' * (i % 50)}\n" for i in range(500))
+    (directory / "a.txt.gz").write_bytes(gzip.compress(text.encode() + b"no end of line"))
+    (directory / "b.txt.bz2").write_bytes(bz2.compress(text.encode()))
+    (directory / "c.txt.xz").write_bytes(lzma.compress(b""))
+    return Lines(str(directory / "*.txt.*"), "/", chunk_bytes=300)
+
+
+class FarFiles(LocalFileSystem):
+    """Files behind a URL of another scheme than the local one."""
+
+    protocol = "far"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("far://")))
+
+
+fsspec.register_implementation("far", FarFiles)
+
+
+def remote_source(directory: Path) -> Source:
+    """It is read in threads, since it might be far away."""
+    (directory / ".hidden").mkdir()
+    for name, rows in (("a", 500), ("b", 3), ("c", 0)):
+        data = "".join(f"line {i} of {name}\n" for i in range(rows)).encode()
+        for path in (directory / f"{name}.txt", directory / ".hidden" / f"{name}.txt"):
+            path.write_bytes(data)
+        (directory / f"{name}.txt.gz").write_bytes(gzip.compress(data))
+    source = Lines(f"far://{directory}/**", "/", chunk_bytes=700, split_bytes=2_000)
+    assert not any("hidden" in one.split_id for one in source.splits(1))
+    return source
+
+
+def jsonl_source(directory: Path) -> Source:
+    text = "".join(f'{{"i": {i}}}\n' + "\n" * (i % 3) for i in range(300))
+    (directory / "a.jsonl").write_text(text)
+    return replace(
+        read_jsonl(directory / "*.jsonl"), lines=Lines(str(directory / "*.jsonl"), "/", chunk_bytes=90)
+    )
+
+
+def csv_source(directory: Path) -> Source:
+    rows = [{"i": i, "text": 'a "b",\n\nü' * (i % 4)} for i in range(300)]
+    with (directory / "a.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["i", "text"], lineterminator="\r\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (directory / "b.csv").write_bytes(b"i,text\n7,no end of line")
+    (directory / "empty.csv").write_bytes(b"")
+    source = read_csv(directory / "*.csv", types={"i": int})
+    assert read_source(source) == [*rows, {"i": 7, "text": "no end of line"}]
+    return replace(source, lines=replace(source.lines, chunk_bytes=80))
+
+
 def generate_source(_: Path) -> Source:
     return generate(lambda i: i * i, count=500)
 
@@ -52,7 +115,19 @@ def paced_source(_: Path) -> Source:
     return generate(lambda i: (i, str(i)), count=400, rate=200_000)
 
 
-@pytest.mark.parametrize("make", [lines_source, generate_source, items_source, paced_source])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lines_source,
+        packed_source,
+        remote_source,
+        jsonl_source,
+        csv_source,
+        generate_source,
+        items_source,
+        paced_source,
+    ],
+)
 @pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
 def test_our_sources_conform(check: Check, make: Callable[[Path], Source], tmp_path: Path) -> None:
     check(make(tmp_path))
@@ -94,6 +169,31 @@ def test_positions_are_bytes_whatever_is_done_about_bytes_that_are_not_utf8(
     *ended, last = content.split(b"\n")
     raw_lines = [line.removesuffix(b"\r") for line in ended] + ([last] if last else [])
     assert read_source(source) == [line.decode("utf-8", errors) for line in raw_lines]
+    check_restarts(source, plan)
+
+
+@in_tmp_path
+@given(
+    rows=st.lists(
+        st.lists(st.text(st.sampled_from('ab",;\n\r ü'), max_size=8), min_size=2, max_size=2), max_size=12
+    ),
+    plan=plans,
+    chunk_bytes=st.integers(1, 64),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_rows_of_csv_are_the_same_for_any_read_limits_restarts_and_chunks(
+    tmp_path: Path, rows: list[list[str]], plan: list[ReadStep], chunk_bytes: int, line_end: str
+) -> None:
+    """Against what was written; a line end within quotes comes out as a newline."""
+    with (tmp_path / "input.csv").open("w", newline="", encoding="utf-8") as file:
+        # With a bare newline at the end of rows, Python does not quote a carriage return.
+        quoting: Any = csv.QUOTE_MINIMAL if line_end == "\r\n" else csv.QUOTE_ALL
+        csv.writer(file, lineterminator=line_end, quoting=quoting).writerows([["a", "b"], *rows])
+    lines = Lines("input.csv", str(tmp_path), chunk_bytes=chunk_bytes, split_bytes=1 << 62)
+    source = CsvSource(lines)
+    expected = [[value.replace("\r\n", "\n") for value in row] for row in rows]
+    assert [list(record.values()) for record in read_source(source)] == expected
+    check_positions(source)
     check_restarts(source, plan)
 
 

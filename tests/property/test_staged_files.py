@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from crosscut.connectors import ledger, stage, staged_files
 from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.stage import Stage
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.connectors.staged_names import Handle, Published
@@ -168,7 +170,7 @@ class Job:
         self.log.epoch = max([self.log.epoch, *(one.epoch for one in found)]) + 1
         self.process = process
         context = SinkContext(LINEAGE, Epoch(self.log.epoch), TASK, "out", driver=self.driver)
-        self.writer = StagedFiles(str(self.world.directory), "txt", text_of, context)
+        self.writer = StagedFiles(str(self.world.directory), "txt", partial(Plain, text_of), context)
         self.world.writers.append(self.writer)
         self.written, self.pending = self.log.written, []
         permit = self.permit() if self.log.restored else None

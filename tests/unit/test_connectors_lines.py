@@ -179,7 +179,7 @@ def test_options_that_cannot_work_are_refused_at_once(options: dict[str, object]
         lines("a", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("pattern", ["", "s3://bucket/*.txt", "file://host/a", b"a", 7, "a\0b"])
+@pytest.mark.parametrize("pattern", ["", "memory://bucket/*.txt", "file://host/a", b"a", 7, "a\0b"])
 def test_patterns_that_are_no_local_path_are_refused_at_once(pattern: str) -> None:
     with pytest.raises(ConnectorError, match="pattern of the lines source"):
         lines(pattern)

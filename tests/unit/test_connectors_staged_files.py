@@ -8,12 +8,14 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError, FlowError, InternalError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -38,7 +40,7 @@ def writer_of(
 ) -> StagedFiles:
     """A writer that has not recovered yet."""
     context = SinkContext(Lineage(lineage), Epoch(epoch), TaskId(VertexId(vertex), index), uid, driver=driver)
-    return StagedFiles(str(directory), "txt", text_of, context)
+    return StagedFiles(str(directory), "txt", partial(Plain, text_of), context)
 
 
 def begun(directory: Path, **who: Any) -> StagedFiles:
@@ -518,7 +520,7 @@ def test_records_that_cannot_be_encoded_leave_the_transaction_as_it_was(tmp_path
         return text_of(records)
 
     context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
-    writer = StagedFiles(str(tmp_path), "txt", refuse, context)
+    writer = StagedFiles(str(tmp_path), "txt", partial(Plain, refuse), context)
     writer.recover(None, [])
     writer.write(["a"])
     with pytest.raises(ConnectorError, match="bad record"):

@@ -11,10 +11,12 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.local_paths import local_path
 from crosscut.connectors.stage import check_directory
 from crosscut.connectors.staged_files import StagedFiles
@@ -54,7 +56,7 @@ class _CollectTarget(Sink):
     directory: str
 
     def writer(self, context: SinkContext) -> SinkWriter:
-        return StagedFiles(self.directory, _SUFFIX, _encoded, context)
+        return StagedFiles(self.directory, _SUFFIX, partial(Plain, _encoded), context)
 
 
 class Collect(Sink):

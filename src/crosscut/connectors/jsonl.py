@@ -13,18 +13,15 @@ from typing import Any
 
 import orjson
 
-from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.local_paths import local_path
-from crosscut.connectors.stage import check_directory
-from crosscut.connectors.staged_files import StagedFiles
+from crosscut.connectors.file_encoders import Compression, FileEncoder, Plain
+from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import Sink
 
-_SUFFIX = "jsonl"
 _RAW_NEWLINE = orjson.Fragment(b"\n")
 
 
-def jsonl(directory: str | os.PathLike[str]) -> Sink:
+def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None = None) -> Sink:
     """Return a sink that writes one JSON value a line into files of `directory`, exactly once.
 
     Each task adds one `part-*.jsonl` file a checkpoint, if it has records; by name they sort by task,
@@ -36,6 +33,7 @@ def jsonl(directory: str | os.PathLike[str]) -> Sink:
     Args:
         directory: A path, or file:///path, on a POSIX file system that the driver and all workers
             share. Relative to the working directory of this process. Made if missing.
+        compression: "gzip": files are called `*.jsonl.gz`.
 
     Raises:
         ConnectorError: `directory` is not a path or is on a remote file system. Later, in the job: a
@@ -45,30 +43,19 @@ def jsonl(directory: str | os.PathLike[str]) -> Sink:
         >>> import crosscut as cc
         >>> sink = cc.files.jsonl("out")
     """
-    return JsonLines(os.path.abspath(local_path(directory, "directory of the JSON lines sink")))
+    return JsonLines(sink_directory(directory, "JSON lines"), checked_compression(compression))
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines(Sink):
-    """See `jsonl`. `directory` is absolute: workers have working directories of their own."""
+class JsonLines(FileSink):
+    """See `jsonl`."""
 
-    directory: str
+    @property
+    def format(self) -> str:
+        return "jsonl"
 
-    def writer(self, context: SinkContext) -> SinkWriter:
-        """Make the writer of one task for one epoch."""
-        return StagedFiles(self.directory, _SUFFIX, partial(encoded_lines, directory=self.directory), context)
-
-    def check(self) -> None:
-        """Raise ConnectorError if `directory` can't be made or written."""
-        check_directory(self.directory)
-
-    def describe(self) -> str:
-        """Return the directory, absolute."""
-        return self.directory
-
-    def committed(self) -> Sequence[CommittedOutput]:
-        """Return what is known of all that was ever committed into `directory`."""
-        return committed_output(self.directory, _SUFFIX)
+    def encoder(self) -> FileEncoder:
+        return Plain(partial(encoded_lines, directory=self.directory))
 
 
 def encoded_lines(records: Sequence[Any], directory: str) -> bytes:

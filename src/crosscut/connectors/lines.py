@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import glob
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from crosscut.connectors.local_paths import local_path
+from crosscut.connectors.input_files import InputFile, InputFiles, input_pattern, unreadable
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 _CHUNK_BYTES = 256 * 1024
 _SPLIT_BYTES = 64 * 1024 * 1024
 _LINE_BYTES_MAX = 64 * 1024 * 1024
+_ENDLESS = 1 << 62
+_REMOTE_WAIT_MS = 2
 
 
 def lines(
@@ -35,7 +35,9 @@ def lines(
     Args:
         pattern: A path, or file:///path, with `*`, `?`, `[...]`, and `**` for any number of
             directories; relative to the working directory of this process. All workers must see the
-            files under the same path.
+            files under the same path. Or a URL of a file system that fsspec knows, such as s3://.
+            Files called *.gz, *.bz2 or *.xz are unpacked; each is one split, and going on in the
+            middle of one means unpacking it up to there.
         errors: What to do with bytes that `encoding` does not allow: "strict" (the job fails),
             "replace", "ignore", or any other error handler of Python's codecs.
         encoding: One in which a newline is the byte 10: UTF-8 ("utf-8-sig" drops a byte order mark),
@@ -61,20 +63,25 @@ def lines(
             f"lines(errors={errors!r}): expected 'strict', 'replace', 'ignore' or another error handler of "
             f"Python's codecs"
         ) from error
+    checked_encoding(encoding, "lines")
+    return Lines(
+        input_pattern(pattern, "pattern of the lines source"), os.getcwd(), errors, encoding, line_bytes_max
+    )
+
+
+def checked_encoding(encoding: str, what: str) -> None:
+    """Raise SettingsError unless `encoding` is one in which a newline is the byte 10."""
     try:
         newline = b"\n".decode(encoding)
     except (LookupError, UnicodeError, TypeError) as error:
         raise SettingsError(
-            f"lines(encoding={encoding!r}): expected an encoding that Python knows and in which a newline is "
-            f"one byte, such as 'utf-8'"
+            f"{what}(encoding={encoding!r}): expected an encoding that Python knows and in which a newline "
+            f"is one byte, such as 'utf-8'"
         ) from error
     if newline != "\n":
         raise SettingsError(
-            f"lines(encoding={encoding!r}): its newline is not the byte 10; convert the files"
+            f"{what}(encoding={encoding!r}): its newline is not the byte 10; convert the files"
         )
-    return Lines(
-        local_path(pattern, "pattern of the lines source"), os.getcwd(), errors, encoding, line_bytes_max
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +96,17 @@ class Lines(Source[str]):
     split_bytes: int = _SPLIT_BYTES
     chunk_bytes: int = _CHUNK_BYTES
 
+    @property
+    def files(self) -> InputFiles:
+        """Where they are."""
+        return InputFiles(self.pattern, self.directory)
+
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Find the files; big ones become byte ranges of about `split_bytes`.
 
         A line belongs to the range that its first byte is in, and is read whole.
         """
-        found = list(self._files())
-        if not found:
-            raise ConnectorError(
-                f"no file matches {self.pattern!r}, looked for in {self._root()}: expected at least one "
-                f"regular file; use ** for files in subdirectories",
-                pattern=self.pattern,
-            )
-        return [split for name, path, size in found for split in self._ranges(name, path, size)]
+        return [split for one in self.files.found() for split in self._ranges(one)]
 
     def reader(self, split: Split, position: JSON) -> SplitReader[str]:
         """Open the file at byte `position`.
@@ -110,8 +115,8 @@ class Lines(Source[str]):
             ConnectorError: It can't be opened, or is shorter than `position`.
         """
         match split.detail, position:
-            case {"path": str(path), "end": int(end)}, int(offset) if offset >= 0:
-                return _LinesReader(self, path, offset, end)
+            case {"path": str(path), "end": int() | None as end}, int(offset) if offset >= 0:
+                return LinesReader(self, path, offset, end)
         raise ConnectorError(
             f"split {split} at position {position!r} is not of a lines source; is the checkpoint of another "
             f"source?",
@@ -120,50 +125,32 @@ class Lines(Source[str]):
 
     def describe(self) -> str:
         """Return the pattern, absolute."""
-        return os.path.join(self.directory, self.pattern)
+        return self.files.describe()
 
-    def _files(self) -> Iterator[tuple[str, str, int]]:
-        """Yield (name as matched, absolute path, size) of each file, sorted by name."""
-        # A file may really be called "a[1].txt".
-        literal = os.path.isfile(os.path.join(self.directory, self.pattern))
-        names = (
-            [self.pattern] if literal else glob.glob(self.pattern, root_dir=self.directory, recursive=True)
-        )
-        for name in sorted(names):
-            path = os.path.join(self.directory, name)
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                raise _unreadable(path, error) from error
-            if stat.S_ISREG(status.st_mode):
-                yield name, path, status.st_size
-
-    def _ranges(self, name: str, path: str, size: int) -> Iterator[Split]:
+    def _ranges(self, one: InputFile) -> Iterator[Split]:
+        size = one.size_bytes
+        if one.is_packed:
+            yield Split(one.name, 0, {"path": one.path, "end": None}, weight=max(1, size))
+            return
         count = max(1, -(-size // self.split_bytes))
         for index in range(count):
             start, end = index * size // count, (index + 1) * size // count
-            split_id = name if count == 1 else f"{name}@{start}"
-            yield Split(split_id, start, {"path": path, "end": end}, weight=max(1, end - start))
-
-    def _root(self) -> str:
-        """Return the directory that the first wildcard, or the file, is looked for in."""
-        root = os.path.dirname(os.path.join(self.directory, self.pattern))
-        while glob.has_magic(root):
-            root = os.path.dirname(root)
-        return root if os.path.isdir(root) else f"{root}, which is not a directory"
+            split_id = one.name if count == 1 else f"{one.name}@{start}"
+            yield Split(split_id, start, {"path": one.path, "end": end}, weight=max(1, end - start))
 
 
-class _LinesReader(SplitReader[str]):
+class LinesReader(SplitReader[str]):
     """Reads blocks, hands out the whole lines of one block (a chunk) at a time.
 
     The decoded lines and the bytes they come from are both kept, so that a position in the middle of a
     chunk costs nothing until somebody asks for it.
     """
 
-    def __init__(self, source: Lines, path: str, position: int, end: int) -> None:
+    def __init__(self, source: Lines, path: str, position: int, end: int | None) -> None:
         self._source = source
         self._path = path
-        self._end = end
+        self._is_end_known = end is not None
+        self._end = end if end is not None else _ENDLESS
         self._block_bytes = min(source.chunk_bytes, source.line_bytes_max)
         self._is_sig = codecs.lookup(source.encoding).name == "utf-8-sig"
         self._chunk = b""
@@ -178,27 +165,36 @@ class _LinesReader(SplitReader[str]):
         # every position that was reported this is `position` itself, so ranges need no rule of their own.
         self._aligned = position == 0
         self._offset = max(0, position - 1)
+        self._file = source.files.opened(path)
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        try:
-            size = os.fstat(self._file.fileno()).st_size
-            if size < position:
+            size = self._file.size()
+            if size is not None and size < position:
                 raise self._shrank(size, position)
             self._file.seek(self._offset)
-        except BaseException:
+        except BaseException as error:
             self._file.close()
+            if isinstance(error, OSError):
+                raise unreadable(path, error) from error
             raise
 
     @property
     def position(self) -> JSON:
         """Where the next line starts, found by splitting off what was read since somebody last asked."""
+        return self._chunk_start + self._chunk_bytes_read()
+
+    def _chunk_bytes_read(self) -> int:
         if self._next == len(self._lines):
-            return self._chunk_start + len(self._chunk)
+            return len(self._chunk)
         rest = self._rest.split(b"\n", self._next - self._rest_next)[-1]
         self._rest, self._rest_next = rest, self._next
-        return self._chunk_start + len(self._chunk) - len(rest)
+        return len(self._chunk) - len(rest)
+
+    def start_of_last(self, count: int) -> int:
+        """Return where the last `count` lines that were read start; all of them are of one `read`."""
+        end = self._chunk_bytes_read()
+        for _ in range(count):
+            end = self._chunk.rfind(b"\n", 0, max(0, end - 1)) + 1
+        return self._chunk_start + end
 
     def read(self, limit: int) -> list[str] | Wait | EndOfSplit:
         if self._next == len(self._lines):
@@ -220,16 +216,15 @@ class _LinesReader(SplitReader[str]):
         line_start = self._chunk_start + len(self._chunk)
         if self._aligned and line_start >= self._end:
             return EndOfSplit()
-        try:
-            block = self._file.read(self._block_bytes)
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
+        block = self._file.read(self._block_bytes)
+        if block is None:
+            return Wait(_REMOTE_WAIT_MS)
         block_start = self._offset
         self._offset += len(block)
         if not block:
-            if self._offset < self._end:
+            if self._is_end_known and self._offset < self._end:
                 raise self._shrank(self._offset, self._end)
-            if not self._aligned:
+            if not self._aligned or not (self._tail_bytes or self._is_end_known):
                 return EndOfSplit()
             self._hand_out(b"".join(self._tail), line_start)
             return None
@@ -302,10 +297,3 @@ class _LinesReader(SplitReader[str]):
             path=self._path,
             offset=expected,
         )
-
-
-def _unreadable(path: str, error: OSError) -> ConnectorError:
-    return ConnectorError(
-        f"can't read {path}: {error.strerror or error}; every worker must be able to read it under this path",
-        path=path,
-    )

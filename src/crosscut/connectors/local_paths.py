@@ -32,3 +32,9 @@ def local_path(location: object, what: str) -> str:
             f"driver and all workers share, or file:///path; mount the remote one, or copy to or from it"
         )
     return url[2]
+
+
+def is_remote(location: object) -> bool:
+    """Whether `location` is a URL of a file system other than the local one."""
+    url = _SCHEME.fullmatch(location) if isinstance(location, str) else None
+    return url is not None and url[1].lower() != "file"

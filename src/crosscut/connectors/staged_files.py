@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.committed_output import output_of
+from crosscut.connectors.file_encoders import FileEncoder
 from crosscut.connectors.ledger import Entry, Ledger, joined, ledgers
 from crosscut.connectors.stage import Stage, directory_at, failed, looked_at
 from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published, Step, TaskNames, next_step
@@ -44,11 +45,14 @@ class _Transaction:
 
     Attributes:
         after: The name of the one before it.
+        is_encoded: The encoder has said all.
     """
 
     name: str
     after: str
     file: BufferedWriter[FileIO]
+    encoder: FileEncoder
+    is_encoded: bool = False
     size_bytes: int = 0
     record_count: int = 0
     checkpoint_id: CheckpointId | None = None
@@ -77,15 +81,15 @@ class StagedFiles(SinkWriter):
     Args:
         directory: Absolute path of the sink's directory; made by `recover`.
         suffix: Of the committed files, without the dot.
-        encode: Turns records into the bytes to append. Must raise ConnectorError for what it can't.
+        make_encoder: Makes what turns the records of one file into its bytes.
         context: Who is writing.
     """
 
     def __init__(
-        self, directory: str, suffix: str, encode: Callable[[list[Any]], bytes], context: SinkContext
+        self, directory: str, suffix: str, make_encoder: Callable[[], FileEncoder], context: SinkContext
     ) -> None:
         self._directory = Path(directory)
-        self._encode = encode
+        self._make_encoder = make_encoder
         self._context = context
         self._names = TaskNames(context, suffix)
         self._stage_path = self._directory.joinpath(*self._names.stage)
@@ -188,10 +192,11 @@ class StagedFiles(SinkWriter):
         """
         if not records:
             return
-        data = self._encode(records)
+        encoder = self._make_encoder() if self._open is None else self._open.encoder
+        data = encoder.add(records)
         try:
             if self._open is None:
-                self._open = self._created()
+                self._open = self._created(encoder)
             transaction = self._open
             # Counted first: if the write fails half-way, prepare finds a file of another size.
             transaction.size_bytes += len(data)
@@ -200,10 +205,10 @@ class StagedFiles(SinkWriter):
         except OSError as error:
             raise failed("write to", self._stage_path, error) from error
 
-    def _created(self) -> _Transaction:
+    def _created(self, encoder: FileEncoder) -> _Transaction:
         name = self._names.new_staged()
         file = BufferedWriter(self._recovered().stage.created(name), _BUFFER_BYTES)
-        self._unprepared[name] = _Transaction(name, self._newest, file)
+        self._unprepared[name] = _Transaction(name, self._newest, file, encoder)
         self._newest = name
         return self._unprepared[name]
 
@@ -232,6 +237,11 @@ class StagedFiles(SinkWriter):
                 path=str(path),
             )
         try:
+            if not transaction.is_encoded:
+                rest = transaction.encoder.finish()
+                transaction.is_encoded = True
+                transaction.size_bytes += len(rest)
+                transaction.file.write(rest)
             transaction.file.flush()
         except OSError as error:
             raise failed("write to", path, error) from error

@@ -26,12 +26,14 @@ NO_DRIVER = "unnamed"
 SIZE_MAX = 2**63
 
 # [0-9], as \d takes digits of every script; and as many as fit, since int() refuses thousands of them.
-_STAGED = re.compile(r"(?P<epoch>[0-9]{1,18})-[0-9a-f]{16}\.(?P<suffix>[A-Za-z0-9]+)\.staged")
+_STAGED = re.compile(
+    r"(?P<epoch>[0-9]{1,18})-[0-9a-f]{16}\.(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)\.staged"
+)
 _LEDGER = re.compile(r"(?P<epoch>[0-9]{1,18})-(?P<driver>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})\.ledger")
 _TASK = re.compile(r"(?P<vertex>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-(?P<index>[0-9]{1,9})")
 _FINAL = re.compile(
     r"part-(?P<index>[0-9]{5,9})-(?P<checkpoint>[0-9]{12,18})-(?P<epoch>[0-9]{8,18})-"
-    r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-[0-9a-f]{12}\.(?P<suffix>[A-Za-z0-9]+)"
+    r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-[0-9a-f]{12}\.(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)"
 )
 
 

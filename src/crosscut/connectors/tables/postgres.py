@@ -13,8 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.rows import row_maker
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.rows import Columns, Table, quoted, row_maker, table_of
+from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -115,7 +116,7 @@ class PostgresSink(Sink):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        to_row = row_maker(self.table, self.row)
+        to_row = row_maker(self.table.columns, self.row, f"table {self.table.name!r}")
         return TableWriter(_Postgres(self.conninfo, self.table), to_row, context, self.describe())
 
 

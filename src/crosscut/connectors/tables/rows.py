@@ -1,12 +1,10 @@
-"""From records to rows: which columns a table has, and what stands in them."""
+"""Which columns a table has, and what SQL calls them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from reprlib import repr as shortened
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from crosscut.errors import ConnectorError
 
@@ -71,36 +69,3 @@ def table_of(name: object, columns: object, key: object) -> Table:
 def quoted(name: str) -> str:
     """Return `name` as an identifier in SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def row_maker(table: Table, row: Callable[[Any], Any] | None) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what makes a row of a record: by `row`, then by what the result is.
-
-    A mapping and a dataclass by the names of the columns, a tuple or list by their order, anything else
-    as the only column.
-    """
-    names = table.columns
-
-    def make(record: Any) -> tuple[Any, ...]:
-        found = record if row is None else row(record)
-        if isinstance(found, Mapping):
-            if missing := [name for name in names if name not in found]:
-                raise _refused(record, table, f"it has no {', '.join(missing)}")
-            return tuple([found[name] for name in names])
-        if is_dataclass(found) and not isinstance(found, type):
-            if missing := sorted(set(names) - {one.name for one in fields(found)}):
-                raise _refused(record, table, f"it has no {', '.join(missing)}")
-            return tuple([getattr(found, name) for name in names])
-        values = tuple(found) if isinstance(found, tuple | list) else (found,)
-        if len(values) != len(names):
-            raise _refused(record, table, f"it has {len(values)} values")
-        return values
-
-    return make
-
-
-def _refused(record: Any, table: Table, reason: str) -> ConnectorError:
-    return ConnectorError(
-        f"record {shortened(record)} is no row of table {table.name!r} with columns "
-        f"{', '.join(table.columns)}: {reason}; set row= to a function that returns one"
-    )

@@ -18,7 +18,8 @@ from uuid import UUID
 import orjson
 
 from crosscut.connectors.local_paths import local_path
-from crosscut.connectors.tables.rows import Columns, Table, quoted, row_maker, table_of
+from crosscut.connectors.rows import row_maker
+from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -105,7 +106,7 @@ class SqliteSink(Sink):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        to_row = row_maker(self.table, self.row)
+        to_row = row_maker(self.table.columns, self.row, f"table {self.table.name!r}")
         return TableWriter(_Sqlite(self.path, self.table), to_row, context, self.describe())
 
 

@@ -1,0 +1,84 @@
+"""What all sinks have in common that write files into a directory of a shared file system."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.file_encoders import Compression, FileEncoder, Gzipped
+from crosscut.connectors.local_paths import local_path
+from crosscut.connectors.stage import check_directory
+from crosscut.connectors.staged_files import StagedFiles
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+
+
+@dataclass(frozen=True, slots=True)
+class FileSink(Sink):
+    """One file a task and checkpoint.
+
+    Attributes:
+        directory: Absolute: workers have working directories of their own.
+    """
+
+    directory: str
+    compression: Compression | None = None
+
+    @property
+    @abstractmethod
+    def format(self) -> str:
+        """What the names of files end with, without the dot and what compression adds."""
+
+    @abstractmethod
+    def encoder(self) -> FileEncoder:
+        """Make the encoder of one file."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of files end with, without the dot."""
+        return f"{self.format}.gz" if self.compression else self.format
+
+    def _encoder(self) -> FileEncoder:
+        return Gzipped(self.encoder()) if self.compression else self.encoder()
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        return StagedFiles(self.directory, self.suffix, self._encoder, context)
+
+    def check(self) -> None:
+        """Raise ConnectorError if `directory` can't be made or written."""
+        check_directory(self.directory)
+
+    def describe(self) -> str:
+        """Return the directory, absolute."""
+        return self.directory
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what is known of all that was ever committed into `directory`."""
+        return committed_output(self.directory, self.suffix)
+
+
+def sink_directory(directory: str | os.PathLike[str], what: str) -> str:
+    """Return the directory of a sink, absolute.
+
+    Raises:
+        ConnectorError: It is not a path, or is on a remote file system.
+    """
+    return os.path.abspath(local_path(directory, f"directory of the {what} sink"))
+
+
+def checked_compression(compression: Any) -> Compression | None:
+    """Return `compression` if it is one.
+
+    Raises:
+        ConnectorError: It is none.
+    """
+    if compression is None:
+        return None
+    if compression == "gzip":
+        return "gzip"
+    raise ConnectorError(f"compression={compression!r}: expected 'gzip' or None")

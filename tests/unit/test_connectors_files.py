@@ -1,0 +1,211 @@
+"""CSV, JSON lines and text, in and out: what can't be read or written is named."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.connectors.csv_sink import CsvFiles
+from crosscut.connectors.file_encoders import Gzipped, Plain
+from crosscut.connectors.text_sink import TextFiles
+from crosscut.errors import ConnectorError, CrosscutError, SettingsError
+from crosscut.testing.sources import read_source
+
+
+@dataclass
+class Word:
+    text: str
+    count: int
+
+
+def encoded(sink: Any, *records: Any) -> str:
+    encoder = sink.encoder()
+    return str((encoder.add(list(records)) + encoder.finish()).decode())
+
+
+def csv_files(*columns: str, **options: Any) -> CsvFiles:
+    sink = cc.files.csv("out", list(columns), **options)
+    assert isinstance(sink, CsvFiles)
+    return sink
+
+
+# CSV out.
+
+
+def test_rows_come_from_tuples_dicts_dataclasses_and_functions() -> None:
+    sink = csv_files("text", "count")
+    assert encoded(sink, ("a", 1), {"count": 2, "text": "b", "more": 0}, Word("c", 3)) == (
+        "text,count\na,1\nb,2\nc,3\n"
+    )
+    assert encoded(csv_files("n", row=lambda record: [record * 2], header=False), 1, 2) == "2\n4\n"
+
+
+def test_values_have_one_form_in_csv() -> None:
+    sink = csv_files("a", "b", "c", "d", "e", header=False)
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    record = (None, True, Decimal("1.50"), moment, 1e300)
+    assert encoded(sink, record) == ",true,1.50,2026-01-02T03:04:05+00:00,1e+300\n"
+    assert encoded(csv_files("a", "b", header=False, delimiter=";"), ("x;y", 'say "no"')) == (
+        '"x;y";"say ""no"""\n'
+    )
+    assert encoded(csv_files("a", "b", header=False), ("x\ry", "\n")) == '"x\ry","\n"\n'
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ((b"raw", 1), "b'raw' of type bytes in row"),
+        (([1], 1), "of type list in row"),
+        (("a",), "it has 1 values"),
+        ({"text": "a"}, "it has no count"),
+        (("\ud800", 1), "is no Unicode"),
+    ],
+)
+def test_a_record_that_is_no_row_of_csv_is_named_and_leaves_nothing(record: Any, words: str) -> None:
+    encoder = csv_files("text", "count").encoder()
+    with pytest.raises(ConnectorError, match=words):
+        encoder.add([("good", 1), record])
+    assert encoder.add([("a", 1)]) == b"text,count\na,1\n"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cc.files.csv("out", []),
+        lambda: cc.files.csv("out", "text"),
+        lambda: cc.files.csv("out", ["a", "a"]),
+        lambda: cc.files.csv("out", ["a"], delimiter="ab"),
+        lambda: cc.files.csv("out", ["a"], row="a"),  # type: ignore[arg-type]
+        lambda: cc.files.csv("s3://bucket/out", ["a"]),
+        lambda: cc.files.text("out", compression="zip"),  # type: ignore[arg-type]
+        lambda: cc.files.read_csv("*.csv", columns=[]),
+        lambda: cc.files.read_csv("*.csv", delimiter=""),
+        lambda: cc.files.read_csv("*.csv", encoding="utf-16"),
+        lambda: cc.files.read_csv("*.csv", types={"a": "int"}),  # type: ignore[dict-item]
+        lambda: cc.files.read_csv("*.csv", columns=["a"], types={"b": int}),
+        lambda: cc.files.read_jsonl("memory://x"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(make: Callable[[], Any]) -> None:
+    with pytest.raises(CrosscutError, match=r"expected|twice|there is no column|not supported"):
+        make()
+
+
+# Text and packed files out.
+
+
+@pytest.mark.parametrize("record", ["two\nlines", "ends with\r", 7, None, "\ud800"])
+def test_a_record_that_is_no_line_of_text_is_named(record: Any) -> None:
+    sink = cc.files.text("out")
+    assert isinstance(sink, TextFiles)
+    with pytest.raises(ConnectorError, match=r"is no line of text|is no Unicode"):
+        sink.encoder().add(["good", record])
+
+
+def test_what_can_not_be_written_leaves_a_packed_file_as_it_was() -> None:
+    def encode(records: list[Any]) -> bytes:
+        if None in records:
+            raise ConnectorError("no")
+        return b"".join(records)
+
+    encoder = Gzipped(Plain(encode))
+    data = encoder.add([b"a" * 1000])
+    with pytest.raises(ConnectorError):
+        encoder.add([b"b", None])
+    data += encoder.add([b"c"]) + encoder.finish()
+    assert gzip.decompress(data) == b"a" * 1000 + b"c"
+
+
+# In.
+
+
+def rows_of(directory: Path, content: bytes, **options: Any) -> list[Any]:
+    (directory / "in.csv").write_bytes(content)
+    return read_source(cc.files.read_csv(directory / "*.csv", **options))
+
+
+def test_columns_come_from_the_header_or_from_the_user(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, b"a;b\n1;x\n\n2;y", delimiter=";", types={"a": int}) == [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+    assert rows_of(tmp_path, b"1,x\n", columns=["a", "b"]) == [{"a": "1", "b": "x"}]
+    assert rows_of(tmp_path, b"\xef\xbb\xbfa,b\n1,x\n", encoding="utf-8-sig") == [{"a": "1", "b": "x"}]
+    assert rows_of(tmp_path, b"a,b\n") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a,b\n1\n", "it has 1 fields, and there are 2 columns"),
+        (b"a,b\n1,x\n2,x,y\n", "it has 3 fields"),
+        (b'a,b\n1,"never\nclosed\n', "row at byte 4 has a quote that is never closed"),
+        (b"a,a\n1,2\n", "as a header it has a name twice"),
+        (b"b,c\n1,2\n", "as a header it lacks a"),
+        (b"a,b\none,x\n", "column 'a': ValueError: invalid literal"),
+        (b'a,b\n1,"x"y\n', "expected after"),
+    ],
+)
+def test_a_file_that_is_no_csv_is_named_with_the_row(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ConnectorError, match=words) as refused:
+        rows_of(tmp_path, content, types={"a": int})
+    assert "in.csv" in str(refused.value)
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(ConnectorError, match=r"in\.jsonl: line '\{\"a\": ' is no JSON"):
+        read_source(cc.files.read_jsonl(tmp_path / "*.jsonl"))
+
+
+def test_what_a_sink_writes_a_source_reads(tmp_path: Path) -> None:
+    records = [{"text": 'a,"b"\n\rü' * (i % 4), "count": i} for i in range(100)]
+    for name, sink in (
+        ("csv", csv_files("text", "count")),
+        ("jsonl.gz", cc.files.jsonl("out", compression="gzip")),
+    ):
+        encoder = sink._encoder()  # type: ignore[attr-defined]
+        (tmp_path / f"part.{name}").write_bytes(
+            encoder.add(records[:50]) + encoder.add(records[50:]) + encoder.finish()
+        )
+    assert read_source(cc.files.read_csv(tmp_path / "part.csv", types={"count": int})) == records
+    assert read_source(cc.files.read_jsonl(tmp_path / "part.jsonl.gz")) == records
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("in.txt.gz", b"not packed at all", "Not a gzipped file"),
+        ("in.txt.gz", gzip.compress(b"line\n" * 1000)[:-20], "EOFError"),
+        ("in.txt.xz", b"not packed at all", "LZMAError"),
+        ("in.txt.zst", b"whatever", "packed in a way that can't be read"),
+    ],
+)
+def test_a_packed_file_that_can_not_be_read_is_named(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConnectorError, match=words) as refused:
+        read_source(cc.files.lines(tmp_path / "in.*"))
+    assert name in str(refused.value)
+
+
+def test_secrets_in_a_url_are_not_shown() -> None:
+    source = cc.files.read_csv("nosuch://user:opensesame@host/in/*.csv")
+    assert "opensesame" not in source.describe()
+    with pytest.raises(ConnectorError, match="nosuch") as refused:
+        source.splits(1)
+    assert "opensesame" not in str(refused.value)
+
+
+def test_an_encoding_is_checked_before_a_file_is_looked_for() -> None:
+    with pytest.raises(SettingsError, match=r"read_csv\(encoding='utf-16'\)"):
+        cc.files.read_csv("*.csv", encoding="utf-16")
