@@ -176,6 +176,7 @@ class World:
             batch_rows=4,
             splits=SplitQueue(source, unread),
             ended=snapshot.ended,
+            said=snapshot.said,
         )
         task.follow(DrawnCourse(self.dice.randrange))
 
@@ -210,6 +211,7 @@ class World:
             state=state,
             parts=PartChain(self.completed_id, snapshot.parts),
             ended=snapshot.ended,
+            said=snapshot.said,
         )
         task.follow(DrawnCourse(self.dice.randrange))
 

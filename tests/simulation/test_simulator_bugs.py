@@ -16,6 +16,7 @@ from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -45,6 +46,7 @@ from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task import channel_log
+from crosscut.task import task as task_module
 from crosscut.task.chain import Chain
 from crosscut.task.items import Barrier, LoggedBatch
 from crosscut.task.task import PrepareTransaction, Task
@@ -282,9 +284,25 @@ def first_key_of_a_split_batch_taken_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def end_told_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
     def start_ending(self: Task) -> None:
+        self._chain.said = (0, "")
         self._ending = self._chain.end()
 
     patch.setattr(Task, "_start_ending", start_ending)
+
+
+def final_results_said_again_from_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(task_module, "said_from_json", lambda said: (0, ""))
+
+
+def final_results_in_the_order_of_a_dict(patch: pytest.MonkeyPatch) -> None:
+    """It is another one after a restore, so a place in it says nothing."""
+
+    def end(self: KeyedOperator, after: str) -> Iterator[tuple[Batch, str]]:
+        items = [] if not self._is_final_only else list(self._state.items())
+        for place, (key, value) in list(enumerate(items, start=1))[int(after or 0) :]:
+            yield Batch([(key, self._final_result(value))]), f"{place:032}"
+
+    patch.setattr(KeyedOperator, "end", end)
 
 
 def record_behind_a_full_buffer_lost(patch: pytest.MonkeyPatch) -> None:
@@ -661,6 +679,20 @@ REFUSED_AFTER_COMPLETION: Mapping[str, Any] = {
 }
 """Each completion is followed by a refusal of what is appended next."""
 
+# Checkpoints while final results are leaving.
+MIDST = {
+    "interval_ms": 10,
+    "pause_ms": 0,
+    "checkpoint_timeout_ms": 1_000,
+    "batch_rows": 1,
+    "step_us": 5_000,
+    "latency_us": 1_000,
+    "store_us": 200,
+    "record_count": 15,
+    "source_ms": 20,
+    "spark_start_ms": 5,
+    "faults": tuple(PlannedFault(ms, "kill a worker", ms) for ms in (215, 245, 275, 305, 340, 380)),
+}
 BUGS: dict[Plant, Where] = {
     log_replayed_twice: Where(LOOPS, kinds=FAILURES),
     log_not_replayed: Where(LOOPS, kinds=FAILURES),
@@ -716,6 +748,12 @@ BUGS: dict[Plant, Where] = {
         ("unaligned",),
         ("kill a worker", "slow channel"),
         {"channel_bytes": 50, "parallelism": 2, "step_us": 2_000, "interval_ms": 10, "source_ms": 20},
+    ),
+    final_results_said_again_from_the_first: Where(
+        ("totals",), ("unaligned", "aligned"), ("raise in user code",), MIDST
+    ),
+    final_results_in_the_order_of_a_dict: Where(
+        ("totals",), ("unaligned", "aligned"), ("raise in user code",), MIDST
     ),
     record_behind_a_full_buffer_lost: Where(ANY),
     rest_of_a_slice_forgotten_at_a_source: Where(ANY),

@@ -30,11 +30,11 @@ class Site:
         self.chain.follow(self.course)
 
     def process(self, records: list[Any], keys: list[Any] | None = None) -> Batch | None:
-        self.chain.begin()
+        self.chain.begin(1_000)
         return self.chain.process(Batch(records, keys))
 
     def go_on(self) -> None:
-        self.chain.begin()
+        self.chain.begin(1_000)
         self.chain.go_on()
 
 
@@ -85,7 +85,7 @@ def test_a_stop_at_the_last_record_begins_with_no_other_operator() -> None:
 
 def test_a_slice_that_is_over_before_its_first_record_gives_all_of_them_back() -> None:
     site = Site(Map("m", str))
-    site.chain.begin()
+    site.chain.begin(1_000)
     site.course.stop()
     rest = site.chain.process(Batch([1, 2]))
     assert rest is not None
@@ -164,7 +164,7 @@ def test_wherever_slices_end_the_chain_gives_what_it_gives_without(
     for batch in batches:
         waiting: Batch | None = Batch(list(batch), list(batch))
         while waiting is not None:
-            cut.chain.begin()
+            cut.chain.begin(1_000)
             waiting = cut.chain.process(waiting)
             while cut.chain.is_halfway:
                 cut.go_on()

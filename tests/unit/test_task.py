@@ -19,6 +19,7 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import KeyBy, Map
 from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
@@ -150,9 +151,11 @@ class Tail(Operator):
     def process(self, batch: Batch) -> Batch:
         return batch
 
-    def end(self) -> Iterator[Batch]:
+    def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         self.told_count += 1
-        yield from map(Batch, self.last_words)
+        for place, words in enumerate(self.last_words, start=1):
+            if place > int(after or 0):
+                yield Batch(words), str(place)
 
 
 # Records and barriers.
@@ -339,17 +342,46 @@ def test_barriers_behind_the_end_are_aligned_like_any_other() -> None:
     assert asked(task) == [frozen(N1), frozen(N2, ended=True)]
 
 
-def test_no_barrier_is_delivered_while_the_operators_have_more_to_say() -> None:
-    """A snapshot in between would hold half of it: the rest would come again, or never."""
+def test_a_barrier_passes_in_the_midst_of_what_the_operators_say_and_a_restore_goes_on_there() -> None:
     task = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,))
-    offer(task, A, END, Barrier(N1))
-    for _ in range(5):
-        task.run()
-        assert task.has_work
-        assert asked(task) == []
+    offer(task, A, END)
     task.run()
-    assert sent(task) == [(X, ["a", "b", "c"]), (X, END), (X, Barrier(N1))]
-    assert asked(task) == [frozen(N1, ended=True)]
+    offer(task, A, Barrier(N1))
+    task.run()
+    assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
+    (asked_for,) = asked(task)
+    assert asked_for == StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))
+    task.snapshot_stored(N1, None, 0)
+    assert said(task) == [acknowledged(N1, 0, records_out=1, said=[0, "1"])]
+    restored = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), said=[0, "1"])
+    offer(task, A, Barrier(N2))
+    work(task)
+    assert sent(task) == [(X, Barrier(N2)), (X, ["b", "c"]), (X, END)]
+    offer(restored, A, END, Barrier(N2))
+    work(restored)
+    assert sent(restored) == [(X, ["b"]), (X, Barrier(N2)), (X, ["c"]), (X, END)]
+
+
+def test_a_restored_task_that_has_not_had_its_end_again_keeps_how_far_it_had_come() -> None:
+    task = task_of(Tail(["a"], ["b"]), inputs=(A,), said=[0, "1"])
+    offer(task, A, Barrier(N1))
+    work(task)
+    assert asked(task) == [StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))]
+
+
+def test_a_task_that_stands_still_says_nothing_of_the_end_either() -> None:
+    """The snapshot under halting barriers holds no channel: what is sent meanwhile would be in none."""
+    task = task_of(Tail(["a"], ["b"]), inputs=(A,), protocol=HaltingBarriers((A,)))
+    offer(task, A, END)
+    task.run()
+    offer(task, A, Barrier(N1))
+    work(task)
+    assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
+    assert not task.has_work
+    task.capture(N1)
+    task.resume(N1)
+    work(task)
+    assert sent(task) == [(X, ["b"]), (X, END)]
 
 
 def test_a_snapshot_says_that_it_is_drained_once_the_operators_have_ended() -> None:
@@ -411,37 +443,36 @@ def test_a_trigger_that_comes_again_is_dropped() -> None:
     assert sent(task) == [(X, Barrier(N2))]
 
 
-def test_a_trigger_while_the_operators_are_ending_waits_for_all_they_have_to_say() -> None:
+def test_a_trigger_while_the_operators_are_ending_is_answered_in_the_midst_of_it() -> None:
     task = source_of(numbers(0), Tail(["a"], ["b"]))
     task.run()
-    task.run()
     task.trigger(N1)
-    assert sent(task) == []
+    assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
+    (stored,) = asked(task)
+    assert stored.frozen.said == [0, "1"]
     work(task)
-    assert sent(task) == [(X, ["a", "b"]), (X, END), (X, Barrier(N1))]
-    assert asked(task) == [frozen(N1, positions=[], ended=True)]
+    assert sent(task) == [(X, ["b"]), (X, END)]
     assert said(task) == [SourceDrained(EPOCH, HERE)]
 
 
 @pytest.mark.parametrize("protocol", [UnalignedBarriers, AlignedThenUnaligned])
-def test_a_barrier_while_the_operators_are_ending_forces_nothing_out(
+def test_a_barrier_while_the_operators_are_ending_forces_nothing_out_and_overtakes_what_has_not_left(
     protocol: type[SnapshotProtocol],
 ) -> None:
     """A task says a batch a run, and none while its outputs take no more: memory stays bounded."""
     task = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), rows=1, protocol=protocol((A,)))
     offer(task, A, END)
     task.run()
-    task.run()
     task.offer(A, Barrier(N1))
     if protocol is AlignedThenUnaligned:
         task.alignment_timed_out(N1)
-    assert sent(task) == [(X, ["a"])]
+    assert sent(task) == [(X, Barrier(N1)), (X, ["a"])]
+    (stored,) = (job for job in asked(task) if isinstance(job, StoreFrozen))
+    assert stored.frozen.said == [0, "1"]
+    assert [one.rows for one in stored.frozen.log] == [1], "what it has overtaken has been said"
     assert (task.has_work, task.is_awaited) == (True, False)
-    task.run()
-    assert sent(task) == [(X, ["b"])]
     work(task)
-    # Then it overtakes what has not left, as ever.
-    assert sent(task) == [(X, Barrier(N1)), (X, ["c"]), (X, END)]
+    assert sent(task) == [(X, ["b"]), (X, ["c"]), (X, END)]
 
 
 def test_a_drained_source_goes_on_answering_triggers() -> None:

@@ -19,7 +19,7 @@ class Site:
     def __init__(self) -> None:
         self.watch = Watch(TIMEOUT_NS)
         self.course = Course()
-        self.course.begin()
+        self.course.begin(1_000)
         self.watch.begin_slice(0, PATIENCE_NS, self.course)
         self.batch = Batch(list(range(1_000)))
         self.remaining = self.course.through(self.batch)
@@ -80,7 +80,7 @@ def test_a_new_slice_is_counted_from_its_own_beginning() -> None:
     site = Site()
     site.watch.end_slice()
     site.watch.begin_slice(6_999 * MS, PATIENCE_NS, site.course)
-    site.course.begin()
+    site.course.begin(1_000)
     site.watch.look(7_001 * MS)
     assert not site.course.is_over
 

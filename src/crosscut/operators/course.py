@@ -21,9 +21,10 @@ class Course:
         is_over: The time is up: no other operator is to begin.
         rest: What the operator has not taken.
         begun: How often user code was handed something.
+        rows_max: How many records an operator may make at once that makes them of none.
     """
 
-    __slots__ = ("_batch", "_remaining", "begun", "is_over", "rest")
+    __slots__ = ("_batch", "_remaining", "begun", "is_over", "rest", "rows_max")
 
     def __init__(self) -> None:
         self._batch = Batch(_NOTHING)
@@ -31,9 +32,11 @@ class Course:
         self.begun = 0
         self.is_over = False
         self.rest: Batch | None = None
+        self.rows_max = 1
 
-    def begin(self) -> None:
+    def begin(self, rows_max: int) -> None:
         """A slice begins."""
+        self.rows_max = rows_max
         self.is_over = False
         self.rest = None
 

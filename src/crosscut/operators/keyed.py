@@ -15,12 +15,13 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import InternalError
 from crosscut.graph.specs import Emit
+from crosscut.operators.final import FinalOrder, place_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.state.encoding import ATOMIC, owned_copy
 from crosscut.state.keyed import KeyedState
 
 _EMPTY = Batch([])
-_ROWS_PER_FINAL_BATCH = 1_000
+_KEYS_PER_STEP = 1_000
 
 
 class KeyedOperator(Operator):
@@ -47,21 +48,37 @@ class KeyedOperator(Operator):
         # The value may belong to a checkpoint, which whatever the user does to it must not change.
         return owned_copy(self._result(owned_copy(value)))
 
-    def end(self) -> Iterator[Batch]:
+    def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         if not self._is_final_only:
             return
+        order = FinalOrder(len(self._state), after)
         items = self._state.items()
+        while keys := [key for key, _ in islice(items, _KEYS_PER_STEP)]:
+            order.add(keys)
+            yield Batch([]), after
         is_first = True
-        while rows := list(islice(items, _ROWS_PER_FINAL_BATCH)):
-            results = []
-            for key, value in rows:
-                try:
-                    results.append((key, self._final_result(value)))
-                except BaseException as error:
-                    is_first = is_first and not results
-                    raise user_code_error(self.uid, error, (key, value), is_first=is_first) from error
-            is_first = False
-            yield Batch(results)
+        for keys in order.buckets():
+            while keys:
+                said = Batch(keys[: self.course.rows_max])
+                results = self._final_results(said, is_first=is_first)
+                # The slice may have been over before all of them were said.
+                self.course.rest = None
+                if said.records:
+                    is_first = False
+                    after = place_of(said.records[-1])
+                    del keys[: len(said)]
+                yield Batch(results), after
+
+    def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
+        results: list[Any] = []
+        for key in self.course.through(keys):
+            value = self._state.peek(key)
+            try:
+                results.append((key, self._final_result(value)))
+            except BaseException as error:
+                is_first = is_first and not results
+                raise user_code_error(self.uid, error, (key, value), is_first=is_first) from error
+        return results
 
 
 class Count(KeyedOperator):

@@ -54,8 +54,15 @@ class Operator(ABC):
             UserCodeError: A function of the user raised, whatever it raised.
         """
 
-    def end(self) -> Iterator[Batch]:
-        """Yield what is still to come, when all inputs have ended; called once in the job's life."""
+    def end(self, after: str) -> Iterator[tuple[Batch, str]]:
+        """Yield what is still to come when all inputs have ended, at most `course.rows_max` records at once.
+
+        With each batch comes its place: that up to which all has been said then. It is part of the snapshot,
+        and "" before the first. Nothing is said twice in the life of a job, so the order is always the same.
+
+        Args:
+            after: What comes behind this place is still to come.
+        """
         return iter(())
 
     def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:

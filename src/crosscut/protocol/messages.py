@@ -62,8 +62,9 @@ class Snapshot:
         pending: For a sink task, every transaction that this checkpoint commits, oldest first.
         drained: In this epoch the task has had the end of all its inputs, and passed it on behind all
             that it had to say; and it is at rest. Nothing comes out of it any more.
-        ended: The operators of the task have been told of the end of input (it is told once, whatever
-            the epoch).
+        ended: The operators of the task have been told of the end of input, and have said all that they say
+            then (it is told once, whatever the epoch).
+        said: How far they have come with it, if they have begun and have not said all.
         at_rest: Nothing of the task's own is still to come out: there is no record in `log`, no open
             buffer, no timer, no asynchronous call. What its operators say at the end of input is not
             meant: see `drained`.
@@ -80,6 +81,7 @@ class Snapshot:
     pending: tuple[PendingTransaction, ...] = ()
     drained: bool = False
     ended: bool = False
+    said: JSON = None
     at_rest: bool = False
     freeze_us: int = 0
     log: tuple[Part, ...] = ()

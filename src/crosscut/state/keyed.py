@@ -59,6 +59,10 @@ class KeyedState:
         """Rows that a part of the changes since the newest completed checkpoint has at most."""
         return sum(table.changed_rows for table in self.tables.values())
 
+    def peek(self, key: Any) -> Any:
+        """`Table.peek` of the table `MAIN`."""
+        return self.main.peek(key)
+
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""
         for table in self.tables.values():

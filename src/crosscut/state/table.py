@@ -153,6 +153,11 @@ class Table:
                     if value is not DELETED:
                         yield key, value
 
+    def peek(self, key: Any) -> Any:
+        """Return the value of a key that has one, to be looked at only: it may belong to a checkpoint."""
+        value = self.values.get(key, _ABSENT)
+        return self._below(key) if value is _ABSENT else value
+
     # What the task does at barriers.
 
     @property

@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from crosscut.batch import Batch
+from crosscut.errors import StateError
+from crosscut.interfaces import JSON
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
+
+
+def said_from_json(said: JSON) -> tuple[int, str]:
+    """Return what `Chain.said` was.
+
+    Raises:
+        StateError: `said` is something else.
+    """
+    match said:
+        case None:
+            return 0, ""
+        case [int() as position, str() as place]:
+            return position, place
+        case _:
+            raise StateError(f"a snapshot says of the end of input {said!r:.100}: expected [operator, place]")
 
 
 class Chain:
@@ -18,6 +35,10 @@ class Chain:
 
     Args:
         emit: Takes what the last operator has made.
+
+    Attributes:
+        said: How far the operators have come with what they say at the end: the position of the one that
+            was the last to say something, and its place.
     """
 
     def __init__(self, operators: Sequence[Operator], emit: Callable[[Batch], None]) -> None:
@@ -25,6 +46,7 @@ class Chain:
         self._emit = emit
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
+        self.said = (0, "")
         self.follow(Course())
 
     def follow(self, course: Course) -> None:
@@ -38,9 +60,9 @@ class Chain:
         """Whether records wait between operators."""
         return bool(self._waiting)
 
-    def begin(self) -> None:
-        """A slice begins."""
-        self._course.begin()
+    def begin(self, rows_max: int) -> None:
+        """A slice begins; what operators say at the end comes in batches of `rows_max`."""
+        self._course.begin(rows_max)
 
     def process(self, batch: Batch) -> Batch | None:
         """Take a batch in, when nothing waits; return what the first operator has not taken of it."""
@@ -61,12 +83,15 @@ class Chain:
     def end(self) -> Iterator[None]:
         """Tell one operator after the other that no record will come any more, a batch at a time.
 
-        Whoever asks for the next step sees to it first that nothing is halfway.
+        It goes on behind `said`. Whoever asks for the next step sees to it first that nothing is halfway.
         """
-        for position, operator in enumerate(self._operators):
-            for batch in operator.end():
+        first, after = self.said
+        for position in range(first, len(self._operators)):
+            for batch, place in self._operators[position].end(after):
+                self.said = (position, place)
                 self._run(batch, position + 1)
                 yield
+            after = ""
 
     def _run(self, batch: Batch, first: int) -> None:
         course = self._course

@@ -77,7 +77,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.task.chain import Chain
+from crosscut.task.chain import Chain, said_from_json
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
@@ -108,7 +108,8 @@ class Task:
         state: For a task with keyed state.
         committer: For a sink task.
         held: What its writer keeps in the snapshot.
-        ended: The restored snapshot says that the operators have been told of the end of input.
+        ended: The restored snapshot says that the operators have been told of the end of input, and said all.
+        said: What they had said of it, if not all.
         records_in: The restored snapshot's count.
         records_out: Likewise.
         parts: Those of the restored checkpoint.
@@ -134,6 +135,7 @@ class Task:
         held: HeldData | None = None,
         parts: PartChain | None = None,
         ended: bool = False,
+        said: JSON = None,
         records_in: int = 0,
         records_out: int = 0,
         unsent: Sequence[LoggedBatch] = (),
@@ -153,6 +155,7 @@ class Task:
         self._back_edges = back_edges
         self._spills_blocked = spills_blocked
         self._chain = Chain(chain, self._emit)
+        self._chain.said = said_from_json(said)
         self.outputs = outputs
         self.held = held or HeldData()
         self._batch_rows = batch_rows
@@ -178,7 +181,7 @@ class Task:
         self._ending: Iterator[None] | None = None
         self._ended = ended
         self._is_end_forwarded = False
-        # What may end in a snapshot, and came while the chain was halfway or ending, in order.
+        # What may end in a snapshot, and came while the chain was halfway, in order.
         self._held: deque[TaskEvent] = deque()
         self._frozen: dict[CheckpointId, FrozenTask] = {}
         self._logs: dict[CheckpointId, SnapshotLog] = {}
@@ -203,10 +206,16 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_halfway or self._ending is not None:
+        if self._chain.is_halfway:
+            return True
+        if self._ending is not None and not self._protocol.is_halted:
             return True
         if self._splits is not None:
             return not self._is_end_forwarded and not self._protocol.is_halted
+        return self._has_input
+
+    @property
+    def _has_input(self) -> bool:
         while self._turn and self._protocol.is_blocked(self._turn[0]):
             self._set_aside.append(self._turn.popleft())
         return bool(self._turn)
@@ -229,8 +238,7 @@ class Task:
     def is_awaited(self) -> bool:
         """Whether a snapshot waits until the task is through with the batch that it has begun.
 
-        It has to run then, also if its outputs take no more: what it still makes of that is bounded. What
-        the operators say at the end is not, so a snapshot waits for that as long as the outputs do.
+        It has to run then, also if its outputs take no more: what it still makes of that is bounded.
         """
         return bool(self._held) and self._chain.is_halfway
 
@@ -317,17 +325,19 @@ class Task:
             ConnectorError: A source or sink failed; likewise.
         """
         channel = None
-        self._chain.begin()
+        self._chain.begin(self.rows_max)
         if self._chain.is_halfway:
             self._chain.go_on()
+        elif self._has_input:
+            # Also while the operators say what they say at the end: then it is a barrier.
+            channel = self._turn.popleft()
+            self._deliver(channel)
+        elif self._protocol.is_halted:
+            pass
         elif self._ending is not None:
             self._run_ending()
         elif self._splits is not None:
-            if not self._protocol.is_halted:
-                self._run_source(self._splits)
-        elif self.has_work:
-            channel = self._turn.popleft()
-            self._deliver(channel)
+            self._run_source(self._splits)
         self._let_in()
         return channel
 
@@ -512,8 +522,10 @@ class Task:
 
     def _start_ending(self) -> None:
         # Operators are told of the end once in the job's life, even if a restored source reports it
-        # again; until they have said all, no barrier is delivered, so no snapshot sees half of it.
+        # again. How far they have come is in each snapshot that is taken meanwhile.
         self._ending = iter(()) if self._ended else self._chain.end()
+        # At once: where they have nothing to say, no barrier finds the task before that.
+        self._run_ending()
 
     def _run_ending(self) -> None:
         if self._ending is None or next(self._ending, self) is not self:
@@ -533,7 +545,7 @@ class Task:
 
     @property
     def _is_settled(self) -> bool:
-        return self._ending is None and not self._chain.is_halfway
+        return not self._chain.is_halfway
 
     def _hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
         """Tell the protocol of something that it may take a snapshot for, as soon as one can be taken."""
@@ -686,6 +698,7 @@ class Task:
             since=since,
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
+            said=None if self._ended or not any(self._chain.said) else list(self._chain.said),
             is_end_forwarded=self._is_end_forwarded,
             records_in=self.records_in,
             records_out=self.records_out,
@@ -710,6 +723,7 @@ class Task:
             log=self._stored_logs.pop(n, ()),
             in_flight=sum(one.rows for one in frozen.log),
             ended=frozen.ended,
+            said=frozen.said,
             at_rest=at_rest,
             freeze_us=self._freeze_us,
             records_in=frozen.records_in,

@@ -198,6 +198,7 @@ async def build_tasks(
             held=held,
             parts=PartChain(deploy.restore, snapshot.parts),
             ended=snapshot.ended,
+            said=snapshot.said,
             records_in=snapshot.records_in,
             records_out=snapshot.records_out,
         )

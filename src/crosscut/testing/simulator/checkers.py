@@ -14,6 +14,7 @@ from typing import Any
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommitPermit
+from crosscut.operators.final import place_of
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,
@@ -24,6 +25,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
+from crosscut.task.chain import said_from_json
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.graphs import SimulatedJob
@@ -225,6 +227,10 @@ class Checkers:
             whole.update(state)
             if snapshot.ended:
                 cut.told.setdefault(task.vertex, set()).update(state)
+            elif snapshot.said is not None:
+                _, place = said_from_json(snapshot.said)
+                told = {key for key in state if place_of(key) <= place}
+                cut.told.setdefault(task.vertex, set()).update(told)
             for part in snapshot.log:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
