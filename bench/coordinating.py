@@ -29,7 +29,6 @@ from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     FailureCause,
-    LogEntry,
     Part,
     PendingTransaction,
     RegisterWorker,
@@ -42,7 +41,8 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.store.entries import encode_entry
+from crosscut.store.log import StoredLog
+from crosscut.testing.stores import MemoryFiles
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
 T = TypeVar("T")
@@ -119,6 +119,8 @@ class LargeJob:
         self._sinks = self.tasks[-parallelism:]
         self._coordinator = Coordinator(_rules(self.tasks, parallelism))
         self._links = range(parallelism)
+        self._files = MemoryFiles()
+        self._log = StoredLog(self._files)
         self._deploy()
 
     def checkpoint(self) -> Checkpointed:
@@ -130,12 +132,12 @@ class LargeJob:
         if n is None:
             raise RuntimeError("expected a checkpoint under way after its timer")
         said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]
-        entry, index = _appended(self._hear([task.index for task in self.tasks], said, acknowledgements))
-        data, entry_s = timed(lambda: encode_entry(entry, index))
-        self._handle([EntryAppended(index)], completion)
+        append = _appended(self._hear([task.index for task in self.tasks], said, acknowledgements))
+        entry_bytes, entry_s = timed(lambda: self._append(append))
+        self._handle([EntryAppended(append.index)], completion)
         answers = [TransactionsCommitted(epoch, n, task) for task in self._sinks]
         self._hear([task.index for task in self._sinks], answers, completion)
-        return Checkpointed(trigger, acknowledgements, completion, len(data), entry_s)
+        return Checkpointed(trigger, acknowledgements, completion, entry_bytes, entry_s)
 
     def heartbeats(self) -> Work:
         """Hear one heartbeat of each worker."""
@@ -157,8 +159,9 @@ class LargeJob:
         """Lose the tasks, and deploy all of them anew from the newest checkpoint."""
         work = Work()
         failed = TaskFailed(self._coordinator.epoch, self.tasks[0], FailureCause("WorkerLost", "lost"))
-        index = _appended(self._hear([0], [failed], work))[1]
-        self._handle([EntryAppended(index)], work)
+        append = _appended(self._hear([0], [failed], work))
+        self._append(append)
+        self._handle([EntryAppended(append.index)], work)
         self._hear(self._links, [WorkerReady(self._coordinator.epoch)] * self.parallelism, work)
         self._check_running()
         return work
@@ -166,8 +169,9 @@ class LargeJob:
     def _deploy(self) -> None:
         self._coordinator.start()
         self._coordinator.handle(LogTailRead(()))
-        claimed = self._coordinator.handle(SplitsDiscovered(()))
-        self._coordinator.handle(EntryAppended(_appended(claimed)[1]))
+        claim = _appended(self._coordinator.handle(SplitsDiscovered(())))
+        self._append(claim)
+        self._coordinator.handle(EntryAppended(claim.index))
         # Not said: the failover, from a checkpoint, costs more than this and is what is looked at.
         for index in self._links:
             self._coordinator.handle(LinkOpened(index, WorkerIndex(index), AttemptId(index)))
@@ -175,6 +179,11 @@ class LargeJob:
         for index in self._links:
             self._coordinator.handle(MessageReceived(index, WorkerReady(self._coordinator.epoch)))
         self._check_running()
+
+    def _append(self, append: AppendEntry) -> int:
+        """Write an entry as a store does; return its size."""
+        self._log.append(append.index, append.entry, append.since)
+        return len(next(reversed(self._files.content.values())))
 
     def _check_running(self) -> None:
         phase = self._coordinator.phase
@@ -233,11 +242,11 @@ def _registration(index: int) -> RegisterWorker:
     return RegisterWorker(WorkerIndex(index), AttemptId(index), host, 4_000 + index, 40_000)
 
 
-def _appended(effects: Sequence[JobEffect]) -> tuple[LogEntry, int]:
+def _appended(effects: Sequence[JobEffect]) -> AppendEntry:
     appends = [effect for effect in effects if isinstance(effect, AppendEntry)]
     if len(appends) != 1:
         raise RuntimeError(f"expected one log entry, found {len(appends)}")
-    return appends[0].entry, appends[0].index
+    return appends[0]
 
 
 def _rules(tasks: Sequence[TaskId], parallelism: int) -> JobRules:

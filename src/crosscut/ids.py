@@ -67,6 +67,20 @@ class TaskId:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class LogIndex:
+    """The place of an entry in the job log: entry `number` of segment `segment`.
+
+    Segments count from 1. Number 0 is the segment's head; later places are greater.
+    """
+
+    segment: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class ChannelId:
     """A directed FIFO link between two tasks, called by what it joins: snapshots name it, and a flow whose
     independent parts are written in another order still has it.

@@ -128,7 +128,7 @@ SCRIPTS: Mapping[str, Script] = {
     ),
     "checkpoint": Script(
         "A checkpoint",
-        "letters -> counts, one task each. That entry 2 is durable is the completion: nobody is told "
+        "letters -> counts, one task each. That entry 1/1 is durable is the completion: nobody is told "
         "before, and no reader sees any output before.",
         one_worker,
         ASKED,
@@ -227,7 +227,7 @@ SCRIPTS: Mapping[str, Script] = {
         "Checkpoint 1 is complete, and the worker dies before it has committed. The restore commits "
         "first: handles of the output are in the manifest.",
         lambda: one_worker(when("commit.told", "kill a worker")),
-        "entry 2:",
+        "entry 1/1:",
         "all are ready",
     ),
     "driver-dies": Script(
@@ -242,7 +242,7 @@ SCRIPTS: Mapping[str, Script] = {
         "An append without an answer",
         "Uncertain is not failed: the driver reads the entry before it says anything.",
         lambda: one_worker(at(38, "apply a log append without an answer")),
-        "entry 2:",
+        "entry 1/1:",
         "commit",
     ),
     "zombie-driver": Script(

@@ -303,5 +303,9 @@ def _entry(entry: say.LogEntry) -> str:
             return f"{'the final ' * is_final}checkpoint {n} is complete"
         case say.JobFinished(_, n):
             return f"the job has finished with {n}"
+        case say.SegmentOpened(claim):
+            return f"a segment, of epoch {claim.epoch}, which belongs to {claim.driver}"
+        case say.SegmentClosed(_, driver):
+            return f"{driver} has closed the segment"
         case _:
             assert_never(entry)

@@ -157,12 +157,16 @@ class NumberedJob:
         visible = {path.name for path in self.out.glob("part-*")} if self.out.exists() else set()
         if not visible:
             return
-        # Read after the files: the log only grows, so this can't accuse the innocent.
-        allowed = {handle["final"] for entry in self.completed() for handle in pending_handles(entry)}
-        assert visible <= {name.rpartition("/")[2] for name in allowed}
+        # Read after the files: what is new in the log can't accuse the innocent. Of a checkpoint that it does
+        # not hold any more it is known that a newer one, which authorises the same and more, is complete.
+        completed = self.completed()
+        allowed = {handle["final"] for entry in completed for handle in pending_handles(entry)}
+        oldest = min((entry.checkpoint_id for entry in completed), default=0)
+        older = {name for name in visible if int(name.split("-")[2]) < oldest}
+        assert visible - older <= {name.rpartition("/")[2] for name in allowed}
 
     def completed(self) -> list[CheckpointCompleted]:
-        """Return the completed checkpoints in the job log, oldest first."""
+        """Return the completed checkpoints that are left in the job log, oldest first."""
         if not self.checkpoint_dir.exists():
             return []
         entries = open_store(str(self.checkpoint_dir), create=False).entries()
@@ -217,8 +221,8 @@ class NumberedJob:
             if path.is_file()
         }
         assert stored <= kept
-        names = [path.name for path in (self.checkpoint_dir / "log").iterdir()]
-        assert all(name == "hint" or name.endswith(".json") for name in names), names
+        log = [path for path in (self.checkpoint_dir / "log").rglob("*") if path.is_file()]
+        assert [path for path in log if path.suffix != ".json"] == []
 
     def _split_of_each(self, numbers: list[int]) -> list[list[int]]:
         splits: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -245,6 +249,12 @@ def _adding_with(hook: Callable[[Record], object]) -> Callable[[tuple[int, int, 
         return added(so_far, one)
 
     return add
+
+
+def log_files(checkpoint_dir: Path) -> list[Path]:
+    """Return the files of a job log, the oldest first: a head is called like the directory of its segment."""
+    log = checkpoint_dir / "log"
+    return sorted(log.rglob("*.json"), key=lambda path: path.relative_to(log).with_suffix("").parts)
 
 
 def pending_handles(entry: CheckpointCompleted) -> list[Any]:
@@ -414,7 +424,7 @@ class KillBehindCheckpoint:
     number: int
 
     def __call__(self, one: Record) -> Record:
-        if one[1] >= self.number and (self.log / f"{3:020d}.json").exists() and self.once():
+        if one[1] >= self.number and (self.log / f"{1:020d}" / f"{2:020d}.json").exists() and self.once():
             os.kill(os.getpid(), signal.SIGKILL)
         return one
 

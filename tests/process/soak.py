@@ -32,7 +32,6 @@ from typing import Any
 from drivers import Driver
 from jobs import NumberedJob, children_of, is_gone, shaken, state_of, until
 
-from crosscut.protocol.messages import EpochClaimed
 from crosscut.store.checkpoint_store import open_store
 
 FAULTS = {"worker": 6, "all workers": 2, "driver": 2, "worker pauses": 2, "driver pauses": 1}
@@ -167,7 +166,7 @@ class Soak:
         if not self.numbered.checkpoint_dir.exists():
             return 0
         entries = open_store(str(self.numbered.checkpoint_dir), create=False).entries()
-        return sum(isinstance(entry, EpochClaimed) for _, entry in entries)
+        return max((entry.epoch for _, entry in entries), default=0)
 
     def _drive(self) -> None:
         self._drivers.append(Driver(self.numbered, **self.round.settings))

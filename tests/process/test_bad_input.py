@@ -17,7 +17,7 @@ from typing import Any
 
 import jobs
 import pytest
-from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, snapshot_of_tree, until
+from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, log_files, snapshot_of_tree, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, JobFailedError, SettingsError, StoreError
@@ -356,7 +356,7 @@ def test_a_damaged_log_entry_is_an_error_before_anything_starts(
 ) -> None:
     """D1, I12."""
     numbered = stopped_job(tmp_path, started)
-    newest = max((numbered.checkpoint_dir / "log").glob("*.json"))
+    newest = log_files(numbered.checkpoint_dir)[-1]
     newest.write_bytes(damage(newest.read_bytes()))
     before = snapshot_of_tree(tmp_path)
     with pytest.raises(StoreError, match=f"{newest.name}, is damaged") as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, log_files, until
 
 from crosscut.errors import HistoryError
 
@@ -49,10 +49,9 @@ def test_one_history_is_told_from_another_before_anything_is_read(tmp_path: Path
     shutil.copytree(copy, checkpoints)
 
     # The newest entries of the log are lost.
-    entries = sorted((checkpoints / "log").glob("*.json"))
+    entries = log_files(checkpoints)
     for entry in entries[len(entries) // 2 :]:
         entry.unlink()
-    (checkpoints / "log" / "hint").unlink(missing_ok=True)
     refuse(started, numbered, "of this very job.*The job log has lost entries.*or this is a copy")
     shutil.rmtree(checkpoints)
     shutil.copytree(copy, checkpoints)

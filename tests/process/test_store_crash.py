@@ -15,23 +15,24 @@ from pathlib import Path
 import pytest
 from jobs import DEADLINE_S
 
-from crosscut.protocol.messages import EpochClaimed
+from crosscut.protocol.job.segments import claim_of
 from crosscut.store import open_store
-from crosscut.testing.stores import StoreConformance
+from crosscut.testing.stores import StoreConformance, at
 
 APPENDER = """
 import sys
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
-from crosscut.testing.stores import checkpoint, claim
+from crosscut.testing.stores import at, checkpoint, opened
 
 store = open_store(sys.argv[1])
-store.append(1, claim(1))
-index = store.tail()[-1][0] + 1
+store.append(at(0), opened(1))
+index = store.tail()[-1][0].number + 1
 while True:
     part = store.write_part(CheckpointId(index), TaskId(VertexId("vertex"), 0), Epoch(1), [b"x" * 3000] * 3)
     print("part", part.path, part.size_bytes, part.sha256, flush=True)
-    store.append(index, checkpoint(1, index, (part,)))
+    since = at(index - 1) if index % 5 > 1 else None
+    store.append(at(index), checkpoint(1, index, (part,)), since)
     print("entry", index, flush=True)
     index += 1
 """
@@ -40,16 +41,17 @@ RACER = """
 import sys
 from crosscut.protocol.log import Appended, Taken
 from crosscut.store import open_store
-from crosscut.testing.stores import claim
+from crosscut.testing.stores import at, claim, opened
 
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-for index in range(1, int(sys.argv[3]) + 1):
-    outcome = store.append(index, claim(index, sys.argv[2]))
-    assert outcome in (Appended(index), Taken(index)), outcome
-    if outcome == Appended(index):
-        print(index)
+for number in range(int(sys.argv[3])):
+    entry = claim(number, sys.argv[2]) if number else opened(0, sys.argv[2])
+    outcome = store.append(at(number), entry)
+    assert outcome in (Appended(at(number)), Taken(at(number))), outcome
+    if outcome == Appended(at(number)):
+        print(number)
 """
 
 FULL_DISK = """
@@ -58,7 +60,7 @@ from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.log import Appended
 from crosscut.store import open_store
-from crosscut.testing.stores import checkpoint, refused
+from crosscut.testing.stores import at, checkpoint, opened, refused
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = open_store(sys.argv[1])
@@ -70,10 +72,10 @@ error = refused(write)
 print(error)
 assert not error.damaged and store.list_parts() == []
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))
-print(refused(lambda: store.append(1, checkpoint(1, 1))))
-assert store.read(1) is None and store.tail() == []
+print(refused(lambda: store.append(at(0), opened(1))))
+assert store.read(at(0)) is None and store.tail() == []
 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-assert store.append(1, checkpoint(1, 1)) == Appended(1)
+assert store.append(at(0), opened(1)) == Appended(at(0))
 assert store.read_part(write()) == b"x" * 1_000_000
 """
 
@@ -81,7 +83,7 @@ NO_PERMISSION = """
 import os, sys
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
-from crosscut.testing.stores import checkpoint, refused
+from crosscut.testing.stores import at, checkpoint, opened, refused
 
 if os.getuid() == 0:
     os.setgroups([])
@@ -93,12 +95,12 @@ write = lambda: store.write_part(CheckpointId(1), TaskId(VertexId("vertex"), 0),
 part = write()
 for directory in ("log", "parts", "parts/1"):
     os.chmod(f"{root}/{directory}", 0o500)
-print(refused(lambda: store.append(1, checkpoint(1, 1))))
+print(refused(lambda: store.append(at(0), opened(1))))
 print(refused(write))
 print(*store.delete_parts([part.path]))
-assert store.read(1) is None and store.read_part(part) == b"x" * 5000
+assert store.read(at(0)) is None and store.read_part(part) == b"x" * 5000
 os.chmod(f"{root}/log", 0o000)
-print(refused(lambda: store.read(1)))
+print(refused(lambda: store.read(at(0))))
 os.chmod(root, 0o500)
 print(refused(lambda: open_store(root)))
 print(refused(lambda: open_store(f"{root}/new")))
@@ -137,9 +139,10 @@ def test_what_a_killed_process_reported_is_whole_and_no_torn_entry_ever_has_a_na
             content = (tmp_path / path).read_bytes()
             assert len(content) == int(size) and sha256(content).hexdigest() == digest
         reported_index = max(int(word[1]) for word in words if word[0] == "entry")
-        named = sorted(path for path in os.listdir(tmp_path / "log") if path.endswith(".json"))
+        segment = tmp_path / "log" / f"{1:020d}"
+        named = sorted(path for path in os.listdir(segment) if path.endswith(".json"))
         assert len(named) in (reported_index, reported_index + 1)
-        assert [index for index, _ in store.entries()] == list(range(1, len(named) + 1))
+        assert [index for index, _ in store.entries()] == [at(index) for index in range(len(named) + 1)]
         assert named == [f"{index:020d}.json" for index in range(1, len(named) + 1)]
     assert reported_index > 100
 
@@ -150,7 +153,7 @@ def test_of_processes_that_append_at_the_same_indexes_exactly_one_wins_each(tmp_
     processes = [start(RACER, tmp_path, driver, rounds) for driver in drivers]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    winners: dict[int, list[str]] = {index: [] for index in range(1, rounds + 1)}
+    winners: dict[int, list[str]] = {number: [] for number in range(rounds)}
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -162,9 +165,11 @@ def test_of_processes_that_append_at_the_same_indexes_exactly_one_wins_each(tmp_
             winners[int(line)].append(driver)
     store = open_store(str(tmp_path))
     for index, entry in store.entries():
-        assert isinstance(entry, EpochClaimed) and winners[index] == [entry.driver]
-    assert store.read(rounds) is not None
-    assert all(name.endswith(".json") or name == "hint" for name in os.listdir(tmp_path / "log"))
+        claim = claim_of(entry)
+        assert claim is not None and winners[index.number] == [claim.driver]
+    assert store.read(at(rounds - 1)) is not None
+    left = [path for path in (tmp_path / "log").rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert left == []
 
 
 def test_a_full_disk_is_named_and_leaves_nothing_behind_and_the_next_attempt_works(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import (
     AppendEntry,
     CancelTimer,
@@ -50,12 +50,14 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     EpochClaimed,
     FailureCause,
-    LogEntry,
+    JobEntry,
     Part,
     Peer,
     PendingTransaction,
     RecordsFlowing,
     RegisterWorker,
+    SegmentClosed,
+    SegmentOpened,
     Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
@@ -146,17 +148,41 @@ def both(message: CoordinatorMessage) -> list[JobEffect]:
     return [SendMessage(link, message) for link in LINKS]
 
 
-def appends(index: int, entry: LogEntry) -> list[JobEffect]:
-    """Entry `index` is appended; the store has as long for it as a checkpoint."""
-    return [AppendEntry(index, entry), StartTimer(Timer("log-call", number=index), 60_000)]
+def at(index: int) -> LogIndex:
+    """Return the place of entry `index`, from 1, of a log of one segment."""
+    return LogIndex(1, index - 1)
 
 
-def reads(index: int) -> list[JobEffect]:
-    return [ReadEntry(index), StartTimer(Timer("log-call", number=index), 60_000)]
+def appends(index: int, entry: JobEntry, since: int = 0, *, step: int = 0) -> list[JobEffect]:
+    """Entry `index` is appended; the store has as long for it as a checkpoint.
+
+    Args:
+        since: The entry that it is written as a change of; 0: none.
+        step: How many entries this writer has asked for, with this one; default: all of them.
+    """
+    written = SegmentOpened(entry, None) if index == 1 and isinstance(entry, EpochClaimed) else entry
+    call = AppendEntry(at(index), written, at(since) if since else None)
+    return [call, StartTimer(Timer("log-call", number=step or index), 60_000)]
+
+
+def takes_over(index: int, entry: EpochClaimed) -> list[JobEffect]:
+    """The segment of another driver is closed, with entry `index`, so that `entry` can be claimed."""
+    closed = SegmentClosed(entry.epoch, entry.driver, entry.claimant)
+    return [AppendEntry(at(index), closed), StartTimer(Timer("log-call", number=1), 60_000)]
+
+
+def opens(index: int, entry: EpochClaimed) -> list[JobEffect]:
+    """The second segment is opened with a claim, after entry `index` has closed the first."""
+    head = SegmentOpened(entry, at(index))
+    return [AppendEntry(LogIndex(2, 0), head), StartTimer(Timer("log-call", number=2), 60_000)]
+
+
+def reads(index: int, *, step: int = 0) -> list[JobEffect]:
+    return [ReadEntry(at(index)), StartTimer(Timer("log-call", number=step or index), 60_000)]
 
 
 def answered(index: int) -> list[JobEffect]:
-    """The store has said something about entry `index` in time."""
+    """The store has said something in time about what a writer has asked for as its `index`-th entry."""
     return [CancelTimer(Timer("log-call", number=index))]
 
 
@@ -198,7 +224,7 @@ class Talk:
         return self.message(1, WorkerReady(Epoch(epoch)))
 
     def gathering(self) -> list[JobEffect]:
-        return self.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(1))
+        return self.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(at(1)))
 
     def running(self) -> list[JobEffect]:
         self.gathering()
@@ -216,7 +242,7 @@ class Talk:
         """Trigger, acknowledge and append checkpoint n as log entry `index`."""
         self.fire("trigger", epoch)
         self.acknowledge(n, epoch, drained=drained)
-        return self.hear(EntryAppended(index))
+        return self.hear(EntryAppended(at(index)))
 
     def committed(self, n: int, epoch: int = 1) -> list[JobEffect]:
         self.message(0, TransactionsCommitted(Epoch(epoch), CheckpointId(n), K0))
@@ -306,13 +332,13 @@ def events() -> list[JobEvent]:
         *(LinkClosed(link, "reset") for link in (*LINKS, 99)),
         WorkersEnded("aborted"),
         LogTailRead(()),
-        LogTailRead(((1, claim()), (2, completed(1)))),
+        LogTailRead(((at(1), SegmentOpened(claim(), None)), (at(2), completed(1)))),
         SplitsDiscovered(SPLITS),
-        *(EntryAppended(index) for index in (1, 2, 3)),
-        *(EntryTaken(index) for index in (1, 2, 3)),
-        *(EntryUncertain(index, "time out") for index in (1, 2, 3)),
-        *(EntryRefused(index, "no space") for index in (1, 2, 3)),
-        *(EntryRead(index, entry) for index in (1, 2, 3) for entry in (None, claim(2), completed(1))),
+        *(EntryAppended(at(index)) for index in (1, 2, 3)),
+        *(EntryTaken(at(index)) for index in (1, 2, 3)),
+        *(EntryUncertain(at(index), "time out") for index in (1, 2, 3)),
+        *(EntryRefused(at(index), "no space") for index in (1, 2, 3)),
+        *(EntryRead(at(index), entry) for index in (1, 2, 3) for entry in (None, claim(2), completed(1))),
         PartsListed(("parts/1/out-0-0-ab",)),
         PartsDeleted(),
         StopRequested(),

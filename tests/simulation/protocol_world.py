@@ -31,6 +31,8 @@ from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules
 from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log import Appended
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -46,6 +48,8 @@ from crosscut.protocol.messages import (
     LogEntry,
     Part,
     RegisterWorker,
+    SegmentClosed,
+    SegmentOpened,
     ShutDown,
     Snapshot,
     SnapshotAcknowledged,
@@ -61,6 +65,9 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.store.log import StoredLog
+from crosscut.testing.simulator.history import LogHistory
+from crosscut.testing.stores import MemoryFiles
 
 PARALLELISM = 2
 SOURCES = tuple(TaskId(VertexId("numbers"), index) for index in range(PARALLELISM))
@@ -477,6 +484,7 @@ class Driver:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.coordinator = world.make.coordinator(world.rules(number))
+        self.store = StoredLog(world.files)
         self.effects: deque[do.JobEffect] = deque(self.coordinator.start())
         self.is_alive = True
         self.outcome: str | None = None
@@ -545,7 +553,7 @@ class Driver:
         for effect in self.work:
             if isinstance(effect, do.AppendEntry) and self.world.pick(2):
                 # The request had left the process.
-                self.world.late_appends.append(effect)
+                self.world.late_appends.append((self, effect))
         self._orphan_workers()
 
     def launch(self) -> None:
@@ -556,9 +564,9 @@ class Driver:
         for effect in self.work:
             # It fires although the call has not returned yet: the store hangs, and answers later.
             match effect:
-                case do.AppendEntry(index, entry) if timer == on.Timer("log-call", number=index):
+                case do.AppendEntry(_, entry) if timer.kind == "log-call":
                     self.world.seen[f"store hangs at {type(entry).__name__}"] += 1
-                case do.ReadEntry(index) if timer == on.Timer("log-call", number=index):
+                case do.ReadEntry() if timer.kind == "log-call":
                     self.world.seen["store hangs at reading back"] += 1
                 case do.DeleteParts() if timer.kind == "delete":
                     self.world.seen["store hangs at deleting"] += 1
@@ -591,44 +599,52 @@ class Driver:
         world = self.world
         match effect:
             case do.ReadLogTail(count):
-                self.handle(on.LogTailRead(world.tail(count)))
+                self.handle(on.LogTailRead(tuple(self.store.tail(count))))
             case do.DiscoverSplits():
                 assignments = tuple(SplitAssignment(task, "split") for task in SOURCES)
                 self.handle(on.SplitsDiscovered(assignments))
-            case do.AppendEntry(index, entry):
-                self._append(effect, index, entry)
+            case do.AppendEntry():
+                self._append(effect)
             case do.ReadEntry(index):
                 if world.happens("uncertain append"):
                     self.handle(on.EntryUncertain(index, "the read timed out"))
                     return
-                found = world.log[index - 1] if index <= len(world.log) else None
+                found = self.store.read(index)
                 if found is not None and isinstance(found, CheckpointCompleted | EpochClaimed):
                     world.seen["uncertain or taken entry read back"] += 1
                 self.handle(on.EntryRead(index, found))
             case do.ListParts():
-                self.handle(on.PartsListed(tuple(sorted(world.parts))))
-            case do.DeleteParts(paths):
+                self.handle(on.PartsListed(tuple(sorted(world.parts)), tuple(self.store.listed()[0])))
+            case do.DeleteParts(paths, entries):
                 for path in paths:
                     if world.parts.pop(path, None) is not None:
                         world.seen["part deleted"] += 1
+                world.seen["log entry deleted"] += len(entries)
+                ensure(not self.store.delete(entries), "a deletion in memory fails")
                 world.check_restorable()
                 self.handle(on.PartsDeleted())
             case _:
                 raise Violation(f"nobody does {effect!r}")
 
-    def _append(self, effect: do.AppendEntry, index: int, entry: LogEntry) -> None:
-        world = self.world
+    def append(self, effect: do.AppendEntry) -> bool:
+        outcome = self.store.append(effect.index, effect.entry, effect.since)
+        if isinstance(outcome, Appended):
+            self.world.appended()
+        return isinstance(outcome, Appended)
+
+    def _append(self, effect: do.AppendEntry) -> None:
+        world, index = self.world, effect.index
         if world.happens("refused append"):
             world.seen["append refused"] += 1
             self.handle(on.EntryRefused(index, "no space left"))
         elif world.happens("uncertain append"):
             fate = world.pick(3)
             if fate == 0:
-                world.append(index, entry)
+                self.append(effect)
             elif fate == 1:
-                world.late_appends.append(effect)
+                world.late_appends.append((self, effect))
             self.handle(on.EntryUncertain(index, "time out"))
-        elif world.append(index, entry):
+        elif self.append(effect):
             self.handle(on.EntryAppended(index))
         else:
             self.handle(on.EntryTaken(index))
@@ -649,7 +665,9 @@ class World:
         self.seen: Counter[str] = Counter()
         self.now_ms = 0
         self.log: list[LogEntry] = []
-        self.late_appends: list[do.AppendEntry] = []
+        self.files = MemoryFiles()
+        self._history = LogHistory()
+        self.late_appends: list[tuple[Driver, do.AppendEntry]] = []
         self.parts: dict[str, list[Record]] = {}
         self.resource = SinkResource(self)
         self.channels: dict[tuple[int, Epoch, int, int], deque[Record | Barrier | EndOfInput]] = {}
@@ -661,6 +679,7 @@ class World:
         self._steps_per_fault = (6, 20, 60, 150)[self.pick(4)]
         self.records_per_source = 2 + self.pick(6)
         self.retain = 1 + self.pick(3)
+        self.segment_entries_max = (1, 3, 1_000)[self.pick(3)]
         self.is_periodic = self.pick(5) > 0
         self.drivers.append(Driver(self, 1))
 
@@ -673,6 +692,7 @@ class World:
             checkpoints=CheckpointRules(self.is_periodic, 1_000, 10_000, 10_000),
             restart=RestartPolicy(10_000, 1_000_000, 0 if driver % 2 else 100, 100, 1_000, 3),
             retain=self.retain,
+            segment_entries_max=self.segment_entries_max,
             heartbeat_timeout_ms=4_000,
             start_timeout_ms=30_000,
         )
@@ -693,31 +713,28 @@ class World:
 
     # The log
 
-    def append(self, index: int, entry: LogEntry) -> bool:
-        ensure(1 <= index <= len(self.log) + 1, f"entry {index} of a log of {len(self.log)} entries")
-        if index <= len(self.log):
-            return False
+    def appended(self) -> None:
+        """The newest file is an entry of the log."""
+        entry = self._history.appended(*next(reversed(self.files.content.items())))
+        if entry is None:
+            self.seen["put where an entry was deleted"] += 1
+            return
         self._check_entry(entry)
         self.log.append(entry)
-        return True
 
-    def tail(self, count: int) -> tuple[tuple[int, LogEntry], ...]:
-        claims = [i for i, entry in enumerate(self.log, 1) if isinstance(entry, EpochClaimed)]
-        completed = [i for i, entry in enumerate(self.log, 1) if isinstance(entry, CheckpointCompleted)]
-        if not claims:
-            return ()
-        first = min([claims[-1], *completed[-count:]])
-        return tuple((i, self.log[i - 1]) for i in range(first, len(self.log) + 1))
+    def claims(self) -> list[EpochClaimed]:
+        return claims_in(self.log)
 
     def newest_claim(self) -> EpochClaimed | None:
-        return next((entry for entry in reversed(self.log) if isinstance(entry, EpochClaimed)), None)
+        return next(reversed(self.claims()), None)
 
     def completed(self) -> list[CheckpointCompleted]:
         return [entry for entry in self.log if isinstance(entry, CheckpointCompleted)]
 
-    def apply_late(self, effect: do.AppendEntry) -> None:
-        self.late_appends.remove(effect)
-        if self.append(effect.index, effect.entry):
+    def apply_late(self, late: tuple[Driver, do.AppendEntry]) -> None:
+        self.late_appends.remove(late)
+        driver, effect = late
+        if driver.append(effect):
             self.seen["append applied after its time"] += 1
 
     # What must hold
@@ -732,6 +749,11 @@ class World:
             case EpochClaimed():
                 is_new = claim is None or entry.epoch > claim.epoch
                 ensure(is_new, f"I6: epoch {entry.epoch} is claimed again")
+            case SegmentOpened(opening):
+                is_owner = claim is None or opening.epoch > claim.epoch or opening == claim
+                ensure(is_owner, f"I7: a segment is opened by {opening} while {claim} owns the job")
+            case SegmentClosed():
+                pass
             case CheckpointCompleted():
                 ensure(
                     claim is not None and claim.epoch == entry.epoch,
@@ -804,7 +826,7 @@ class World:
     def trigger_noted(self, worker: Worker, n: CheckpointId) -> None:
         epoch = self._epoch_of_id.setdefault(n, worker.epoch)
         ensure(epoch == worker.epoch, f"I6: id {n} is used in epoch {epoch} and again in {worker.epoch}")
-        claims = [one for one in self.log if isinstance(one, EpochClaimed) and one.epoch == epoch]
+        claims = [one for one in self.claims() if one.epoch == epoch]
         completed = [one.checkpoint_id for one in self.completed() if one.epoch == epoch]
         base = max([claims[-1].first_checkpoint_id, *completed])
         ensure(n <= base + CHECKPOINT_IDS_LEAD_MAX, f"id {n} is too far above {base}")

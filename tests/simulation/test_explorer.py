@@ -16,7 +16,7 @@ from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.search import Found, explore
 from crosscut.testing.explorer.world import World
 
-BOUNDS = frozenset({"in_flight", "retain", "slow_control"})
+BOUNDS = frozenset({"in_flight", "retain", "segment_entries_max", "slow_control"})
 
 WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     # Graph, protocol, records a source, periodic checkpoints, faults and other bounds.
@@ -32,6 +32,10 @@ WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("loop", "aligned", 1, 1, {"crashes": 1, "zombies": 1}),
     ("edge", "aligned", 2, 1, {"crashes": 2, "zombies": 1, "unknown": 1}),
     ("edge", "aligned", 1, 1, {"drivers": 1, "zombies": 1, "unknown": 1}),
+    # A segment of the log for each checkpoint, and old ones deleted, while a driver sleeps or does not know.
+    ("edge", "aligned", 0, 3, {"drivers": 1, "zombies": 1, "segment_entries_max": 1}),
+    ("edge", "aligned", 0, 2, {"drivers": 1, "zombies": 1, "unknown": 1, "segment_entries_max": 1}),
+    ("edge", "aligned", 0, 2, {"crashes": 1, "unknown": 1, "failures": 1, "segment_entries_max": 1}),
     ("edge", "aligned", 1, 2, {"timeouts": 1, "failures": 1}),
     ("shortcut", "aligned", 0, 2, {"timeouts": 1}),
     ("edge", "aligned", 1, 1, {"crashes": 1, "repeats": 1, "slow_control": 1}),

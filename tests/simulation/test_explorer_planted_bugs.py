@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.ids import ChannelId, CheckpointId
+from crosscut.ids import ChannelId, CheckpointId, LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.barriers.aligned import AlignedBarriers
@@ -21,11 +21,13 @@ from crosscut.protocol.job import job_log
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.job.segments import LogEnd, following, written_before
 from crosscut.protocol.job.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,
     PendingTransaction,
+    SegmentOpened,
     Snapshot,
     SnapshotAcknowledged,
 )
@@ -45,8 +47,8 @@ def found(
     graph_name: str, kind: ProtocolKind, make: Make, records: int = 1, checkpoints: int = 1, **more: Any
 ) -> str:
     """Return the counter-example, or ""."""
-    slow_control = more.pop("slow_control", False)
-    bounds = Bounds(checkpoints, Faults(**more), slow_control=slow_control)
+    others = {name: more.pop(name) for name in ("slow_control", "segment_entries_max") if name in more}
+    bounds = Bounds(checkpoints, Faults(**more), **others)
     world = World(graph(graph_name, records), kind, bounds, make)
     return conversation(world, explore(world, STATES_MAX))
 
@@ -356,8 +358,8 @@ original_log_handle = job_log.LogWriter.handle
 def writes_behind(self: job_log.LogWriter, event: Any) -> Any:
     """No fence for checkpoints: if the index is taken, the next one is tried."""
     if isinstance(event, on.EntryTaken) and isinstance(self._queue[0], CheckpointCompleted):
-        self._next_index += 1
-        return [do.AppendEntry(self._next_index, self._queue[0])], None
+        self._next_index = following(self._next_index)
+        return self._ask_next(), None
     return original_log_handle(self, event)
 
 
@@ -366,6 +368,19 @@ def unknown_is_failure(self: job_log.LogWriter, event: Any) -> Any:
     if isinstance(event, on.EntryUncertain) and isinstance(self._queue[0], CheckpointCompleted):
         return original_log_handle(self, on.EntryRefused(event.index, event.reason))
     return original_log_handle(self, event)
+
+
+def deletes_what_closed_a_segment(head: SegmentOpened, *, was_closed: bool) -> tuple[LogIndex, ...]:
+    """What fences the driver before is deleted with all the rest of its segment."""
+    return written_before(head, was_closed=False)
+
+
+original_log_writer = job_log.LogWriter.__init__
+
+
+def leaves_the_segment_open(self: job_log.LogWriter, end: LogEnd, *arguments: Any, **options: Any) -> None:
+    """Whoever takes over opens a segment, and does not close the one of the driver before."""
+    original_log_writer(self, replace(end, is_closed=end.last is not None), *arguments, **options)
 
 
 original_end = Checkpointing.end
@@ -556,6 +571,18 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         Patch(job, "heads_to_close", closes_all_loops_with_the_first),
         lambda: found("loop, count, loop", "halting", Make()),
         "F5",
+    ),
+    "what closed a segment is deleted": (
+        Patch(job_log, "written_before", deletes_what_closed_a_segment),
+        lambda: found(
+            "edge", "aligned", Make(), 0, checkpoints=3, drivers=1, zombies=1, segment_entries_max=1
+        ),
+        "I7",
+    ),
+    "the segment of the driver before stays open": (
+        Patch(job_log.LogWriter, "__init__", leaves_the_segment_open),
+        lambda: found("edge", "aligned", Make(), 0, drivers=1, zombies=1),
+        "I7",
     ),
     "ids are used again": (
         Patch(job.recovery, "claim", reuses_ids),

@@ -13,7 +13,7 @@ from crosscut.batch import Batch
 from crosscut.errors import StoreError
 from crosscut.graph import channels
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.operators.keyed import KeyedOperator
@@ -23,13 +23,16 @@ from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, JobEffect, StartTimer, TaskEffect
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
-from crosscut.protocol.job import retention
+from crosscut.protocol.job import job_log, retention, segments
 from crosscut.protocol.job.admission import Place
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
+from crosscut.protocol.job.job_log import LogWriter
+from crosscut.protocol.job.keeping import Keeping
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -37,6 +40,7 @@ from crosscut.protocol.messages import (
     HaltTasks,
     LogEntry,
     Part,
+    SegmentOpened,
     TaskFailed,
 )
 from crosscut.state import parts as parts_module
@@ -45,6 +49,7 @@ from crosscut.state.keyed import KeyedState
 from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.store.log import StoredLog
 from crosscut.task import channel_log
 from crosscut.task import task as task_module
 from crosscut.task.chain import Chain
@@ -338,8 +343,10 @@ def parts_deleted_that_the_newest_checkpoint_needs(patch: pytest.MonkeyPatch) ->
 def entry_of_another_taken_for_its_own(patch: pytest.MonkeyPatch) -> None:
     plain = CheckpointStore.append
 
-    def append(self: CheckpointStore, index: int, entry: LogEntry) -> AppendOutcome:
-        outcome = plain(self, index, entry)
+    def append(
+        self: CheckpointStore, index: LogIndex, entry: LogEntry, since: LogIndex | None = None
+    ) -> AppendOutcome:
+        outcome = plain(self, index, entry, since)
         return Appended(index) if isinstance(outcome, Taken) else outcome
 
     patch.setattr(CheckpointStore, "append", append)
@@ -348,13 +355,54 @@ def entry_of_another_taken_for_its_own(patch: pytest.MonkeyPatch) -> None:
 def unknown_outcome_taken_for_a_refusal(patch: pytest.MonkeyPatch) -> None:
     plain = CheckpointStore.append
 
-    def append(self: CheckpointStore, index: int, entry: LogEntry) -> AppendOutcome:
-        outcome = plain(self, index, entry)
+    def append(
+        self: CheckpointStore, index: LogIndex, entry: LogEntry, since: LogIndex | None = None
+    ) -> AppendOutcome:
+        outcome = plain(self, index, entry, since)
         if isinstance(outcome, Unknown):
             raise StoreError("no answer")
         return outcome
 
     patch.setattr(CheckpointStore, "append", append)
+
+
+# The log in segments.
+
+TAKEN_OVER: Sequence[FaultKind] = ("pause the driver and start another", "kill the driver")
+SHORT_SEGMENTS = {"segment_entries_max": 1, "retain": 1, "interval_ms": 10, "inline_bytes": 4_096}
+
+
+def what_closed_a_segment_deleted(patch: pytest.MonkeyPatch) -> None:
+    """A driver that has slept appends where its successor had fenced it off."""
+
+    def written_before(head: SegmentOpened, *, was_closed: bool) -> tuple[LogIndex, ...]:
+        return segments.written_before(head, was_closed=False)
+
+    patch.setattr(job_log, "written_before", written_before)
+    patch.setattr(retention, "written_before", written_before)
+
+
+def log_taken_over_without_closing_the_segment(patch: pytest.MonkeyPatch) -> None:
+    plain = LogWriter.__init__
+
+    def made(self: LogWriter, end: LogEnd, *arguments: Any, **options: Any) -> None:
+        plain(self, end if end.last is None else replace(end, is_closed=True), *arguments, **options)
+
+    patch.setattr(LogWriter, "__init__", made)
+
+
+def entry_written_as_a_change_of_the_wrong_one(patch: pytest.MonkeyPatch) -> None:
+    """Of the newest entry that this process knows, which may be another's, or a claim."""
+    plain = StoredLog._needed
+
+    def needed(self: StoredLog, index: LogIndex) -> Any:
+        return self._newest if self._newest is not None else plain(self, index)
+
+    patch.setattr(StoredLog, "_needed", needed)
+
+
+def entries_deleted_that_a_retained_checkpoint_needs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keeping, "_oldest_segment", property(lambda self: 1_000_000))
 
 
 # Channel logs.
@@ -767,6 +815,12 @@ BUGS: dict[Plant, Where] = {
     entry_of_another_taken_for_its_own: Where(ANY, kinds=("pause the driver and start another",)),
     unknown_outcome_taken_for_a_refusal: Where(
         COUNTS, kinds=("apply a log append without an answer",), changed={"inline_bytes": 0}
+    ),
+    what_closed_a_segment_deleted: Where(COUNTS, kinds=TAKEN_OVER, changed=SHORT_SEGMENTS),
+    log_taken_over_without_closing_the_segment: Where(COUNTS, kinds=TAKEN_OVER, changed=SHORT_SEGMENTS),
+    entry_written_as_a_change_of_the_wrong_one: Where(COUNTS, changed={"segment_entries_max": 1_000}),
+    entries_deleted_that_a_retained_checkpoint_needs: Where(
+        COUNTS, kinds=FAILURES, changed=SHORT_SEGMENTS | {"retain": 2}
     ),
     overtaken_output_left_out_of_the_log: Where(ANY, ("unaligned",)),
     waiting_input_left_out_of_the_log: Where(ANY, ("switching",)),

@@ -92,7 +92,8 @@ def test_a_checkpoint_of_a_large_job_is_whole_and_every_message_of_it_is_counted
     found = [job.checkpoint() for _ in range(3)]
     # A trigger and a commit to each worker, an acknowledgement of each task, an answer of each sink.
     assert {one.messages for one in found} == {parallelism * (1 + len(VERTICES) + 1 + 1)}
-    assert found[0].entry_bytes < found[-1].entry_bytes
+    # The second one is written as a change of the first.
+    assert found[0].entry_bytes > found[-1].entry_bytes > 0
     assert SHUFFLES == 3
 
 

@@ -13,6 +13,7 @@ from tests.simulation.conversation import (
     Talk,
     answered,
     appends,
+    at,
     both,
     claim,
     completed,
@@ -22,7 +23,7 @@ from tests.simulation.conversation import (
     snapshot,
 )
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import (
     AnswerRequest,
     CancelTimer,
@@ -47,6 +48,7 @@ from crosscut.protocol.messages import (
     CaptureSnapshots,
     CommitCheckpoint,
     ResumeSources,
+    SegmentOpened,
     Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
@@ -111,10 +113,15 @@ def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None
         one.fire("trigger")
     one.message(0, SnapshotAcknowledged(E1, N1, K0, snapshot(K0, 1)))
     assert one.acknowledge(2) == [*appends(2, completed(2))]
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(2), *aborted(1), *deletes(paths(1)[:1])]
+    assert one.hear(EntryAppended(at(2))) == [
+        *answered(2),
+        *committed(2),
+        *aborted(1),
+        *deletes(paths(1)[:1]),
+    ]
     assert one.coordinator.checkpoints_failed == 0
     assert one.coordinator.checkpoint_under_way == 3
-    assert one.acknowledge(3) == [*appends(3, completed(3))]
+    assert one.acknowledge(3) == [*appends(3, completed(3), since=2)]
 
 
 def test_entries_are_appended_in_the_order_of_ids() -> None:
@@ -123,7 +130,7 @@ def test_entries_are_appended_in_the_order_of_ids() -> None:
     one.fire("trigger")
     assert one.acknowledge(2) == [*appends(2, completed(2))]
     assert one.acknowledge(1) == [], "its entry would come behind that of 2"
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(2), *aborted(1), *deletes(paths(1))]
+    assert one.hear(EntryAppended(at(2))) == [*answered(2), *committed(2), *aborted(1), *deletes(paths(1))]
 
 
 def test_one_that_waited_for_a_newer_one_is_appended_if_that_is_refused() -> None:
@@ -132,13 +139,13 @@ def test_one_that_waited_for_a_newer_one_is_appended_if_that_is_refused() -> Non
     one.fire("trigger")
     one.acknowledge(2)
     one.acknowledge(1)
-    assert one.hear(EntryRefused(2, "no space")) == [
+    assert one.hear(EntryRefused(at(2), "no space")) == [
         *answered(2),
         *aborted(2),
         *deletes(paths(2)),
-        *appends(2, completed(1)),
+        *appends(2, completed(1), step=3),
     ]
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1)]
+    assert one.hear(EntryAppended(at(2))) == [*answered(3), *committed(1)]
 
 
 def test_two_entries_are_appended_one_after_the_other() -> None:
@@ -147,8 +154,8 @@ def test_two_entries_are_appended_one_after_the_other() -> None:
     one.fire("trigger")
     assert one.acknowledge(1) == [*appends(2, completed(1))]
     assert one.acknowledge(2) == []
-    assert one.hear(EntryAppended(2)) == [*answered(2), *appends(3, completed(2)), *committed(1)]
-    assert one.hear(EntryAppended(3)) == [*answered(3), *committed(2)]
+    assert one.hear(EntryAppended(at(2))) == [*answered(2), *appends(3, completed(2), since=2), *committed(1)]
+    assert one.hear(EntryAppended(at(3))) == [*answered(3), *committed(2)]
 
 
 def test_an_abort_concerns_one_only() -> None:
@@ -168,7 +175,7 @@ def test_parts_that_one_under_way_builds_on_are_deleted_only_when_it_does_not_an
     one.fire("trigger")
     built_on_1 = snapshot(K1, 1)
     one.message(1, SnapshotAcknowledged(E1, CheckpointId(4), K1, built_on_1))
-    effects = one.acknowledge(3) + one.hear(EntryAppended(4))
+    effects = one.acknowledge(3) + one.hear(EntryAppended(at(4)))
     assert [effect for effect in effects if isinstance(effect, DeleteParts)] == [DeleteParts(paths(1)[:1])]
     one.hear(PartsDeleted())
     effects = one.message(0, SnapshotDeclined(E1, CheckpointId(4), K0, "no"))
@@ -190,7 +197,7 @@ def test_when_the_final_one_is_complete_no_other_is_waited_for() -> None:
     one.fire("trigger")
     one.fire("trigger")
     one.acknowledge(1, drained=True)
-    effects = one.hear(EntryAppended(2))
+    effects = one.hear(EntryAppended(at(2)))
     assert [effect for effect in aborted(2) if effect not in effects] == []
     assert one.coordinator.phase is Phase.FINISHING
     assert one.acknowledge(2, drained=True) == []
@@ -201,7 +208,7 @@ def test_a_late_or_repeated_acknowledgement_of_any_age_changes_nothing() -> None
     for _ in range(3):
         one.fire("trigger")
     one.acknowledge(2)
-    one.hear(EntryAppended(2))
+    one.hear(EntryAppended(at(2)))
     for n in (1, 2, 9):
         assert one.acknowledge(n) == []
     assert one.coordinator.checkpoint_under_way == 3
@@ -214,7 +221,11 @@ def test_one_that_falls_due_in_the_pause_starts_at_its_end() -> None:
     one = talk(pause_ms=500)
     one.fire("trigger")
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), StartTimer(Timer("pause", E1), 500)]
+    assert one.hear(EntryAppended(at(2))) == [
+        *answered(2),
+        *committed(1),
+        StartTimer(Timer("pause", E1), 500),
+    ]
     assert one.fire("trigger") == [TICK]
     assert one.fire("pause") == triggered(2)
 
@@ -241,7 +252,7 @@ def test_a_request_starts_a_checkpoint_now_and_is_answered_when_it_is_complete()
     one.complete(1, 2)
     assert one.hear(CheckpointRequested(7)) == triggered(2), "the pause is for the periodic ones"
     one.acknowledge(2)
-    assert AnswerRequest(7, completed(2)) in one.hear(EntryAppended(3))
+    assert AnswerRequest(7, completed(2)) in one.hear(EntryAppended(at(3)))
 
 
 def test_a_request_that_finds_no_place_has_the_next_one() -> None:
@@ -249,11 +260,11 @@ def test_a_request_that_finds_no_place_has_the_next_one() -> None:
     one.fire("trigger")
     assert one.hear(CheckpointRequested(7)) == []
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), *triggered(2)], (
+    assert one.hear(EntryAppended(at(2))) == [*answered(2), *committed(1), *triggered(2)], (
         "1 may lack what 7 wants in it"
     )
     one.acknowledge(2)
-    assert one.hear(EntryAppended(3)) == [*answered(3), *committed(2), AnswerRequest(7, completed(2))]
+    assert one.hear(EntryAppended(at(3))) == [*answered(3), *committed(2), AnswerRequest(7, completed(2))]
 
 
 def test_several_requests_may_share_one_checkpoint() -> None:
@@ -261,9 +272,9 @@ def test_several_requests_may_share_one_checkpoint() -> None:
     one.fire("trigger")
     one.hear(CheckpointRequested(7), CheckpointRequested(8))
     one.acknowledge(1)
-    one.hear(EntryAppended(2))
+    one.hear(EntryAppended(at(2)))
     one.acknowledge(2)
-    assert one.hear(EntryAppended(3))[-2:] == [
+    assert one.hear(EntryAppended(at(3)))[-2:] == [
         AnswerRequest(7, completed(2)),
         AnswerRequest(8, completed(2)),
     ]
@@ -274,7 +285,7 @@ def test_a_newer_checkpoint_that_is_complete_first_answers_a_request() -> None:
     one.hear(CheckpointRequested(7))
     one.fire("trigger")
     one.acknowledge(2)
-    assert one.hear(EntryAppended(2)) == [
+    assert one.hear(EntryAppended(at(2))) == [
         *answered(2),
         *committed(2),
         *aborted(1),
@@ -297,7 +308,7 @@ def test_a_failover_fails_the_requests_under_way_and_keeps_those_that_wait() -> 
     effects = one.failed()
     answers = [effect.request for effect in effects if isinstance(effect, AnswerRequest)]
     assert answers == [7]
-    one.hear(EntryAppended(2))
+    one.hear(EntryAppended(at(2)))
     assert one.ready(2)[-3:-1] == both(TriggerCheckpoint(Epoch(2), N2))
 
 
@@ -326,7 +337,7 @@ def test_the_final_checkpoint_answers_everybody_and_so_it_does_later() -> None:
     one.fire("trigger")
     one.hear(CheckpointRequested(8))
     one.acknowledge(1, drained=True)
-    effects = one.hear(EntryAppended(2))
+    effects = one.hear(EntryAppended(at(2)))
     final = completed(1, final=True)
     assert [one for one in effects if isinstance(one, AnswerRequest)] == [
         AnswerRequest(7, final),
@@ -343,18 +354,28 @@ def test_a_request_for_a_checkpoint_that_is_being_appended_has_the_final_one_bef
     one.hear(CheckpointRequested(7))
     one.acknowledge(1, drained=True)
     one.acknowledge(2, drained=True)
-    assert AnswerRequest(7, completed(1, final=True)) in one.hear(EntryAppended(2))
-    refused = one.hear(EntryRefused(3, "no space"))
+    assert AnswerRequest(7, completed(1, final=True)) in one.hear(EntryAppended(at(2)))
+    refused = one.hear(EntryRefused(at(3), "no space"))
     assert not any(isinstance(effect, AnswerRequest) for effect in refused)
+
+
+FINAL_LOG = ((at(1), SegmentOpened(claim(), None)), (at(2), completed(1, final=True)))
 
 
 def test_a_request_in_a_job_that_restores_its_final_checkpoint_is_answered_with_that() -> None:
     one = Talk()
-    one.hear(LogTailRead(((1, claim()), (2, completed(1, final=True)))), CheckpointRequested(7))
+    one.hear(
+        LogTailRead(FINAL_LOG),
+        CheckpointRequested(7),
+    )
     assert one.hear(CheckpointRequested(8)) == [AnswerRequest(8, completed(1, final=True))]
     waits = Talk()
     waits.hear(CheckpointRequested(7))
-    waits.hear(LogTailRead(((1, claim()), (2, completed(1, final=True)))), EntryAppended(3))
+    waits.hear(
+        LogTailRead(FINAL_LOG),
+        EntryAppended(at(3)),
+        EntryAppended(LogIndex(2, 0)),
+    )
     waits.register()
     assert AnswerRequest(7, completed(1, final=True)) in waits.ready(2)
 
@@ -370,7 +391,7 @@ def test_when_every_task_is_quiet_all_capture_and_when_it_is_complete_all_go_on(
         assert one.message(task.index, TaskQuiet(E1, N1, task)) == [], "remembered, not counted"
     assert one.message(1, TaskQuiet(E1, N1, TASKS[-1])) == both(CaptureSnapshots(E1, N1))
     one.acknowledge(1)
-    assert one.hear(EntryAppended(2)) == [*answered(2), *committed(1), *both(ResumeSources(E1, N1))]
+    assert one.hear(EntryAppended(at(2))) == [*answered(2), *committed(1), *both(ResumeSources(E1, N1))]
 
 
 def test_a_quiet_task_of_a_checkpoint_that_is_over_is_dropped() -> None:

@@ -27,6 +27,7 @@ from crosscut.protocol.messages import (
     LogEntry,
     Part,
     PendingTransaction,
+    SegmentOpened,
     Snapshot,
     TaskSnapshot,
 )
@@ -34,6 +35,7 @@ from crosscut.spark import session
 from crosscut.store import open_store
 from crosscut.terminal.options import settings_from, settings_options
 from crosscut.terminal.target import load_flow
+from crosscut.testing.stores import places
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -321,7 +323,9 @@ def completed(n: int, *, is_final: bool = False) -> CheckpointCompleted:
 
 def store_with(directory: Path, *entries: LogEntry) -> Path:
     store = open_store(str(directory))
-    for index, entry in enumerate(entries, 1):
+    head, *rest = entries
+    assert isinstance(head, EpochClaimed)
+    for index, entry in places((SegmentOpened(head, None), *rest)):
         store.append(index, entry)
     return directory
 

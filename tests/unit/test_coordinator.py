@@ -16,6 +16,7 @@ from tests.simulation.conversation import (
     Talk,
     answered,
     appends,
+    at,
     both,
     check_stale_epochs_change_nothing,
     claim,
@@ -23,17 +24,19 @@ from tests.simulation.conversation import (
     deletes,
     events,
     job_rules,
+    opens,
     paths,
     peers,
     reads,
     registration,
     snapshot,
     state_of,
+    takes_over,
     talk_in,
 )
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import (
     AnswerRequest,
@@ -86,12 +89,13 @@ from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorHeartbeat,
     DeployTasks,
-    EpochClaimed,
     FailureCause,
     HaltTasks,
     JobFinished,
     LogEntry,
     Part,
+    SegmentClosed,
+    SegmentOpened,
     ShutDown,
     Snapshot,
     SnapshotAcknowledged,
@@ -115,6 +119,7 @@ def timer(kind: str, epoch: int, delay_ms: int, number: int = 0) -> StartTimer:
 
 
 READS_LOG = [ReadLogTail(2), timer("read-log", 0, 60_000)]
+FIRST_HEAD = SegmentOpened(claim(), None)
 LOG_READ = CancelTimer(Timer("read-log"))
 DISCOVERS = [DiscoverSplits(), timer("discover", 0, 30_000)]
 DISCOVERED = CancelTimer(Timer("discover"))
@@ -164,7 +169,7 @@ def test_a_first_start_discovers_claims_gathers_deploys_and_runs() -> None:
     talk = Talk()
     assert talk.hear(LogTailRead(())) == [LOG_READ, *DISCOVERS]
     assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *appends(1, claim())]
-    assert talk.hear(EntryAppended(1)) == [*answered(1), timer("gather", 1, 30_000), SubmitWorkers()]
+    assert talk.hear(EntryAppended(at(1))) == [*answered(1), timer("gather", 1, 30_000), SubmitWorkers()]
     assert talk.message(0, registration(0, 1)) == []
     assert talk.message(1, registration(1, 2)) == deploy(1, 1, 2)
     assert talk.message(1, WorkerReady(E1)) == []
@@ -202,7 +207,7 @@ def test_a_checkpoint_is_triggered_collected_appended_and_committed_in_that_orde
     talk.hear(ClockRead(750, "noon"))
     entry = replace(completed(1), duration_ms=250, wall_clock="noon")
     assert talk.acknowledge(1) == [*appends(2, entry)]
-    assert talk.hear(EntryAppended(2)) == [
+    assert talk.hear(EntryAppended(at(2))) == [
         *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
@@ -325,7 +330,7 @@ def test_a_refused_append_voids_the_checkpoint_and_the_job_goes_on() -> None:
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    assert talk.hear(EntryRefused(2, "no space")) == [
+    assert talk.hear(EntryRefused(at(2), "no space")) == [
         *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(AbortCheckpoint(E1, N1)),
@@ -341,12 +346,12 @@ def test_while_an_append_is_uncertain_nothing_is_aborted_committed_or_deleted() 
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    assert talk.hear(EntryUncertain(2, "time out")) == [*answered(2), timer("retry-append", 0, 200, 2)]
+    assert talk.hear(EntryUncertain(at(2), "time out")) == [*answered(2), timer("retry-append", 0, 200, 2)]
     assert talk.fire("checkpoint-timeout", 1, 1) == []
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "late")) == []
     assert talk.hear(PartsListed(("parts/9/out-0-0-ab",))) == []
     assert talk.fire("retry-append", 0, 2) == [*reads(2)]
-    assert talk.hear(EntryRead(2, completed(1))) == [
+    assert talk.hear(EntryRead(at(2), completed(1))) == [
         *answered(2),
         CancelTimer(Timer("checkpoint-timeout", E1, 1)),
         *both(CommitCheckpoint(E1, N1)),
@@ -360,10 +365,10 @@ def test_an_uncertain_append_that_was_not_applied_is_repeated() -> None:
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    talk.hear(EntryUncertain(2, "time out"))
+    talk.hear(EntryUncertain(at(2), "time out"))
     talk.fire("retry-append", 0, 2)
-    assert talk.hear(EntryRead(2, None)) == [*answered(2), *appends(2, completed(1))]
-    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
+    assert talk.hear(EntryRead(at(2), None)) == [*answered(2), *appends(2, completed(1))]
+    assert talk.hear(EntryAppended(at(2)))[2:] == both(CommitCheckpoint(E1, N1))
 
 
 def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
@@ -373,6 +378,17 @@ def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
     talk.complete(1, 2)
     listed = ("parts/1/out-0-0-ab", "parts/7/out-0-1-ab", *paths(1))
     assert talk.hear(PartsListed(listed)) == [*deletes(("parts/1/out-0-0-ab",))]
+
+
+def test_what_a_driver_has_left_half_written_in_the_log_is_swept_when_no_append_is_under_way() -> None:
+    """B1: killed between the file and its name. Then what is ours is not deleted before it has its name."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    left = ("log/00000000000000000001/temporary-0123456789abcdef",)
+    assert talk.hear(PartsListed((), (), left)) == []
+    assert talk.hear(EntryAppended(at(2)))[-2:] == [*deletes(left)]
 
 
 # Failover
@@ -390,7 +406,7 @@ def test_a_lost_worker_halts_the_others_claims_the_next_epoch_and_goes_back() ->
         *appends(3, claim(2, 2)),
     ]
     assert talk.coordinator.phase is Phase.CLAIMING
-    assert talk.hear(EntryAppended(3)) == [*answered(3), timer("gather", 2, 30_000)]
+    assert talk.hear(EntryAppended(at(3))) == [*answered(3), timer("gather", 2, 30_000)]
     assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, told=(1, 2))
     assert talk.ready(2)[2:] == [*both(StartTasks(E2)), timer("trigger", 2, 1_000)]
     assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, N2)), "ids go on"
@@ -404,7 +420,7 @@ def test_a_failed_task_keeps_its_worker() -> None:
         *both(HaltTasks(E1)),
         *appends(2, claim(2)),
     ]
-    assert talk.hear(EntryAppended(2)) == [
+    assert talk.hear(EntryAppended(at(2))) == [
         *answered(2),
         timer("gather", 2, 30_000),
         *deploy(2, 1, 2, told=(1, 2)),
@@ -432,11 +448,11 @@ def test_a_worker_lost_while_restoring_is_a_failure_and_so_is_the_next() -> None
     talk.gathering()
     talk.register()
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[-2:] == appends(2, claim(2))
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     assert talk.message(1, registration(1, 3)) == deploy(2, 1, 3, told=(1, 2))
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[-1] == timer("restart", 2, 100)
     assert talk.fire("restart", 2) == [*appends(3, claim(3))]
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     again = talk.message(1, registration(1, 4))
     assert [type(effect) for effect in again] == [CancelTimer, StartTimer, SendMessage, SendMessage]
     assert talk.coordinator.restart_count == 2
@@ -462,8 +478,8 @@ def test_a_checkpoint_whose_entry_becomes_durable_after_the_failure_is_the_one_r
     talk.fire("trigger")
     talk.acknowledge(1)
     assert talk.hear(LinkClosed(LINKS[1], "reset"))[1:] == [SendMessage(LINKS[0], HaltTasks(E1))]
-    assert talk.hear(EntryAppended(2)) == [*answered(2), *appends(3, claim(2, 2))]
-    talk.hear(EntryAppended(3))
+    assert talk.hear(EntryAppended(at(2))) == [*answered(2), *appends(3, claim(2, 2))]
+    talk.hear(EntryAppended(at(3)))
     assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, told=(1, 2))
 
 
@@ -486,7 +502,7 @@ def test_the_same_record_failing_three_times_ends_the_job() -> None:
         talk.failed(epoch)
         if talk.coordinator.phase is Phase.WAITING:
             talk.fire("restart", epoch)
-        talk.hear(EntryAppended(1 + epoch))
+        talk.hear(EntryAppended(at(1 + epoch)))
         talk.ready(1 + epoch)
     end = talk.failed(3)[-1]
     assert isinstance(end, EndJob)
@@ -510,7 +526,7 @@ def test_spark_ending_the_workers_is_a_failure_and_they_are_submitted_again() ->
         timer("forget-failure", 0, 300_000, 1),
         *appends(2, claim(2)),
     ]
-    assert talk.hear(EntryAppended(2)) == [*answered(2), timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.hear(EntryAppended(at(2))) == [*answered(2), timer("gather", 2, 30_000), SubmitWorkers()]
     assert talk.register() == deploy(2, 1, 2)
 
 
@@ -537,7 +553,7 @@ def test_workers_that_outlive_their_spark_job_keep_no_place() -> None:
     talk.running()
     talk.comes(21, registration(0, 8))
     talk.hear(WorkersEnded("aborted"))
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     assert talk.coordinator.held == {}
     assert talk.comes(31, registration(0, 9)) == []
     assert list(talk.coordinator.held) == [0]
@@ -559,7 +575,7 @@ def test_a_second_attempt_stands_by_and_takes_over_when_the_first_is_lost() -> N
         SendMessage(21, HaltTasks(E1)),
         *appends(2, claim(2)),
     ]
-    deployed = talk.hear(EntryAppended(2))
+    deployed = talk.hear(EntryAppended(at(2)))
     assert [effect.link for effect in deployed if isinstance(effect, SendMessage)] == [LINKS[0], 21]
 
 
@@ -660,10 +676,12 @@ def test_a_replacement_that_can_not_start_does_not_matter_at_the_end(phase: Phas
 def test_a_new_driver_resumes_from_the_newest_completed_checkpoint() -> None:
     """B1, B2: restoring commits what checkpoint 1 staged; ids go on above every one ever used."""
     talk = Talk(driver="driver 2")
-    log = ((1, claim()), (2, completed(1)))
+    log = ((at(1), SegmentOpened(claim(), None)), (at(2), completed(1)))
     ours = claim(2, 2_001, "driver 2")
-    assert talk.hear(LogTailRead(log)) == [LOG_READ, *appends(3, ours)]
-    assert talk.hear(EntryAppended(3)) == [*answered(3), timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.hear(LogTailRead(log)) == [LOG_READ, *takes_over(3, ours)]
+    assert talk.hear(EntryAppended(at(3))) == [*answered(1), *opens(3, ours)]
+    owned = [*answered(2), timer("gather", 2, 30_000), SubmitWorkers()]
+    assert talk.hear(EntryAppended(LogIndex(2, 0))) == owned
     expected = [
         replace(effect, message=replace(effect.message, splits=()))
         if isinstance(effect, SendMessage) and isinstance(effect.message, DeployTasks)
@@ -678,20 +696,46 @@ def test_a_new_driver_resumes_from_the_newest_completed_checkpoint() -> None:
 def test_a_driver_that_is_overtaken_while_claiming_reads_again_and_claims_above() -> None:
     """B5: the newest driver wins."""
     talk = Talk(driver="driver 2")
-    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1))
-    assert talk.hear(EntryRead(1, claim())) == [*answered(1), *READS_LOG]
-    assert talk.hear(LogTailRead(((1, claim()),))) == [LOG_READ, *DISCOVERS]
-    assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *appends(2, claim(2, 2_001, "driver 2"))]
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)))
+    assert talk.hear(EntryRead(at(1), FIRST_HEAD)) == [*answered(1), *READS_LOG]
+    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *takes_over(2, claim(2, 2_001, "driver 2"))]
+
+
+def test_a_segment_that_somebody_has_closed_and_nobody_has_followed_is_not_closed_again() -> None:
+    """B5: a driver died between closing the log and claiming it."""
+    talk = Talk(driver="driver 3")
+    closed = SegmentClosed(E2, "driver 2", Claimant())
+    log = ((at(1), FIRST_HEAD), (at(2), completed(1)), (at(3), closed))
+    ours = claim(2, 2_001, "driver 3")
+    (_, append, _) = talk.hear(LogTailRead(log))
+    assert append == AppendEntry(LogIndex(2, 0), SegmentOpened(ours, at(3)))
+
+
+def test_a_driver_that_has_closed_the_log_and_is_overtaken_at_the_claim_reads_again() -> None:
+    """B5: two drivers want the log; the newest wins."""
+    talk = Talk(driver="driver 3")
+    talk.hear(LogTailRead(((at(1), FIRST_HEAD), (at(2), completed(1)))), EntryAppended(at(3)))
+    theirs = SegmentOpened(claim(2, 2_001, "driver 2"), at(3))
+    talk.hear(EntryTaken(LogIndex(2, 0)))
+    assert talk.hear(EntryRead(LogIndex(2, 0), theirs)) == [*answered(2), *READS_LOG]
+    log = (
+        (at(2), completed(1)),
+        (at(3), SegmentClosed(E2, "driver 2", Claimant())),
+        (LogIndex(2, 0), theirs),
+    )
+    (_, append, _) = talk.hear(LogTailRead(log))
+    assert append == AppendEntry(LogIndex(2, 1), SegmentClosed(Epoch(3), "driver 3", Claimant()))
 
 
 def test_a_driver_does_not_claim_for_ever() -> None:
     talk = Talk(driver="driver 2")
-    log: list[tuple[int, EpochClaimed]] = []
-    for index in range(1, CLAIM_ATTEMPTS_MAX + 2):
-        theirs = claim(index, driver=f"driver {index + 2}")
-        found = (EntryTaken(index), EntryRead(index, theirs))
+    log: list[tuple[LogIndex, LogEntry]] = [(at(1), FIRST_HEAD)]
+    for index in range(2, CLAIM_ATTEMPTS_MAX + 3):
+        theirs = claim(index, driver="driver 1")
+        found = (EntryTaken(at(index)), EntryRead(at(index), theirs))
         effects = talk.hear(LogTailRead(tuple(log)), SplitsDiscovered(SPLITS), *found)
-        log.append((index, theirs))
+        log.append((at(index), theirs))
     assert isinstance(effects[-1], EndJob)
     assert effects[-1].outcome == "fenced"
 
@@ -699,34 +743,34 @@ def test_a_driver_does_not_claim_for_ever() -> None:
 def test_a_driver_that_was_overtaken_and_is_shown_an_older_log_waits_before_it_reads_again() -> None:
     """D5: a claim where an entry is known to be would be overtaken again, as fast as the store answers."""
     talk = Talk(driver="driver 2")
-    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)), EntryRead(at(1), FIRST_HEAD))
     assert talk.hear(LogTailRead(())) == [LOG_READ, timer("read-again", 0, RETRY_APPEND_MS)]
     assert talk.fire("read-again", 0) == READS_LOG
-    assert talk.hear(LogTailRead(((1, claim()),))) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *DISCOVERS]
     assert talk.fire("read-again", 0) == []
     assert talk.coordinator.dropped == {"stale timer": 1}
 
 
 def test_a_store_that_shows_an_older_log_for_ever_fails_the_start() -> None:
     talk = Talk(driver="driver 2")
-    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1), EntryRead(1, claim()))
+    talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)), EntryRead(at(1), FIRST_HEAD))
     for _ in range(CLAIM_ATTEMPTS_MAX - 1):
         assert talk.hear(LogTailRead(()))[-1] == timer("read-again", 0, RETRY_APPEND_MS)
         talk.fire("read-again", 0)
     (_, end) = talk.hear(LogTailRead(()))
     assert isinstance(end, EndJob) and end.cause is not None
-    assert end.outcome == "failed" and "has shown entry 1 of the job log" in end.cause.message
+    assert end.outcome == "failed" and "has shown entry 1/0 of the job log" in end.cause.message
 
 
-@pytest.mark.parametrize("winner", [claim(2, 2_001, "driver 2"), completed(9, 2)])
-def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winner: EpochClaimed) -> None:
+@pytest.mark.parametrize("winner", [SegmentClosed(E2, "driver 2", Claimant()), completed(9, 2)])
+def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winner: LogEntry) -> None:
     """B5, I7: SIGSTOP, a new driver, SIGCONT."""
     talk = Talk()
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    assert talk.hear(EntryTaken(2)) == [*answered(2), *reads(2)]
-    effects = talk.hear(EntryRead(2, winner))
+    assert talk.hear(EntryTaken(at(2))) == [*answered(2), *reads(2)]
+    effects = talk.hear(EntryRead(at(2), winner))
     assert effects[:-1] == [*answered(2), *both(ShutDown("a newer driver owns the job"))]
     end = effects[-1]
     assert isinstance(end, EndJob) and end.cause is not None
@@ -736,21 +780,23 @@ def test_a_driver_that_finds_its_entry_taken_is_fenced_and_touches_nothing(winne
 
 def test_a_fenced_driver_says_who_has_taken_over_and_the_new_one_from_whom() -> None:
     """B5."""
-    theirs = replace(claim(2, 2_001, "driver 2"), claimant=Claimant("host 2", 22, "2026-01-02T03:04:05"))
+    they = Claimant("host 2", 22, "2026-01-02T03:04:05")
+    theirs = replace(claim(2, 2_001, "driver 2"), claimant=they)
     talk = Talk()
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    talk.hear(EntryTaken(2))
-    end = talk.hear(EntryRead(2, theirs))[-1]
+    talk.hear(EntryTaken(at(2)))
+    end = talk.hear(EntryRead(at(2), SegmentClosed(E2, "driver 2", they)))[-1]
     assert isinstance(end, EndJob) and end.cause is not None
     who = "another driver (pid 22 on host 2, since 2026-01-02 03:04:05 UTC) owns this job now, in epoch 2"
     assert end.cause.message.startswith(who)
     talk = Talk(driver="driver 3")
     talk.hear(ClockRead(0, "2026-01-02T04:00:00"))
-    (*_, append, _) = talk.hear(LogTailRead(((1, theirs), (2, completed(1)))))
+    log = ((at(2), completed(1)), (at(3), SegmentClosed(E2, "driver 2", they)))
+    (*_, append, _) = talk.hear(LogTailRead((*log, (LogIndex(2, 0), SegmentOpened(theirs, at(3))))))
     assert talk.coordinator.takeover.startswith("takes over from epoch 2 (pid 22 on host 2, since 2026-01-02")
-    assert isinstance(append, AppendEntry) and isinstance(append.entry, EpochClaimed)
+    assert isinstance(append, AppendEntry) and isinstance(append.entry, SegmentClosed)
     assert append.entry.claimant.wall_clock == "2026-01-02T04:00:00"
 
 
@@ -758,12 +804,12 @@ def test_a_log_that_stays_uncertain_or_refuses_the_claim_fails_the_job() -> None
     talk = Talk()
     talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS))
     cause = FailureCause("StoreError", "the job log can't be written: no space")
-    assert talk.hear(EntryRefused(1, "no space")) == [*answered(1), EndJob("failed", cause)]
+    assert talk.hear(EntryRefused(at(1), "no space")) == [*answered(1), EndJob("failed", cause)]
 
 
 def test_a_directory_of_another_job_is_refused_before_anything_is_touched() -> None:
     """H3."""
-    (_, end) = Talk().hear(LogTailRead(((1, replace(claim(), fingerprint="other")),)))
+    (_, end) = Talk().hear(LogTailRead(((at(1), replace(claim(), fingerprint="other")),)))
     assert isinstance(end, EndJob)
     assert end.outcome == "failed"
     assert end.cause is not None
@@ -779,15 +825,16 @@ def visible(lineage: str, n: int) -> CommittedOutput:
     ("log", "output", "words"),
     [
         ((), visible("theirs", 4), "has committed output of another history"),
-        (((1, claim()), (2, completed(1))), visible(LINEAGE, 4), "which goes on from checkpoint 1"),
-        (((1, claim(driver="driver 0")),), visible(LINEAGE, 0), "two drivers of one history"),
+        ((FIRST_HEAD, completed(1)), visible(LINEAGE, 4), "which goes on from checkpoint 1"),
+        ((SegmentOpened(claim(driver="driver 0"), None),), visible(LINEAGE, 0), "two drivers of one history"),
     ],
 )
 def test_output_that_does_not_belong_to_the_log_is_refused_before_anything_is_claimed(
-    log: tuple[tuple[int, LogEntry], ...], output: CommittedOutput, words: str
+    log: tuple[LogEntry, ...], output: CommittedOutput, words: str
 ) -> None:
     """N1."""
-    (_, end) = Talk().hear(LogTailRead(log, (output,)))
+    tail = tuple((at(i), entry) for i, entry in enumerate(log, 1))
+    (_, end) = Talk().hear(LogTailRead(tail, (output,)))
     assert isinstance(end, EndJob)
     assert end.cause is not None
     assert (end.outcome, end.cause.kind) == ("failed", "HistoryError")
@@ -795,14 +842,14 @@ def test_output_that_does_not_belong_to_the_log_is_refused_before_anything_is_cl
 
 
 def test_output_of_its_own_is_no_reason_not_to_go_on() -> None:
-    log = ((1, claim()), (2, completed(4)))
+    log = ((at(1), FIRST_HEAD), (at(2), completed(4)))
     assert Talk().hear(LogTailRead(log, (visible(LINEAGE, 4), visible("theirs", 9))))[-1] != EndJob("failed")
     assert Talk().coordinator.phase is Phase.CLAIMING
 
 
 def test_a_finished_job_is_not_started_again() -> None:
     """F5."""
-    log = ((1, claim()), (2, completed(1, final=True)), (3, JobFinished(E1, N1)))
+    log = ((at(1), FIRST_HEAD), (at(2), completed(1, final=True)), (at(3), JobFinished(E1, N1)))
     assert Talk().hear(LogTailRead(log)) == [LOG_READ, EndJob("finished")]
 
 
@@ -845,7 +892,7 @@ def test_a_drained_job_whose_cut_still_holds_something_looks_again_and_again_but
     drained(talk)
     for n, pause_ms in enumerate([10, 20, 40, 80, 160, 320, 640, 1_000, 1_000], 1):
         talk.acknowledge(n)
-        assert talk.hear(EntryAppended(n + 1)) == [
+        assert talk.hear(EntryAppended(at(n + 1))) == [
             *answered(n + 1),
             CancelTimer(Timer("checkpoint-timeout", E1, n)),
             *both(CommitCheckpoint(E1, CheckpointId(n))),
@@ -863,7 +910,7 @@ def test_a_look_at_a_drained_job_waits_for_the_end_of_the_pause() -> None:
     talk.running()
     drained(talk)
     talk.acknowledge(1)
-    assert talk.hear(EntryAppended(2))[-2:] == [timer("pause", 1, 500), timer("trigger", 1, 10)]
+    assert talk.hear(EntryAppended(at(2)))[-2:] == [timer("pause", 1, 500), timer("trigger", 1, 10)]
     assert talk.fire("trigger") == [timer("trigger", 1, 1_000)]
     assert talk.fire("pause")[:2] == both(TriggerCheckpoint(E1, N2))
 
@@ -874,7 +921,7 @@ def test_sources_drained_while_a_checkpoint_is_under_way_are_looked_at_as_soon_a
     talk.fire("trigger")
     assert drained(talk) == []
     talk.acknowledge(1)
-    assert talk.hear(EntryAppended(2))[-3:-1] == both(TriggerCheckpoint(E1, N2))
+    assert talk.hear(EntryAppended(at(2)))[-3:-1] == both(TriggerCheckpoint(E1, N2))
 
 
 # Loops: as if `out` led back to itself.
@@ -890,7 +937,7 @@ def shows(talk: Talk, n: int, sources: Snapshot, loop: Snapshot) -> list[JobEffe
         said = sources if task.vertex == S0.vertex else loop
         one = replace(one, drained=said.drained, ended=said.ended, at_rest=said.at_rest)
         talk.message(task.index, SnapshotAcknowledged(E1, CheckpointId(n), task, one))
-    return talk.hear(EntryAppended(n + 1))
+    return talk.hear(EntryAppended(at(n + 1)))
 
 
 OPEN, OVER = Snapshot(at_rest=True), Snapshot(drained=True, ended=True, at_rest=True)
@@ -934,7 +981,7 @@ def test_a_loop_is_closed_again_in_the_epoch_after_a_failure() -> None:
     drained(talk)
     shows(talk, 1, OVER, OPEN)
     talk.failed()
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     assert not any(isinstance(getattr(one, "message", None), CloseLoops) for one in talk.ready(2))
     talk.message(0, SourceDrained(E2, S0))
     talk.message(1, SourceDrained(E2, S1))
@@ -942,7 +989,7 @@ def test_a_loop_is_closed_again_in_the_epoch_after_a_failure() -> None:
         one = replace(snapshot(task, 2, 2), drained=task.vertex == S0.vertex, at_rest=True)
         talk.message(task.index, SnapshotAcknowledged(E2, N2, task, one))
     closes = both(CloseLoops(E2, (K0.vertex,)))
-    assert talk.hear(EntryAppended(4))[-3:] == [*closes, timer("trigger", 2, 10)]
+    assert talk.hear(EntryAppended(at(4)))[-3:] == [*closes, timer("trigger", 2, 10)]
 
 
 def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_says_so() -> None:
@@ -957,7 +1004,7 @@ def test_the_job_is_finished_when_the_final_checkpoint_is_committed_and_the_log_
     ]
     assert talk.coordinator.phase is Phase.FINISHING
     assert talk.committed(1) == [*appends(3, JobFinished(E1, N1))]
-    assert talk.hear(EntryAppended(3)) == [
+    assert talk.hear(EntryAppended(at(3))) == [
         *answered(3),
         *both(ShutDown("the job has finished")),
         EndJob("finished"),
@@ -976,7 +1023,7 @@ def test_a_worker_lost_before_the_final_commit_leads_to_a_restore_that_commits()
     talk = talk_in(Phase.FINISHING)
     talk.hear(LinkClosed(LINKS[1], "reset"))
     talk.fire("restart")
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     assert talk.message(1, registration(1, 5)) == deploy(2, 1, 5, restore=1, final=True, told=(1, 2))
     assert talk.ready(2) == [
         CancelTimer(Timer("restore", E2)),
@@ -989,7 +1036,7 @@ def test_a_worker_lost_after_the_final_commit_does_not_matter() -> None:
     talk = talk_in(Phase.FINISHING)
     talk.committed(1)
     assert talk.hear(LinkClosed(LINKS[1], "reset")) == []
-    assert talk.hear(EntryAppended(3))[-1] == EndJob("finished")
+    assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 
 def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
@@ -1002,7 +1049,7 @@ def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
     ]
     assert talk.hear(StopRequested()) == []
     talk.acknowledge(1)
-    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
+    assert talk.hear(EntryAppended(at(2)))[2:] == both(CommitCheckpoint(E1, N1))
     assert talk.committed(1) == [*both(ShutDown("the job has stopped")), EndJob("stopped")]
 
 
@@ -1012,10 +1059,10 @@ def test_stop_waits_for_the_checkpoint_under_way_then_takes_its_own() -> None:
     talk.fire("trigger")
     assert talk.hear(StopRequested()) == [timer("stop", 1, 60_000)]
     talk.acknowledge(1)
-    assert talk.hear(EntryAppended(2))[-3:-1] == both(TriggerCheckpoint(E1, N2))
+    assert talk.hear(EntryAppended(at(2)))[-3:-1] == both(TriggerCheckpoint(E1, N2))
     assert talk.committed(1) == []
     talk.acknowledge(2)
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     assert talk.committed(2)[-1] == EndJob("stopped")
 
 
@@ -1096,7 +1143,7 @@ def test_a_stop_that_can_not_commit_everything_says_so(is_one_sink_done: bool) -
     """F7: the checkpoint is complete, its effects are not all there; there is no restart."""
     talk = talk_in(Phase.STOPPING)
     talk.acknowledge(1)
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     if is_one_sink_done:
         talk.message(0, TransactionsCommitted(E1, N1, K0))
     message = (
@@ -1124,7 +1171,7 @@ def test_a_commit_that_fails_while_stopping_is_named_with_the_checkpoint_it_leav
     """F7."""
     talk = talk_in(Phase.STOPPING)
     talk.acknowledge(1)
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     message = (
         "checkpoint 1 is complete, but not all of its output is known to be committed (task out[0] failed: "
         "bad record); the next start commits it"
@@ -1142,7 +1189,7 @@ def test_a_stop_right_after_a_restore_knows_that_the_restored_output_is_committe
     talk.running()
     talk.complete(1, 2)
     talk.failed()
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     talk.ready(2)
     talk.hear(StopRequested())
     end = talk.fire("stop", 2)[-1]
@@ -1160,7 +1207,7 @@ def test_cancel_ends_at_once_and_a_cause_makes_it_a_failure() -> None:
 
 def test_after_the_end_nothing_is_asked_for() -> None:
     talk = talk_in(Phase.ENDED)
-    assert talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(9)) == []
+    assert talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(at(9))) == []
     assert talk.fire("liveness", 0) == []
 
 
@@ -1171,7 +1218,7 @@ def drained_twice(talk: Talk) -> None:
     talk.fire("trigger")
     for n in (1, 2):
         talk.acknowledge(n, drained=True)
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     assert talk.coordinator.phase is Phase.FINISHING
 
 
@@ -1180,15 +1227,15 @@ def test_a_job_finishes_when_the_append_of_another_final_checkpoint_is_refused()
     talk = Talk(in_flight_max=2, checkpoint_failures_max=0)
     drained_twice(talk)
     assert talk.committed(1) == [], "the log may hold a newer one, which is to be committed then"
-    assert talk.hear(EntryRefused(3, "no space")) == [
+    assert talk.hear(EntryRefused(at(3), "no space")) == [
         *answered(3),
         CancelTimer(Timer("checkpoint-timeout", E1, 2)),
         *both(AbortCheckpoint(E1, N2)),
         *deletes(paths(2)),
-        *appends(3, JobFinished(E1, N1)),
+        *appends(3, JobFinished(E1, N1), step=4),
     ]
     assert talk.coordinator.checkpoints_failed == 0
-    assert talk.hear(EntryAppended(3))[-1] == EndJob("finished")
+    assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 
 def test_a_job_that_waits_for_nothing_but_the_log_does_not_fail_over() -> None:
@@ -1197,7 +1244,7 @@ def test_a_job_that_waits_for_nothing_but_the_log_does_not_fail_over() -> None:
     drained_twice(talk)
     talk.committed(1)
     assert talk.fire("finish") == []
-    talk.hear(EntryUncertain(3, "time out"))
+    talk.hear(EntryUncertain(at(3), "time out"))
     assert talk.fire("finish") == []
     assert talk.coordinator.phase is Phase.FINISHING
 
@@ -1242,7 +1289,7 @@ def test_a_refused_finished_entry_fails_the_job_and_says_that_nothing_is_missing
     """D4, F5: the next start restores the final checkpoint, which commits it again, and appends the entry."""
     talk = talk_in(Phase.FINISHING)
     talk.committed(1)
-    (_, *_, end) = talk.hear(EntryRefused(3, "no space"))
+    (_, *_, end) = talk.hear(EntryRefused(at(3), "no space"))
     message = (
         "everything is processed and committed, but the job log can't be written: no space; the next start "
         "tries again"
@@ -1277,7 +1324,11 @@ def test_a_claim_that_hangs_is_read_back_and_nothing_starts_before_it_is_known()
     assert talk.fire("log-call", 0, 1) == [timer("retry-append", 0, 200, 1)]
     assert talk.coordinator.phase is Phase.CLAIMING
     assert talk.fire("retry-append", 0, 1) == reads(1)
-    assert talk.hear(EntryRead(1, claim())) == [*answered(1), timer("gather", 1, 30_000), SubmitWorkers()]
+    assert talk.hear(EntryRead(at(1), FIRST_HEAD)) == [
+        *answered(1),
+        timer("gather", 1, 30_000),
+        SubmitWorkers(),
+    ]
 
 
 def test_the_append_of_a_checkpoint_that_hangs_aborts_and_deletes_nothing() -> None:
@@ -1289,10 +1340,10 @@ def test_the_append_of_a_checkpoint_that_hangs_aborts_and_deletes_nothing() -> N
     assert talk.fire("log-call", 0, 2) == [timer("retry-append", 0, 200, 2)]
     assert talk.fire("checkpoint-timeout", 1, 1) == []
     assert talk.fire("retry-append", 0, 2) == reads(2)
-    assert talk.hear(EntryRead(2, None)) == [*answered(2), *appends(2, completed(1))]
-    assert talk.hear(EntryAppended(2))[2:] == both(CommitCheckpoint(E1, N1))
+    assert talk.hear(EntryRead(at(2), None)) == [*answered(2), *appends(2, completed(1))]
+    assert talk.hear(EntryAppended(at(2)))[2:] == both(CommitCheckpoint(E1, N1))
     assert talk.complete(2, 3)[2:4] == both(CommitCheckpoint(E1, N2))
-    assert talk.hear(EntryTaken(2)) == [], "the first call returns at last"
+    assert talk.hear(EntryTaken(at(2))) == [], "the first call returns at last"
 
 
 def test_a_finished_entry_that_hangs_is_read_back() -> None:
@@ -1301,7 +1352,7 @@ def test_a_finished_entry_that_hangs_is_read_back() -> None:
     talk.committed(1)
     assert talk.fire("log-call", 0, 3) == [timer("retry-append", 0, 200, 3)]
     assert talk.fire("retry-append", 0, 3) == reads(3)
-    assert talk.hear(EntryRead(3, JobFinished(E1, N1)))[-1] == EndJob("finished")
+    assert talk.hear(EntryRead(at(3), JobFinished(E1, N1)))[-1] == EndJob("finished")
 
 
 def test_a_log_that_hangs_for_good_ends_the_job_and_nothing_is_cleaned_up() -> None:
@@ -1342,7 +1393,7 @@ def test_a_deletion_that_hangs_holds_nothing_up_and_what_comes_meanwhile_is_left
     assert talk.hear(PartsDeleted()) == []
     assert talk.complete(4, 5)[-2:] == deletes(paths(3)), "those of 2 are left to the sweep"
     talk.failed()
-    talk.hear(EntryAppended(6), PartsDeleted())
+    talk.hear(EntryAppended(at(6)), PartsDeleted())
     talk.ready(2)
     assert talk.hear(PartsListed((*paths(2), *paths(4)))) == deletes(paths(2))
 
@@ -1376,7 +1427,7 @@ def test_no_event_in_any_phase_raises_but_a_protocol_error_that_changes_nothing(
 def test_what_was_not_asked_for_raises(phase: Phase) -> None:
     if phase in (Phase.CLAIMING, Phase.ENDED):
         return
-    for event in (LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(99)):
+    for event in (LogTailRead(()), SplitsDiscovered(SPLITS), EntryAppended(at(99))):
         with pytest.raises(ProtocolError):
             talk_in(phase).hear(event)
 

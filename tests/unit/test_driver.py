@@ -18,15 +18,23 @@ from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.log import AppendOutcome
-from crosscut.protocol.messages import EpochClaimed, LogEntry, ShutDown, TaskStatistics, WorkerHeartbeat
+from crosscut.protocol.messages import (
+    EpochClaimed,
+    LogEntry,
+    SegmentOpened,
+    ShutDown,
+    TaskStatistics,
+    WorkerHeartbeat,
+)
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.testing.stores import at
 
 DEADLINE_S = 30.0
 TIMEOUT_MS = 50
@@ -56,10 +64,10 @@ class HangingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def append(self, index: int, entry: LogEntry) -> AppendOutcome:
-        return self._hang(self._store.append(index, entry))
+    def append(self, index: LogIndex, entry: LogEntry, since: LogIndex | None = None) -> AppendOutcome:
+        return self._hang(self._store.append(index, entry, since))
 
-    def read(self, index: int) -> LogEntry | None:
+    def read(self, index: LogIndex) -> LogEntry | None:
         return self._hang(self._store.read(index))
 
     def _hang(self, answer: Any) -> Any:
@@ -125,14 +133,14 @@ def test_the_sinks_are_asked_before_the_log_is_read(tmp_path: Path) -> None:
         ours = EpochClaimed(Epoch(1), Lineage("ours"), "driver 0", "graph", 2, 8, CheckpointId(1))
 
         def look() -> tuple[CommittedOutput, ...]:
-            store.append(1, ours)
+            store.append(at(0), SegmentOpened(ours, None))
             task = TaskId(VertexId("out"), 0)
             return (CommittedOutput("/out", Lineage("theirs"), "out", task, Epoch(1), "", CheckpointId(1)),)
 
         driver = driver_of(store, supply := Supply(), look=look)
         driver.start()
         await supply.submitted.wait()
-        assert store.read(2) is not None, "it goes on from the log, which was not empty when it was read"
+        assert store.read(at(1)) is not None, "it goes on from the log, which was not empty when it was read"
         driver.post(CancelRequested())
         await driver.ended
         await driver.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crosscut.errors import HistoryError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
 from crosscut.protocol.job.history import (
     AnotherDriver,
@@ -20,6 +20,7 @@ from crosscut.protocol.job.history import (
     shown,
 )
 from crosscut.protocol.job.recovery import Claim
+from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed
 
 TASK = TaskId(VertexId("out"), 1)
@@ -32,9 +33,9 @@ def epoch_claimed(epoch: int, driver: str) -> EpochClaimed:
     return EpochClaimed(Epoch(epoch), LINEAGE, driver, "graph", 2, 8, CheckpointId(1))
 
 
-FIRST = Claim(1, epoch_claimed(1, "b"), None, ())
+FIRST = Claim(LogEnd(), epoch_claimed(1, "b"), None)
 SEVEN = CheckpointCompleted(Epoch(4), CheckpointId(7), ())
-RESUMED = Claim(30, epoch_claimed(5, "b"), SEVEN, (SEVEN,), epoch_claimed(4, "a"))
+RESUMED = Claim(LogEnd(LogIndex(1, 29)), epoch_claimed(5, "b"), SEVEN, epoch_claimed(4, "a"))
 
 
 def at_start(claim: Claim, *found: CommittedOutput, is_fresh: bool = False) -> Conflict | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import Talk, both
+from tests.simulation.conversation import Talk, at, both
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -476,7 +476,7 @@ def test_a_cut_in_the_middle_that_could_not_be_read_does_no_harm() -> None:
 def test_a_failure_before_the_final_verdict_does_not_do_away_with_it() -> None:
     talk = finishing(awaits_verdict=True)
     talk.failed()
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     assert appended(talk.ready(2)) == []
     assert talk.coordinator.phase is Phase.FINISHING
     assert appended(talk.hear(CutJudged(CheckpointId(1)))) == [JobFinished(Epoch(2), CheckpointId(1))]
@@ -490,7 +490,7 @@ def test_termination_is_open_then_drained_then_final() -> None:
         talk.message(index, SourceDrained(Epoch(1), task("numbers", index)))
     assert talk.coordinator.termination is Termination.DRAINED
     talk.acknowledge(1, drained=True)
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     assert talk.coordinator.termination is Termination.FINAL
 
 

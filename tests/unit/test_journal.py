@@ -7,10 +7,10 @@ from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import CAUSE, LINKS, Talk, claim, completed, registration
+from tests.simulation.conversation import CAUSE, LINKS, Talk, at, claim, completed, registration
 
 from crosscut.driver.journal import Journal, Line
-from crosscut.ids import AttemptId, CheckpointId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.protocol.effects import EndJob, JobEffect
 from crosscut.protocol.events import (
     CancelRequested,
@@ -24,13 +24,18 @@ from crosscut.protocol.events import (
     StopRequested,
     WorkersEnded,
 )
+from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.messages import (
     FailureCause,
     JobFinished,
+    SegmentClosed,
+    SegmentOpened,
     SnapshotDeclined,
     TaskSnapshot,
     WorkerFailed,
 )
+
+FIRST_HEAD = SegmentOpened(claim(), None)
 
 
 class Told(Talk):
@@ -72,7 +77,7 @@ def test_a_first_start_and_its_end_are_a_line_each() -> None:
     talk.running()
     talk.complete(1, 2, drained=True)
     talk.committed(1)
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     assert talk.new == [
         (INFO, "started: epoch 1, 2 workers"),
         (INFO, "finished: everything is processed and committed, with checkpoint 1 (0 records read)"),
@@ -81,7 +86,8 @@ def test_a_first_start_and_its_end_are_a_line_each() -> None:
 
 def test_a_resumed_job_says_where_it_goes_on() -> None:
     talk = Told()
-    talk.hear(LogTailRead(((1, claim()), (2, read(1, 1_000)))), EntryAppended(3))
+    talk.hear(LogTailRead(((at(1), FIRST_HEAD), (at(2), read(1, 1_000)))))
+    talk.hear(EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
     talk.register()
     talk.ready(2)
     assert talk.new == [(INFO, "resumed from checkpoint 1 (2,000 records read): epoch 2, 2 workers")]
@@ -90,19 +96,19 @@ def test_a_resumed_job_says_where_it_goes_on() -> None:
 def test_a_job_that_has_finished_before_says_so() -> None:
     talk = Told()
     finished = JobFinished(completed(1).epoch, CheckpointId(1))
-    talk.hear(LogTailRead(((1, claim()), (2, completed(1)), (3, finished))))
+    talk.hear(LogTailRead(((at(1), FIRST_HEAD), (at(2), completed(1)), (at(3), finished))))
     assert talk.new == [(INFO, "it has finished before: there is nothing to do")]
 
 
 def test_a_restart_has_its_cause_the_record_the_delay_and_where_it_goes_back_to() -> None:
     talk = Told()
     talk.running()
-    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(2))
+    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(at(2)))
     talk.message(1, registration(1, 3))
     talk.ready(2)
     talk.fire("trigger", 2)
     talk.acknowledge(1, 2)
-    talk.hear(EntryAppended(3))
+    talk.hear(EntryAppended(at(3)))
     talk.failed(2)
     assert talk.new == [
         (INFO, "started: epoch 1, 2 workers"),
@@ -114,7 +120,7 @@ def test_a_restart_has_its_cause_the_record_the_delay_and_where_it_goes_back_to(
         (INFO, "goes on from the beginning: epoch 2"),
         (WARNING, "restart 2, back to checkpoint 1: task out[0] failed: bad record, record: 'x'"),
     ]
-    talk.hear(EntryAppended(4))
+    talk.hear(EntryAppended(at(4)))
     talk.ready(3)
     talk.failed(3, replace(CAUSE, message="another one"))
     assert talk.new == [
@@ -154,7 +160,7 @@ def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick()
         now_ms += took_ms
         talk.hear(ClockRead(now_ms, ""))
         talk.acknowledge(n)
-        talk.hear(EntryAppended(n + 1))
+        talk.hear(EntryAppended(at(n + 1)))
     assert talk.new == [
         (WARNING, "checkpoint 2 was slow: it took 10.0 s"),
         (WARNING, "checkpoint 4 was slow: it took 20.0 s"),
@@ -194,7 +200,7 @@ def test_a_stop_names_its_checkpoint_and_a_job_without_one_begins_again() -> Non
     talk.running()
     talk.hear(StopRequested())
     talk.acknowledge(1)
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     talk.committed(1)
     assert talk.new[1:] == [(INFO, "stopped; the next start goes on from checkpoint 1 (0 records read)")]
     talk = Told()
@@ -236,7 +242,7 @@ def test_a_driver_that_is_fenced_says_so() -> None:
     talk.running()
     talk.fire("trigger")
     talk.acknowledge(1)
-    talk.hear(EntryTaken(2), EntryRead(2, claim(2, driver="driver 2")))
+    talk.hear(EntryTaken(at(2)), EntryRead(at(2), SegmentClosed(Epoch(2), "driver 2", Claimant())))
     ((level, text),) = talk.new[1:]
     assert level == WARNING
     assert text.startswith("another driver has taken it over: ")

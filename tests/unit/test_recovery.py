@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
 from crosscut.protocol.job.recovery import (
     MISTAKES,
@@ -23,6 +23,7 @@ from crosscut.protocol.job.recovery import (
     restore_from,
     takeover,
 )
+from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
@@ -30,6 +31,8 @@ from crosscut.protocol.messages import (
     FailureCause,
     JobFinished,
     LogEntry,
+    SegmentClosed,
+    SegmentOpened,
 )
 
 POLICY = RestartPolicy(
@@ -47,8 +50,12 @@ def completed(n: int, epoch: int = 3) -> CheckpointCompleted:
     return CheckpointCompleted(Epoch(epoch), CheckpointId(n), ())
 
 
-def tail(*entries: LogEntry, first: int = 7) -> tuple[tuple[int, LogEntry], ...]:
-    return tuple(enumerate(entries, first))
+def tail(*entries: LogEntry, first: int = 7) -> tuple[tuple[LogIndex, LogEntry], ...]:
+    return tuple((LogIndex(1, number), entry) for number, entry in enumerate(entries, first))
+
+
+def ends(number: int, segment: int = 1, *, is_closed: bool = False) -> LogEnd:
+    return LogEnd(LogIndex(segment, number), is_closed)
 
 
 def ours(epoch: int, lineage: str, first: int) -> EpochClaimed:
@@ -63,17 +70,30 @@ def ours(epoch: int, lineage: str, first: int) -> EpochClaimed:
 
 
 def test_an_empty_log_is_claimed_with_epoch_1_and_a_new_lineage() -> None:
-    assert claim((), JOB, "one o'clock") == Claim(1, ours(1, "new", 1), None, ())
+    assert claim((), JOB, "one o'clock") == Claim(LogEnd(), ours(1, "new", 1), None)
 
 
 def test_a_job_that_completed_nothing_starts_again_in_the_next_epoch_of_its_lineage() -> None:
-    assert claim(tail(OLD), JOB, "one o'clock") == Claim(8, ours(4, "old", 2_001), None, (), OLD)
+    assert claim(tail(OLD), JOB, "one o'clock") == Claim(ends(7), ours(4, "old", 2_001), None, OLD)
 
 
 def test_a_job_goes_on_from_its_newest_completed_checkpoint() -> None:
     """B1, B2: an id that was never completed is void; one that was is restored."""
     found = claim(tail(completed(4), OLD, completed(5)), JOB, "one o'clock")
-    assert found == Claim(10, ours(4, "old", 2_001), completed(5), (completed(4), completed(5)), OLD)
+    assert found == Claim(ends(9), ours(4, "old", 2_001), completed(5), OLD)
+
+
+def test_a_claim_may_stand_in_the_head_of_a_segment() -> None:
+    log = [*tail(completed(4)), (LogIndex(2, 0), SegmentOpened(OLD, LogIndex(1, 7)))]
+    found = claim([*log, (LogIndex(2, 1), completed(5))], JOB, "one o'clock")
+    assert found == Claim(ends(1, 2), ours(4, "old", 2_001), completed(5), OLD)
+
+
+def test_a_log_that_was_closed_goes_on_in_the_next_segment() -> None:
+    """B5: whoever closed it has not claimed it."""
+    found = claim(tail(OLD, SegmentClosed(Epoch(4), "driver 9", Claimant())), JOB, "one o'clock")
+    assert found == Claim(ends(8, is_closed=True), ours(4, "old", 2_001), None, OLD)
+    assert isinstance(found, Claim) and found.end.next == LogIndex(2, 0)
 
 
 def test_a_takeover_names_the_driver_before_and_why_the_ids_jump() -> None:
@@ -122,7 +142,7 @@ def test_a_finished_job_has_nothing_to_do() -> None:
     ],
 )
 def test_the_state_of_something_else_is_refused(
-    entries: tuple[tuple[int, LogEntry], ...], reason: str
+    entries: tuple[tuple[LogIndex, LogEntry], ...], reason: str
 ) -> None:
     """H3: before any side effect."""
     found = claim(entries, JOB)
@@ -140,7 +160,9 @@ OTHER_INPUT = replace(OLD, flow=replace(FLOW, operators=(replace(NUMBERS, detail
         tail(OTHER_INPUT, completed(5), JobFinished(Epoch(3), CheckpointId(5))),
     ],
 )
-def test_a_source_that_reads_something_else_is_asked_for(entries: tuple[tuple[int, LogEntry], ...]) -> None:
+def test_a_source_that_reads_something_else_is_asked_for(
+    entries: tuple[tuple[LogIndex, LogEntry], ...],
+) -> None:
     """N2: the positions of the old input would go on in silence; a job that has finished would do nothing."""
     found = claim(entries, JOB)
     assert isinstance(found, NotThisJob)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.simulation.conversation import K0, K1, S0, S1, Talk, registration
+from tests.simulation.conversation import K0, K1, S0, S1, Talk, at, registration
 
 from crosscut.driver.status import (
     RATE_WINDOW_S,
@@ -84,7 +84,7 @@ def test_counters_go_on_from_the_checkpoint_and_end_with_the_last_one() -> None:
             counted = Snapshot(records_in=10, records_out=9, state_keys=3 if task == keyed else 0)
             talk.message(index, SnapshotAcknowledged(Epoch(1), CheckpointId(1), task, counted))
     assert talk.coordinator.completed is None
-    talk.hear(EntryAppended(2))
+    talk.hear(EntryAppended(at(2)))
     seen = Observations()
     seen.workers[WorkerIndex(1)] = (Epoch(1), (statistics(S1, 25), statistics(K1, 20)))
     status = status_of(talk, seen)

@@ -1,9 +1,11 @@
-"""The store over files that fail: unknown outcomes, torn and damaged content, hints, long logs."""
+"""The store over files that fail: unknown outcomes, torn and damaged content, long logs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from crosscut.protocol.messages import (
     TaskSnapshot,
 )
 from crosscut.store import CheckpointStore
-from crosscut.testing.stores import Fault, MemoryFiles, checkpoint, claim, refused
+from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, opened, places, refused
 
 TASK = TaskId(VertexId("vertex"), 3)
 CONTENT = bytes(range(256)) * 20
@@ -35,12 +37,15 @@ def store(files: MemoryFiles) -> CheckpointStore:
     return CheckpointStore(files)
 
 
-def entry_path(index: int) -> str:
-    return f"log/{index:020d}.json"
+HEAD, HEAD_PATH = at(0), f"log/{1:020d}.json"
+
+
+def entry_path(number: int) -> str:
+    return f"log/{1:020d}/{number:020d}.json"
 
 
 def fill(store: CheckpointStore, *entries: LogEntry) -> None:
-    for index, entry in enumerate(entries, 1):
+    for index, entry in places(entries):
         assert store.append(index, entry) == Appended(index)
 
 
@@ -52,17 +57,17 @@ def write(store: CheckpointStore, content: bytes = CONTENT) -> Part:
 
 
 @pytest.mark.parametrize(
-    ("fault", "found"), [(Fault.APPLIED, claim(1)), (Fault.NOT_APPLIED, None), (Fault.LATE, None)]
+    ("fault", "found"), [(Fault.APPLIED, opened(1)), (Fault.NOT_APPLIED, None), (Fault.LATE, None)]
 )
 def test_an_append_without_an_answer_is_unknown_and_reading_back_decides(
     store: CheckpointStore, files: MemoryFiles, fault: Fault, found: LogEntry | None
 ) -> None:
     """B4."""
     files.fail_next("put_if_absent", fault)
-    assert store.append(1, claim(1)) == Unknown(1, f"in-memory/{entry_path(1)}: [Errno 110] no answer")
-    assert store.read(1) == found
-    assert store.append(1, claim(1)) == (Taken(1) if found else Appended(1))
-    assert store.read(1) == claim(1)
+    assert store.append(HEAD, opened(1)) == Unknown(HEAD, f"in-memory/{HEAD_PATH}: [Errno 110] no answer")
+    assert store.read(HEAD) == found
+    assert store.append(HEAD, opened(1)) == (Taken(HEAD) if found else Appended(HEAD))
+    assert store.read(HEAD) == opened(1)
 
 
 def test_an_unknown_append_may_be_applied_after_it_was_found_absent(
@@ -70,11 +75,11 @@ def test_an_unknown_append_may_be_applied_after_it_was_found_absent(
 ) -> None:
     """B4."""
     files.fail_next("put_if_absent", Fault.LATE)
-    assert isinstance(store.append(1, claim(1, "slow")), Unknown)
-    assert store.read(1) is None
+    assert isinstance(store.append(HEAD, opened(1, "slow")), Unknown)
+    assert store.read(HEAD) is None
     files.arrive()
-    assert store.append(1, claim(1, "fast")) == Taken(1)
-    assert store.read(1) == claim(1, "slow")
+    assert store.append(HEAD, opened(1, "fast")) == Taken(HEAD)
+    assert store.read(HEAD) == opened(1, "slow")
 
 
 def test_an_append_that_was_refused_is_an_error_and_may_be_repeated(
@@ -82,9 +87,9 @@ def test_an_append_that_was_refused_is_an_error_and_may_be_repeated(
 ) -> None:
     """D4."""
     files.fail_next("put_if_absent", Fault.REFUSED)
-    error = refused(partial(store.append, 1, claim(1)))
+    error = refused(partial(store.append, HEAD, opened(1)))
     assert "no space left on device; free space there" in str(error) and not error.ids["damaged"]
-    assert store.append(1, claim(1)) == Appended(1)
+    assert store.append(HEAD, opened(1)) == Appended(HEAD)
 
 
 def test_an_entry_that_json_cannot_hold_is_refused_before_anything_is_written(
@@ -94,8 +99,10 @@ def test_an_entry_that_json_cannot_hold_is_refused_before_anything_is_written(
     entry = CheckpointCompleted(
         Epoch(1), CheckpointId(1), (TaskSnapshot(TASK, Snapshot(pending=(pending,))),)
     )
+    fill(store, opened(1))
+    files.calls.clear()
     with pytest.raises(StateError):
-        store.append(1, entry)
+        store.append(at(1), entry)
     assert files.calls == []
 
 
@@ -106,10 +113,14 @@ def test_a_torn_entry_is_refused_by_name_wherever_it_is_read(
     store: CheckpointStore, files: MemoryFiles
 ) -> None:
     """D1."""
-    fill(store, claim(1), checkpoint(1, 1))
+    fill(store, opened(1), claim(2), checkpoint(2, 1))
     files.fail_next("put_if_absent", Fault.TORN)
-    assert store.append(3, checkpoint(1, 2)) == Appended(3)
-    calls: list[Callable[[], object]] = [partial(store.read, 3), store.tail, partial(list, store.entries())]
+    assert store.append(at(3), checkpoint(2, 2)) == Appended(at(3))
+    calls: list[Callable[[], object]] = [
+        partial(store.read, at(3)),
+        store.tail,
+        partial(list, store.entries()),
+    ]
     for call in calls:
         error = refused(call)
         assert error.ids["damaged"] and entry_path(3) in str(error) and "backup" in str(error)
@@ -119,48 +130,69 @@ def test_an_entry_file_in_the_place_of_another_is_refused_by_name(
     store: CheckpointStore, files: MemoryFiles
 ) -> None:
     """D6."""
-    fill(store, claim(1), checkpoint(1, 1))
+    fill(store, opened(1), claim(2), checkpoint(2, 1))
     files.content[entry_path(2)] = files.content[entry_path(1)]
-    assert f"{entry_path(2)}, is damaged: it holds entry 1" in str(refused(store.tail))
+    assert f"{entry_path(2)}, is damaged: it holds entry 1/1" in str(refused(store.tail))
 
 
-@pytest.mark.parametrize("hint", [b"", b"garbage", b"-1", b"1.5", b"\xff", b"0", b"9" * 5_000, b"3\n"])
-def test_a_useless_hint_costs_nothing_but_time(
-    store: CheckpointStore, files: MemoryFiles, hint: bytes
-) -> None:
-    fill(store, claim(1), *(checkpoint(1, n) for n in range(1, 30)))
-    files.content["log/hint"] = hint
-    assert store.hint() == 0
-    assert store.tail()[-1] == (30, checkpoint(1, 29))
-
-
-def test_a_hint_that_cannot_be_written_or_read_is_no_error(
+def test_an_older_version_of_an_entry_in_its_place_is_refused_by_what_comes_after_it(
     store: CheckpointStore, files: MemoryFiles
 ) -> None:
-    files.fail_next("overwrite", Fault.REFUSED)
-    store.write_hint(5)
-    files.fail_next("read", Fault.REFUSED)
-    assert store.hint() == 0
+    """M6: each entry holds the digest of the one before."""
+    fill(store, opened(1), checkpoint(1, 1), checkpoint(1, 2))
+    other = MemoryFiles()
+    fill(CheckpointStore(other), opened(1), checkpoint(1, 7))
+    files.content[entry_path(1)] = other.content[entry_path(1)]
+    error = refused(partial(store.tail, 2))
+    assert error.ids["damaged"] and "it does not follow entry 1/1: one of the two was replaced" in str(error)
 
 
-@pytest.mark.parametrize("with_hint", [True, False])
-def test_the_end_and_the_claim_of_a_long_log_are_found_with_few_reads(
-    store: CheckpointStore, files: MemoryFiles, with_hint: bool
+def test_a_log_of_another_format_is_refused_as_such_and_by_its_release(
+    store: CheckpointStore, files: MemoryFiles
 ) -> None:
-    fill(store, claim(1), checkpoint(1, 1), claim(2), *(checkpoint(2, n) for n in range(2, 3_000)))
-    if not with_hint:
-        del files.content["log/hint"]
+    """H3: 0.1.0 had its first entry where this release has the head of the first segment."""
+    files.content[HEAD_PATH] = b'{"format":1,"index":1,"sha256":"' + b"0" * 64 + b'","entry":{}}\n'
+    error = refused(store.tail)
+    assert not error.ids["damaged"]
+    assert "in in-memory is of format 1, and this release of Crosscut has format 2" in str(error)
+
+
+def test_the_end_and_the_claim_of_a_long_log_are_found_with_few_reads(
+    store: CheckpointStore, files: MemoryFiles
+) -> None:
+    """100,000 entries, of which the newest segments are left."""
+    segments = 100
+    for segment in range(1, segments + 1):
+        head = opened(1, previous=at(1_000, segment - 1) if segment > 1 else None)
+        if segment > 1:
+            # The driver that has written it knows the digest of the entry before.
+            store._log._newest = replace(known(store), index=at(1_000, segment - 1))
+        assert store.append(at(0, segment), head) == Appended(at(0, segment))
+    for number in range(1, 901):
+        since = at(number - 1, segments) if number % 20 != 1 else None
+        assert store.append(at(number, segments), checkpoint(1, number), since) == Appended(
+            at(number, segments)
+        )
     files.calls.clear()
-    assert store.tail(2) == [(3, claim(2)), (3_000, checkpoint(2, 2_998)), (3_001, checkpoint(2, 2_999))]
-    assert len(files.calls) < (40 if with_hint else 60)
+    tail = CheckpointStore(files).tail(3)
+    assert tail[0] == (at(0, segments), opened(1, previous=at(1_000, segments - 1)))
+    assert tail[1:] == [(at(number, segments), checkpoint(1, number)) for number in (898, 899, 900)]
+    reads = [path for operation, path in files.calls if operation == "read"]
+    assert len(reads) < 80, "twice the logarithm of both numbers, and what the newest entries are changes of"
+
+
+def known(store: CheckpointStore) -> Any:
+    found = store._log._newest
+    assert found is not None
+    return found
 
 
 def test_a_missing_entry_between_others_is_refused_by_name(
     store: CheckpointStore, files: MemoryFiles
 ) -> None:
     """D2: a lost write is never taken for the end of the log."""
-    fill(store, claim(1), *(checkpoint(1, n) for n in range(1, 12)))
-    for index in (9, 11):
+    fill(store, opened(1), *(checkpoint(1, n) for n in range(1, 13)))
+    for index in (8, 9, 11):
         content = dict(files.content)
         del files.content[entry_path(index)]
         assert f"{entry_path(index)}, is missing" in str(refused(partial(store.tail, 5)))
@@ -168,16 +200,16 @@ def test_a_missing_entry_between_others_is_refused_by_name(
 
 
 def test_a_log_whose_epoch_has_no_claim_is_refused(store: CheckpointStore) -> None:
-    fill(store, claim(1), checkpoint(2, 1), checkpoint(2, 2))
+    fill(store, opened(1), checkpoint(2, 1), checkpoint(2, 2))
     assert "expected the claim of epoch 2" in str(refused(store.tail))
 
 
 def test_a_log_that_cannot_be_read_is_not_an_empty_log(store: CheckpointStore, files: MemoryFiles) -> None:
     """D4."""
-    fill(store, claim(1))
+    fill(store, opened(1))
     for operation in ("read", "settle"):
         files.fail_next(operation, Fault.REFUSED)
-        assert not refused(partial(store.read, 1)).ids["damaged"]
+        assert not refused(partial(store.read, HEAD)).ids["damaged"]
     files.fail_next("read", Fault.REFUSED, Fault.REFUSED)
     assert not refused(store.tail).ids["damaged"]
 

@@ -10,38 +10,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosscut.errors import StoreError
+from crosscut.ids import Epoch
+from crosscut.interfaces import JSON
+from crosscut.protocol.messages import LogEntry
 from crosscut.store import entries
-from crosscut.store.entries import decode_entry, encode_entry
-from crosscut.testing.stores import checkpoint, claim
+from crosscut.store.entries import Sealed, content_of, decode_file, encode_file, entry_of
+from crosscut.testing.stores import at, checkpoint, claim
 
+PLACE = at(5, segment=3)
 ENTRY = checkpoint(3, 17)
-DATA = encode_entry(ENTRY, 5)
+
+
+def file_of(entry: LogEntry) -> bytes:
+    return encode_file(Sealed(PLACE, entry.epoch, 0, "ab" * 32, content_of(entry)))[0]
+
+
+DATA = file_of(ENTRY)
+
+
+def with_body(body: bytes, form: int = entries.FORMAT) -> bytes:
+    """Return a file with a right digest around any body."""
+    head = DATA[: DATA.index(b'"sha256":"') + 10].replace(b'"format":2', b'"format":%d' % form)
+    return head + entries._digest(head, body).encode() + b'","entry":' + body + b"}\n"
 
 
 def test_an_entry_is_read_back_and_is_one_json_document() -> None:
-    assert decode_entry(DATA, 5) == ENTRY
-    assert json.loads(DATA)["index"] == 5
-    assert json.loads(DATA)["entry"]["checkpoint_id"] == 17
+    sealed, digest = decode_file(DATA, PLACE)
+    assert sealed == Sealed(PLACE, Epoch(3), 0, "ab" * 32, content_of(ENTRY))
+    assert entry_of(sealed.content) == ENTRY
+    document = json.loads(DATA)
+    assert (document["segment"], document["number"], document["sha256"]) == (3, 5, digest)
+    assert document["entry"]["checkpoint_id"] == 17
 
 
 def test_the_same_entry_has_the_same_bytes_every_time() -> None:
-    assert encode_entry(checkpoint(3, 17), 5) == DATA
+    assert file_of(checkpoint(3, 17)) == DATA
+    assert with_body(DATA[DATA.index(b'"entry":') + 8 : -2]) == DATA
 
 
 def test_an_entry_cut_at_any_length_is_refused() -> None:
     """D1."""
     for length in range(len(DATA)):
         with pytest.raises(StoreError):
-            decode_entry(DATA[:length], 5)
+            decode_file(DATA[:length], PLACE)
 
 
 def test_an_entry_with_a_zero_filled_tail_is_refused() -> None:
     """D1: also where the file has grown, with nothing missing."""
     for length in range(len(DATA)):
         with pytest.raises(StoreError):
-            decode_entry(DATA[:length] + bytes(len(DATA) - length), 5)
+            decode_file(DATA[:length] + bytes(len(DATA) - length), PLACE)
     with pytest.raises(StoreError):
-        decode_entry(DATA + b"\0", 5)
+        decode_file(DATA + b"\0", PLACE)
 
 
 def test_an_entry_with_any_one_bit_flipped_is_refused() -> None:
@@ -51,36 +71,39 @@ def test_an_entry_with_any_one_bit_flipped_is_refused() -> None:
             damaged = bytearray(DATA)
             damaged[position] ^= 1 << bit
             with pytest.raises(StoreError):
-                decode_entry(bytes(damaged), 5)
+                decode_file(bytes(damaged), PLACE)
 
 
-def test_an_entry_in_the_place_of_another_is_refused() -> None:
+@pytest.mark.parametrize("place", [at(6, 3), at(5, 2), at(0, 3)])
+def test_an_entry_in_the_place_of_another_is_refused(place: entries.LogIndex) -> None:
     """D6."""
-    with pytest.raises(StoreError, match="it holds entry 5"):
-        decode_entry(DATA, 6)
+    with pytest.raises(StoreError, match="it holds entry 3/5"):
+        decode_file(DATA, place)
 
 
-def test_an_entry_of_another_format_is_refused_as_such() -> None:
-    """H3: a later release must be able to tell its own entries from ours."""
-    body = DATA[DATA.index(b'"entry":') + 8 : -2]
-    digest = entries._digest(9, 5, body)
-    newer = b'{"format":9,"index":5,"sha256":"%s","entry":%s}\n' % (digest.encode(), body)
-    with pytest.raises(StoreError, match="written by another release"):
-        decode_entry(newer, 5)
+@pytest.mark.parametrize(
+    "data", [with_body(b"{}", form=9), b'{"format":1,"index":5,"sha256":"' + b"0" * 64 + b'","entry":{}}\n']
+)
+def test_an_entry_of_another_format_is_refused_as_such(data: bytes) -> None:
+    """H3: whatever else another release writes."""
+    with pytest.raises(StoreError, match="expected format 2, found") as caught:
+        decode_file(data, PLACE)
+    assert caught.value.ids["format"] in (1, 9)
 
 
-@given(st.binary() | st.binary().map(lambda data: DATA[:40] + data) | st.just(encode_entry(claim(1), 5)))
+@given(st.binary() | st.binary().map(lambda data: DATA[:40] + data) | st.just(file_of(claim(1))))
 def test_any_bytes_are_an_entry_or_the_named_error(data: bytes) -> None:
     with suppress(StoreError):
-        assert encode_entry(decode_entry(data, 5), 5) == data
+        assert encode_file(decode_file(data, PLACE)[0])[0] == data
 
 
 @pytest.mark.parametrize("body", [b"{" * 100_000 + b"}", b'{"a":' * 100_000 + b"{}" + b"}" * 100_000, b"{1}"])
 def test_a_sealed_body_that_is_no_json_is_refused(body: bytes) -> None:
-    data = b'{"format":%d,"index":5,"sha256":"%s","entry":%s}\n' % (
-        entries.FORMAT,
-        entries._digest(entries.FORMAT, 5, body).encode(),
-        body,
-    )
-    with pytest.raises(StoreError):
-        decode_entry(data, 5)
+    with pytest.raises(StoreError, match="not JSON"):
+        decode_file(with_body(body), PLACE)
+
+
+@pytest.mark.parametrize("content", [{}, {"type": "Nothing"}, [], ["=", 1], None, 7])
+def test_a_content_that_is_no_entry_is_refused(content: JSON) -> None:
+    with pytest.raises(StoreError, match="not what was expected"):
+        entry_of(content)

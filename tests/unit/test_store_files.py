@@ -14,9 +14,8 @@ from crosscut.errors import SettingsError, StoreError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.log import Appended, Unknown
 from crosscut.store import CheckpointStore, open_store
-from crosscut.store.checkpoint_store import HINT_EVERY
 from crosscut.store.files import Files, LocalFiles, Put, UncertainError
-from crosscut.testing.stores import claim
+from crosscut.testing.stores import at, checkpoint, claim, opened
 
 TASK = TaskId(VertexId("vertex"), 0)
 
@@ -62,6 +61,39 @@ def test_an_entry_is_durable_before_it_has_its_name_and_its_name_before_it_is_re
     assert (second, names_second) == ("directory log", ["1.json"])
 
 
+def test_a_file_of_the_log_that_a_killed_process_has_left_is_listed_and_deleted(tmp_path: Path) -> None:
+    """B1: it died between the file and its name."""
+    store = open_store(str(tmp_path))
+    assert store.append(at(0), opened(1)) == Appended(at(0))
+    assert store.append(at(1), checkpoint(1, 1)) == Appended(at(1))
+    left = [f"log/{1:020d}/temporary-{'ab' * 8}", f"log/temporary-{'cd' * 8}"]
+    for path in left:
+        (tmp_path / path).write_bytes(b"half")
+    (tmp_path / "log" / "temporary-of-somebody-else").touch()
+    assert store.list_log() == ([at(1)], left)
+    assert store.delete_parts(left) == []
+    assert store.list_log() == ([at(1)], [])
+    assert len(store.delete_parts(["log/temporary-of-somebody-else", f"log/{1:020d}.json"])) == 2
+
+
+def test_who_still_writes_a_file_that_was_taken_for_a_dead_ones_writes_it_again(tmp_path: Path) -> None:
+    """B5: a driver sweeps while another one is about to take over."""
+    swept: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        for path in (tmp_path / "log").glob("temporary-*"):
+            if not swept:
+                swept.append(path.name)
+                path.unlink()
+
+    store = CheckpointStore(LocalFiles(str(tmp_path), fsync=fsync))
+    (tmp_path / "log").mkdir()
+    assert store.append(at(0), opened(1)) == Appended(at(0))
+    assert len(swept) == 1
+    assert store.read(at(0)) == opened(1)
+
+
 def test_a_part_its_directory_and_the_name_of_that_are_durable_before_it_is_reported(
     files: Files, fsync: RecordedFsync
 ) -> None:
@@ -90,11 +122,11 @@ def test_what_another_process_made_visible_is_durable_before_it_is_returned(
     tmp_path: Path, fsync: RecordedFsync
 ) -> None:
     """D2: it may have died before its own fsync of the directory."""
-    assert open_store(str(tmp_path)).append(1, claim(1)) == Appended(1)
+    assert open_store(str(tmp_path)).append(at(0), opened(1)) == Appended(at(0))
     store = CheckpointStore(LocalFiles(str(tmp_path), fsync=fsync))
-    assert store.read(1) == claim(1)
+    assert store.read(at(0)) == opened(1)
     assert [path for path, _ in fsync.seen] == ["directory log"]
-    assert store.tail() == [(1, claim(1))]
+    assert store.tail() == [(at(0), opened(1))]
     assert [path for path, _ in fsync.seen] == ["directory log"] * 2
 
 
@@ -103,7 +135,7 @@ def test_a_failed_fsync_of_the_file_is_certainly_no_append(
 ) -> None:
     fsync.fail_at = os.path.isfile
     with pytest.raises(StoreError, match=r"log/0{19}1\.json: Input/output error; check") as caught:
-        CheckpointStore(files).append(1, claim(1))
+        CheckpointStore(files).append(at(0), opened(1))
     assert not caught.value.ids["damaged"]
     assert os.listdir(tmp_path / "log") == []
 
@@ -113,7 +145,7 @@ def test_a_failed_fsync_of_the_directory_is_an_unknown_outcome(
 ) -> None:
     """B4: the entry may be gone after a power cut, or not."""
     fsync.fail_at = os.path.isdir
-    outcome = CheckpointStore(files).append(1, claim(1))
+    outcome = CheckpointStore(files).append(at(0), opened(1))
     assert isinstance(outcome, Unknown) and "Input/output error" in outcome.reason
     assert os.listdir(tmp_path / "log") == [f"{1:020d}.json"]
 
@@ -155,8 +187,8 @@ def test_directories_and_files_are_for_the_owner_only(tmp_path: Path) -> None:
     """S8."""
     root = tmp_path / "store"
     store = open_store(str(root))
-    store.append(1, claim(1))
-    store.write_hint(1)
+    store.append(at(0), opened(1))
+    store.append(at(1), claim(2))
     store.write_part(CheckpointId(1), TASK, Epoch(1), (b"x" * 5_000,))
     for path in (root, *root.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
@@ -197,8 +229,8 @@ def test_a_symbolic_link_that_leaves_the_root_is_refused(tmp_path: Path, target:
 def test_the_root_itself_may_be_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "checkpoints").symlink_to(tmp_path / "disk")
-    assert open_store(str(tmp_path / "checkpoints")).append(1, claim(1)) == Appended(1)
-    assert open_store(str(tmp_path / "disk")).read(1) == claim(1)
+    assert open_store(str(tmp_path / "checkpoints")).append(at(0), opened(1)) == Appended(at(0))
+    assert open_store(str(tmp_path / "disk")).read(at(0)) == opened(1)
 
 
 def test_a_file_where_a_directory_should_be_is_refused(tmp_path: Path) -> None:
@@ -228,34 +260,8 @@ def test_a_store_that_is_only_looked_at_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_file_url_is_a_local_path(tmp_path: Path) -> None:
-    open_store(f"file://{tmp_path}/store").append(1, claim(1))
-    assert open_store(str(tmp_path / "store")).read(1) == claim(1)
-
-
-@pytest.mark.parametrize("made", ["fifo", "link to a file outside", "link to a fifo", "directory"])
-def test_a_hint_that_is_no_file_of_the_store_is_none_and_keeps_nobody_waiting(
-    tmp_path: Path, made: str
-) -> None:
-    """M5."""
-    store = open_store(str(tmp_path / "store"))
-    hint = tmp_path / "store" / "log" / "hint"
-    (tmp_path / "outside").write_text("7")
-    match made:
-        case "fifo":
-            os.mkfifo(hint)
-        case "link to a file outside":
-            hint.symlink_to(tmp_path / "outside")
-        case "link to a fifo":
-            os.mkfifo(tmp_path / "store" / "log" / "pipe")
-            hint.symlink_to("pipe")
-        case _:
-            hint.mkdir()
-    assert store.hint() == 0
-    # The entry that comes with a hint is durable, whatever becomes of the hint.
-    for index in range(1, HINT_EVERY + 1):
-        assert store.append(index, claim(index)) == Appended(index)
-    assert store.tail()[-1] == (HINT_EVERY, claim(HINT_EVERY))
-    assert (tmp_path / "outside").read_text() == "7"
+    open_store(f"file://{tmp_path}/store").append(at(0), opened(1))
+    assert open_store(str(tmp_path / "store")).read(at(0)) == opened(1)
 
 
 def test_an_entry_that_is_a_fifo_is_an_error_and_keeps_nobody_waiting(tmp_path: Path) -> None:

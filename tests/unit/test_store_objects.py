@@ -17,7 +17,7 @@ from crosscut.errors import SettingsError, StoreError
 from crosscut.protocol.log import Appended, Taken, Unknown
 from crosscut.store import open_store
 from crosscut.store.objects import PROOF_WRITERS
-from crosscut.testing.stores import claim
+from crosscut.testing.stores import at, opened
 
 
 class ServiceFileSystem(MemoryFileSystem):  # type: ignore[misc]
@@ -36,7 +36,7 @@ class ServiceFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         cls = type(self)
-        answer = None if "probe" in path or "hint" in path else cls.answer
+        answer = None if "probe" in path else cls.answer
         if answer is None or cls.applies:
             super().pipe_file(path, value, "overwrite" if cls.ignores_condition else mode, **options)
         if answer is not None:
@@ -54,8 +54,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ServiceFileSystem]
 
 def test_a_service_with_conditional_puts_is_used_and_keeps_no_probe(service: type[ServiceFileSystem]) -> None:
     store = open_store("s3://bucket/checkpoints")
-    assert store.append(1, claim(1)) == Appended(1)
-    assert store.append(1, claim(2)) == Taken(1)
+    assert store.append(at(0), opened(1)) == Appended(at(0))
+    assert store.append(at(0), opened(2)) == Taken(at(0))
     assert list(service.store) == [f"/bucket/checkpoints/log/{1:020d}.json"]
 
 
@@ -64,7 +64,7 @@ def test_a_service_that_ignores_the_condition_is_refused_before_anything_is_appe
 ) -> None:
     service.ignores_condition = True
     with pytest.raises(SettingsError, match="two drivers could both own the job"):
-        open_store("s3://bucket/checkpoints").append(1, claim(1))
+        open_store("s3://bucket/checkpoints").append(at(0), opened(1))
     assert service.store == {}
 
 
@@ -82,7 +82,7 @@ def test_a_service_that_looks_first_and_writes_then_is_refused(
 
     monkeypatch.setattr(service, "pipe_file", look_then_write)
     with pytest.raises(SettingsError, match=r"4 have created one file.*two drivers could both own the job"):
-        open_store("s3://bucket/checkpoints").append(1, claim(1))
+        open_store("s3://bucket/checkpoints").append(at(0), opened(1))
     assert service.store == {}
 
 
@@ -99,9 +99,9 @@ def test_a_proof_that_can_not_be_had_refuses_the_append_and_is_tried_again_with_
     monkeypatch.setattr(service, "pipe_file", sometimes)
     store = open_store("s3://bucket/checkpoints")
     with pytest.raises(StoreError, match="connection reset"):
-        store.append(1, claim(1))
+        store.append(at(0), opened(1))
     is_down[0] = False
-    assert store.append(1, claim(1)) == Appended(1)
+    assert store.append(at(0), opened(1)) == Appended(at(0))
     assert list(service.store) == [f"/bucket/checkpoints/log/{1:020d}.json"]
 
 
@@ -116,9 +116,9 @@ def test_any_error_of_a_service_is_an_unknown_outcome(
     """B4: even a refusal, since the file system may have repeated a request that was applied."""
     service.answer, service.applies = answer, applies
     store = open_store("s3://bucket/checkpoints")
-    outcome = store.append(1, claim(1))
+    outcome = store.append(at(0), opened(1))
     assert isinstance(outcome, Unknown) and str(answer) in outcome.reason
-    assert store.read(1) == (claim(1) if applies else None)
+    assert store.read(at(0)) == (opened(1) if applies else None)
 
 
 def test_a_service_that_cannot_be_read_is_a_store_error_not_an_absent_entry(
@@ -129,7 +129,7 @@ def test_a_service_that_cannot_be_read_is_a_store_error_not_an_absent_entry(
 
     monkeypatch.setattr(service, "cat_file", cat_file)
     with pytest.raises(StoreError, match="Bad Request") as caught:
-        open_store("s3://bucket/checkpoints").read(1)
+        open_store("s3://bucket/checkpoints").read(at(0))
     assert not caught.value.ids["damaged"]
 
 
@@ -149,5 +149,7 @@ def test_two_threads_never_both_create_an_entry_in_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(MemoryFileSystem, "exists", exists)
     store = open_store(f"memory://{secrets.token_hex(8)}")
     with ThreadPoolExecutor(2) as threads:
-        outcomes = list(threads.map(lambda driver: store.append(1, claim(1, driver)), ("first", "second")))
-    assert sorted(outcomes, key=repr) == [Appended(1), Taken(1)]
+        outcomes = list(
+            threads.map(lambda driver: store.append(at(0), opened(1, driver)), ("first", "second"))
+        )
+    assert sorted(outcomes, key=repr) == [Appended(at(0)), Taken(at(0))]

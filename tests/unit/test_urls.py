@@ -11,12 +11,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from crosscut.errors import CrosscutError, SettingsError, StoreError
-from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.log import Unknown
-from crosscut.protocol.messages import JobFinished
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.testing.stores import at, opened
 from crosscut.urls import Redaction, shown_url
 
 SECRET = "p%40ss:w0rd"
@@ -96,7 +95,7 @@ def said(call: Callable[[], object]) -> str:
 
 def test_no_error_of_the_store_shows_them(store: CheckpointStore) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: store.read(1),
+        lambda: store.read(at(0)),
         lambda: store.tail(1),
         store.list_parts,
         lambda: list(store.entries()),
@@ -110,7 +109,7 @@ def test_no_error_of_the_store_shows_them(store: CheckpointStore) -> None:
 def test_no_outcome_of_an_append_shows_them(store: CheckpointStore) -> None:
     """It becomes the cause of the job's end."""
     try:
-        found = repr(store.append(1, JobFinished(Epoch(1), CheckpointId(1))))
+        found = repr(store.append(at(0), opened(1)))
     except StoreError as error:
         found = "".join(traceback.format_exception(error))
     else:

@@ -27,7 +27,7 @@ from crosscut.errors import CheckpointError, CrosscutError, StoreError
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
@@ -79,7 +79,6 @@ from crosscut.protocol.messages import (
     CommitCheckpoint,
     HaltTasks,
     JobFinished,
-    LogEntry,
     RecordsFlowing,
     ShutDown,
     SnapshotAcknowledged,
@@ -326,14 +325,14 @@ class CoordinatorDriver:
                     self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
                 case DiscoverSplits():
                     self._in_thread(lambda: SplitsDiscovered(self._discover()))
-                case AppendEntry(index, entry):
-                    self._in_thread(lambda i=index, e=entry: self._append(i, e))  # type: ignore[misc]
+                case AppendEntry():
+                    self._in_thread(lambda one=effect: self._append(one))  # type: ignore[misc]
                 case ReadEntry(index):
                     self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
                 case ListParts():
                     self._in_thread(self._list_parts)
-                case DeleteParts(paths):
-                    self._in_thread(lambda p=paths: self._delete(p))  # type: ignore[misc]
+                case DeleteParts():
+                    self._in_thread(lambda one=effect: self._delete(one))  # type: ignore[misc]
                 case SubmitWorkers():
                     self._claimed()
                     self._supply.submit()
@@ -398,13 +397,14 @@ class CoordinatorDriver:
         outputs = self._look()
         return LogTailRead(tuple(self._store.tail(checkpoints)), outputs)
 
-    def _append(self, index: int, entry: LogEntry) -> JobEvent:
+    def _append(self, effect: AppendEntry) -> JobEvent:
+        index, entry = effect.index, effect.entry
         if isinstance(entry, CheckpointCompleted):
             self._failpoints("driver.append")
         elif isinstance(entry, JobFinished):
             self._failpoints("driver.finish")
         try:
-            outcome = self._store.append(index, entry)
+            outcome = self._store.append(index, entry, effect.since)
         except StoreError as error:
             return EntryRefused(index, str(error))
         match outcome:
@@ -419,7 +419,7 @@ class CoordinatorDriver:
             case _:
                 assert_never(outcome)
 
-    def _read(self, index: int) -> JobEvent:
+    def _read(self, index: LogIndex) -> JobEvent:
         try:
             return EntryRead(index, self._store.read(index))
         except StoreError as error:
@@ -429,19 +429,21 @@ class CoordinatorDriver:
 
     def _list_parts(self) -> JobEvent | None:
         try:
-            return PartsListed(tuple(self._store.list_parts()))
+            parts, (entries, unfinished) = self._store.list_parts(), self._store.list_log()
+            return PartsListed(tuple(parts), tuple(entries), tuple(unfinished))
         except StoreError:
             # Only tidiness depends on it; the next epoch tries again.
             return None
 
-    def _delete(self, paths: tuple[str, ...]) -> JobEvent:
-        def one_by_one() -> Iterator[str]:
-            for path in paths:
+    def _delete(self, effect: DeleteParts) -> JobEvent:
+        def one_by_one(them: Iterable[T]) -> Iterator[T]:
+            for one in them:
                 self._failpoints("driver.delete")
-                yield path
+                yield one
 
         # What can't be deleted stays as an orphan, for the sweep of a later epoch.
-        self._store.delete_parts(one_by_one())
+        self._store.delete_parts(one_by_one(effect.paths))
+        self._store.delete_entries(one_by_one(effect.entries))
         return PartsDeleted()
 
     # Links.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, LogIndex, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, LogEntry
@@ -171,15 +171,20 @@ class DiscoverSplits:
 
 @dataclass(frozen=True, slots=True)
 class AppendEntry:
-    """Create entry `index` if it does not exist; the store's answer is an event."""
+    """Create entry `index` if it does not exist; the store's answer is an event.
 
-    index: int
+    Attributes:
+        since: An entry of the same segment, much like this one: only what differs from it need be written.
+    """
+
+    index: LogIndex
     entry: LogEntry
+    since: LogIndex | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    index: int
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +224,20 @@ class ReplaceWorker:
 
 @dataclass(frozen=True, slots=True)
 class ListParts:
-    """Answered by PartsListed, or not at all: it only serves tidiness."""
+    """List the parts, and the entries of the log; answered by PartsListed, or not at all: it only serves
+    tidiness."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteParts:
-    """Nothing refers to them any more; answered by PartsDeleted, also if some could not be deleted."""
+    """Nothing refers to them any more; answered by PartsDeleted, also if some could not be deleted.
+
+    Attributes:
+        entries: Of the log, in segments that hold nothing of the retained checkpoints.
+    """
 
     paths: tuple[str, ...]
+    entries: tuple[LogIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.protocol.messages import FailureCause, LogEntry, SplitAssignment, WorkerMessage
 
@@ -199,7 +199,7 @@ class LogTailRead:
         outputs: What the sinks remember, asked for before the log was read.
     """
 
-    entries: tuple[tuple[int, LogEntry], ...]
+    entries: tuple[tuple[LogIndex, LogEntry], ...]
     outputs: tuple[CommittedOutput, ...] = ()
 
 
@@ -214,21 +214,21 @@ class SplitsDiscovered:
 class EntryAppended:
     """Entry `index` is durable."""
 
-    index: int
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class EntryTaken:
     """Entry `index` exists already."""
 
-    index: int
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class EntryUncertain:
     """The append of entry `index` may or may not have been applied, now or later."""
 
-    index: int
+    index: LogIndex
     reason: str
 
 
@@ -236,7 +236,7 @@ class EntryUncertain:
 class EntryRefused:
     """The append of entry `index` has certainly not been applied."""
 
-    index: int
+    index: LogIndex
     reason: str
 
 
@@ -244,15 +244,23 @@ class EntryRefused:
 class EntryRead:
     """What entry `index` holds, or None if there is no such entry."""
 
-    index: int
+    index: LogIndex
     entry: LogEntry | None
 
 
 @dataclass(frozen=True, slots=True)
 class PartsListed:
-    """Parts that exist in the store, asked for in order to sweep orphans."""
+    """What exists in the store, asked for in order to sweep what nothing needs.
+
+    Attributes:
+        entries: Of the log, without the heads of its segments.
+        unfinished: Paths of files of the log that are not whole. Whoever still writes one finds it gone, and
+            writes it again.
+    """
 
     paths: tuple[str, ...]
+    entries: tuple[LogIndex, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crosscut.ids import LogIndex
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
     """Entry `index` is durable, and it is this one."""
 
-    index: int
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Entry `index` exists already. Read it: it may be an earlier attempt of our own."""
 
-    index: int
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """The append may or may not have been applied, now or later. Read back, never clean up."""
 
-    index: int
+    index: LogIndex
     reason: str
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
 
@@ -149,7 +149,43 @@ class JobFinished:
     checkpoint_id: CheckpointId
 
 
-LogEntry = EpochClaimed | CheckpointCompleted | JobFinished
+@dataclass(frozen=True, slots=True)
+class SegmentOpened:
+    """The head of a segment of the log: from here on it is written by the driver of `claim`.
+
+    It is a claim of its epoch where that is newer than what stands before; else the same driver goes on
+    in a new segment, so that the older ones can be deleted.
+
+    Attributes:
+        claim: The newest claim.
+        previous: The last entry of the segment before; None in the very first.
+    """
+
+    claim: EpochClaimed
+    previous: LogIndex | None
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch whose driver writes the segment."""
+        return self.claim.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentClosed:
+    """The last entry of a segment, written by the driver that is about to claim `epoch`.
+
+    It stands where the driver before would append next: that one finds its place taken. Never deleted.
+    """
+
+    epoch: Epoch
+    driver: str
+    claimant: Claimant
+
+
+JobEntry = EpochClaimed | CheckpointCompleted | JobFinished
+"""What a coordinator appends."""
+
+LogEntry = JobEntry | SegmentOpened | SegmentClosed
 
 
 # Worker -> coordinator

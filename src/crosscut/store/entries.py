@@ -2,68 +2,120 @@
 
 The file is one JSON document that people and jq can read, with a fixed beginning:
 
-    {"format":2,"index":17,"sha256":"<64 hex digits>","entry":{"type":"EpochClaimed",...}}
+    {"format":2,"segment":3,"number":17,"epoch":5,"since":0,"before":"<64 hex digits>",
+     "sha256":"<64 hex digits>","entry":{"type":"EpochClaimed",...}}
 
-The digest covers format, index and entry, so that a torn file, a flipped bit and a file in the place
-of another are all told from the real one before anything is parsed.
+"before" is the digest of the entry before, so that the entries form a chain. The digest covers all
+else, so that a torn file, a flipped bit and a file in the place of another are told from the real one
+before anything is parsed. If "since" is not 0, "entry" is what has changed since that entry of the
+same segment (`crosscut.store.differences`).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import get_args
 
 from crosscut.codec import from_json, to_json
 from crosscut.errors import StoreError
+from crosscut.ids import Epoch, LogIndex
+from crosscut.interfaces import JSON
 from crosscut.protocol.messages import LogEntry
 
 FORMAT = 2
 _FILE = re.compile(
-    rb'\{"format":(\d{1,9}),"index":(\d{1,20}),"sha256":"([0-9a-f]{64})","entry":(\{.*\})\}\n', re.DOTALL
+    rb'\{"format":(\d{1,9}),"segment":(\d{1,18}),"number":(\d{1,18}),"epoch":(\d{1,18}),'
+    rb'"since":(\d{1,18}),"before":"([0-9a-f]{64}|)","sha256":"([0-9a-f]{64})","entry":([{\[].*[}\]])\}\n',
+    re.DOTALL,
 )
+_OF_ANOTHER_FORMAT = re.compile(rb'\{"format":(\d{1,9}),.*\}\n', re.DOTALL)
 
 
-def encode_entry(entry: LogEntry, index: int) -> bytes:
-    """Return the content of the file that holds `entry` as entry `index` of the job log.
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An entry as it stands in its file.
+
+    Attributes:
+        epoch: Of the entry.
+        since: Number of the entry of the same segment that `content` says the changes of; 0: none.
+        before: Digest of the entry before; "" if there is none.
+        content: The entry as JSON, or what has changed.
+    """
+
+    index: LogIndex
+    epoch: Epoch
+    since: int
+    before: str
+    content: JSON
+
+
+def content_of(entry: LogEntry) -> JSON:
+    """Return `entry` as JSON.
 
     Raises:
         StateError: A position or a transaction handle in it is not JSON.
     """
-    text = json.dumps(to_json(entry), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    body = text.encode("ascii")
-    head = f'{{"format":{FORMAT},"index":{index},"sha256":"{_digest(FORMAT, index, body)}","entry":'
-    return head.encode("ascii") + body + b"}\n"
+    return to_json(entry)
 
 
-def decode_entry(data: bytes, index: int) -> LogEntry:
-    """Return the entry that `encode_entry` made `data` from.
+def entry_of(content: JSON) -> LogEntry:
+    """Return the entry that `content_of` made `content` of.
 
     Raises:
-        StoreError: `data` is torn, damaged, of another index or of a newer format. Nothing else is
-            ever raised, whatever the bytes.
+        StoreError: It made it of none.
     """
-    match = _FILE.fullmatch(data)
-    if match is None:
-        raise StoreError(f"{len(data)} bytes that are no complete entry: the file is torn or overwritten")
-    form, found_index, body = int(match[1]), int(match[2]), match[4]
-    digest = _digest(form, found_index, body)
-    if digest != match[3].decode("ascii"):
-        raise StoreError(f"expected sha256 {match[3].decode('ascii')}, found {digest}")
-    if form != FORMAT:
-        raise StoreError(f"expected format {FORMAT}, found {form}: it was written by another release")
-    if found_index != index:
-        raise StoreError(
-            f"it holds entry {found_index}: a file was moved or copied into the place of another"
-        )
-    try:
-        data_json = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {type(error).__name__}") from error
-    entry: LogEntry = from_json(data_json, get_args(LogEntry), StoreError)
+    entry: LogEntry = from_json(content, get_args(LogEntry), StoreError)
     return entry
 
 
-def _digest(form: int, index: int, body: bytes) -> str:
-    return sha256(b"%d\n%d\n" % (form, index) + body).hexdigest()
+def encode_file(one: Sealed) -> tuple[bytes, str]:
+    """Return the content of the file that holds `one`, and its digest."""
+    body = json.dumps(one.content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    head = (
+        f'{{"format":{FORMAT},"segment":{one.index.segment},"number":{one.index.number},"epoch":{one.epoch},'
+        f'"since":{one.since},"before":"{one.before}","sha256":"'
+    )
+    digest = _digest(head.encode("ascii"), body)
+    head += f'{digest}","entry":'
+    return head.encode("ascii") + body + b"}\n", digest
+
+
+def decode_file(data: bytes, index: LogIndex) -> tuple[Sealed, str]:
+    """Return what `encode_file` made `data` from, and its digest.
+
+    Raises:
+        StoreError: `data` is torn, damaged, of another place, or of another format (then the error has
+            an attribute `format`). Nothing else is ever raised, whatever the bytes.
+    """
+    match = _FILE.fullmatch(data)
+    form = int(match[1]) if match is not None else FORMAT
+    if match is None and (other := _OF_ANOTHER_FORMAT.fullmatch(data)) is not None:
+        form = int(other[1])
+    if form != FORMAT:
+        raise StoreError(f"expected format {FORMAT}, found {form}", format=form)
+    if match is None:
+        raise StoreError(f"{len(data)} bytes that are no complete entry: the file is torn or overwritten")
+    found, epoch, since = LogIndex(int(match[2]), int(match[3])), Epoch(int(match[4])), int(match[5])
+    before, stated, body = match[6].decode("ascii"), match[7].decode("ascii"), match[8]
+    digest = _digest(data[: match.start(7)], body)
+    if digest != stated:
+        raise StoreError(f"expected sha256 {stated}, found {digest}")
+    if found != index:
+        raise StoreError(f"it holds entry {found}: a file was moved or copied into the place of another")
+    if since and not 0 < since < found.number:
+        raise StoreError(
+            f"it says what has changed since entry {since} of its segment: expected an older one"
+        )
+    try:
+        content: JSON = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not JSON: {type(error).__name__}") from error
+    return Sealed(found, epoch, since, before, content), digest
+
+
+def _digest(head: bytes, body: bytes) -> str:
+    """Return the digest of a file: of all that stands before it, and of the entry."""
+    return sha256(head + body).hexdigest()

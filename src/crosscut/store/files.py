@@ -14,6 +14,9 @@ from enum import Enum
 
 from crosscut.errors import StoreError
 
+TEMPORARY = "temporary-"
+"""So begins the name of a file that is not whole yet."""
+
 
 class Put(Enum):
     """What became of a put-if-absent whose outcome is known."""
@@ -51,10 +54,6 @@ class Files(ABC):
 
         If that fails, or `chunks` raises, what was written is removed if possible.
         """
-
-    @abstractmethod
-    def overwrite(self, path: str, data: bytes) -> None:
-        """Write a small file that may be lost or stale after a crash, but is never half of two."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -174,17 +173,6 @@ class LocalFiles(Files):
             _unlink_if_possible(final)
             raise
 
-    def overwrite(self, path: str, data: bytes) -> None:
-        final = self._resolved(path)
-        temporary = _temporary_name(final)
-        try:
-            with open(temporary, "xb", opener=_private) as file:
-                file.write(data)
-            os.replace(temporary, final)
-        except OSError:
-            _unlink_if_possible(temporary)
-            raise
-
     def read(self, path: str) -> bytes:
         with open(self._resolved(path), "rb", opener=_regular) as file:
             return file.read()
@@ -283,7 +271,7 @@ def checked_path(path: str) -> str:
 
 
 def _temporary_name(final: str) -> str:
-    return os.path.join(os.path.dirname(final), f"temporary-{secrets.token_hex(8)}")
+    return os.path.join(os.path.dirname(final), f"{TEMPORARY}{secrets.token_hex(8)}")
 
 
 def _private(path: str, flags: int) -> int:
@@ -303,3 +291,20 @@ def _unlink_if_possible(path: str) -> None:
     # What can't be removed is an orphan under a name that nothing refers to: no outcome depends on it.
     with suppress(OSError):
         os.unlink(path)
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def failed(what: str, files: Files, path: str, error: OSError) -> StoreError:
+    """Return `error`, which `files` has raised about `path`, with advice."""
+    advice = "check the file system and its credentials"
+    if error.errno in _NO_SPACE:
+        advice = "free space there, or raise the quota"
+    elif error.errno in _NO_PERMISSION:
+        advice = "give this user permission to write there, or renew its credentials"
+    elif error.errno in (errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+        advice = "choose a checkpoint_dir on a file system with hard links"
+    reason = error.strerror or str(error) or type(error).__name__
+    return StoreError(f"{what} {files.root}/{path}: {reason}; {advice}", path=path, damaged=False)

@@ -92,10 +92,6 @@ class ObjectFiles(Files):
                 self._system.rm_file(key)
             raise
 
-    def overwrite(self, path: str, data: bytes) -> None:
-        with self._as_os_errors():
-            self._system.pipe_file(self._key(path), data)
-
     def read(self, path: str) -> bytes:
         with self._as_os_errors():
             data: bytes = self._system.cat_file(self._key(path))

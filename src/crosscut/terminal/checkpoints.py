@@ -15,6 +15,7 @@ from crosscut.ids import Lineage
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.identity import shown
 from crosscut.protocol.job.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
+from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.splits import splits_from_json
@@ -29,7 +30,7 @@ def listing(store: CheckpointStore, last: int) -> RenderableType:
         StoreError: There is no job in this directory, or its log is damaged.
     """
     entries = [entry for _, entry in store.tail(last)]
-    claims = [entry for entry in entries if isinstance(entry, EpochClaimed)]
+    claims = claims_in(entries)
     if not claims:
         raise _no_job()
     completed = [entry for entry in entries if isinstance(entry, CheckpointCompleted)]

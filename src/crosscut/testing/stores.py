@@ -6,12 +6,14 @@ import errno
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.log import Appended, AppendOutcome, Taken
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -20,13 +22,15 @@ from crosscut.protocol.messages import (
     LogEntry,
     Part,
     PendingTransaction,
+    SegmentClosed,
+    SegmentOpened,
     Snapshot,
     TaskSnapshot,
 )
-from crosscut.store.checkpoint_store import HINT_EVERY, CheckpointStore
+from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.files import Files, Put, UncertainError, checked_path
 
-Operation = Literal["put_if_absent", "write_new", "overwrite", "read", "delete", "settle"]
+Operation = Literal["put_if_absent", "write_new", "read", "delete", "settle"]
 
 
 class Fault(Enum):
@@ -96,11 +100,6 @@ class MemoryFiles(Files):
             if fault in (Fault.APPLIED, Fault.NOT_APPLIED):
                 raise OSError(errno.EIO, "no answer")
 
-    def overwrite(self, path: str, data: bytes) -> None:
-        with self._lock:
-            self._begin("overwrite", path)
-            self.content[path] = data
-
     def read(self, path: str) -> bytes:
         with self._lock:
             fault = self._begin("read", path)
@@ -151,12 +150,39 @@ def claim(epoch: int, driver: str = "driver") -> EpochClaimed:
     )
 
 
+def at(number: int, segment: int = 1) -> LogIndex:
+    """Return the place of entry `number` of a segment of the log; 0 is its head."""
+    return LogIndex(segment, number)
+
+
+def opened(epoch: int, driver: str = "driver", previous: LogIndex | None = None) -> SegmentOpened:
+    """Return the head of a segment with a claim of `epoch`, after entry `previous`."""
+    return SegmentOpened(claim(epoch, driver), previous)
+
+
+def closed(epoch: int, driver: str = "driver") -> SegmentClosed:
+    """Return the entry that closes a segment for the claim of `epoch`."""
+    return SegmentClosed(Epoch(epoch), driver, Claimant("host", 1))
+
+
+def places(entries: Iterable[LogEntry]) -> Iterator[tuple[LogIndex, LogEntry]]:
+    """Yield `entries`, the first of them a head, with the places that they have in a log of their own."""
+    segment, number = 0, 0
+    for entry in entries:
+        segment, number = (segment + 1, 0) if isinstance(entry, SegmentOpened) else (segment, number + 1)
+        yield LogIndex(segment, number), entry
+
+
 def checkpoint(epoch: int, checkpoint_id: int, parts: tuple[Part, ...] = ()) -> CheckpointCompleted:
     """Return an entry that completes checkpoint `checkpoint_id`, with one task's snapshot in it."""
     pending = PendingTransaction(CheckpointId(checkpoint_id), {"name": "out", "bytes": 7})
     snapshot = Snapshot(parts=parts, positions={"split": [1, None, 2.5]}, pending=(pending,))
     task = TaskSnapshot(TaskId(VertexId("vertex"), 0), snapshot)
     return CheckpointCompleted(Epoch(epoch), CheckpointId(checkpoint_id), (task,))
+
+
+def _of_first(entry: LogEntry) -> dict[str, Any]:
+    return {"claim": claim(1, "first")} if isinstance(entry, SegmentOpened) else {"driver": "first"}
 
 
 def refused(call: Callable[[], object]) -> StoreError:
@@ -180,31 +206,37 @@ class StoreConformance:
         raise NotImplementedError
 
     def fill(self, *entries: LogEntry) -> CheckpointStore:
-        """Return the store with `entries` appended from 1 on."""
+        """Return the store with `entries` appended, the first of which is a head."""
         store = self.open()
-        for index, entry in enumerate(entries, 1):
+        for index, entry in places(entries):
             assert store.append(index, entry) == Appended(index)
         return store
 
     # The job log
 
     def test_an_appended_entry_is_read_back_equal_by_another_handle(self) -> None:
-        entries = (claim(1), checkpoint(1, 1), JobFinished(Epoch(1), CheckpointId(1)))
+        entries: list[LogEntry] = [opened(1), claim(2), checkpoint(2, 1)]
+        entries += [JobFinished(Epoch(2), CheckpointId(1)), closed(3), opened(3, "driver 2", at(4))]
         self.fill(*entries)
-        assert [self.open().read(index) for index in (1, 2, 3)] == list(entries)
+        for index, entry in places(entries):
+            assert self.open().read(index) == entry
 
     def test_an_absent_entry_is_none(self) -> None:
-        assert self.open().read(1) is None
-        assert self.fill(claim(1)).read(2) is None
+        assert self.open().read(at(0)) is None
+        store = self.fill(opened(1))
+        assert store.read(at(1)) is None
+        assert store.read(at(0, segment=2)) is None
 
     def test_an_index_is_taken_once_and_its_entry_never_changes(self) -> None:
-        self.fill(claim(1, "first"))
-        assert self.open().append(1, claim(1, "second")) == Taken(1)
-        assert self.open().append(1, claim(1, "first")) == Taken(1)
-        assert self.open().read(1) == claim(1, "first")
+        self.fill(opened(1, "first"), claim(2, "first"))
+        for index, entry in ((at(0), opened(1, "second")), (at(1), claim(2, "second"))):
+            assert self.open().append(index, entry) == Taken(index)
+            assert self.open().append(index, replace(entry, **_of_first(entry))) == Taken(index)
+            assert self.open().read(index) == replace(entry, **_of_first(entry))
 
     def test_of_many_threads_that_append_at_one_index_exactly_one_wins(self) -> None:
         thread_count, rounds = 6, 20
+        self.fill(opened(1))
         outcomes: list[list[AppendOutcome]] = [[] for _ in range(thread_count)]
         gate = threading.Barrier(thread_count)
 
@@ -212,58 +244,116 @@ class StoreConformance:
             store = self.open()
             for index in range(1, rounds + 1):
                 gate.wait(timeout=60)
-                outcomes[number].append(store.append(index, claim(index, f"driver-{number}")))
+                outcomes[number].append(store.append(at(index), claim(index, f"driver-{number}")))
 
         threads = [threading.Thread(target=race, args=(number,)) for number in range(thread_count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for index in range(1, rounds + 1):
-            won = [number for number in range(thread_count) if outcomes[number][index - 1] == Appended(index)]
-            lost = [number for number in range(thread_count) if outcomes[number][index - 1] == Taken(index)]
-            assert len(won) == 1 and len(lost) == thread_count - 1
-            assert self.open().read(index) == claim(index, f"driver-{won[0]}")
+        for index in map(at, range(1, rounds + 1)):
+            found = [outcomes[number][index.number - 1] for number in range(thread_count)]
+            assert found.count(Appended(index)) == 1 and found.count(Taken(index)) == thread_count - 1
+            winner = found.index(Appended(index))
+            assert self.open().read(index) == claim(index.number, f"driver-{winner}")
 
     def test_entries_are_yielded_from_the_first_to_the_last(self) -> None:
-        entries: list[LogEntry] = [claim(1), *(checkpoint(1, n) for n in range(1, 12))]
+        entries: list[LogEntry] = [opened(1), *(checkpoint(1, n) for n in range(1, 12)), closed(2)]
+        entries += [opened(2, previous=at(12)), checkpoint(2, 12)]
         store = self.fill(*entries)
-        assert list(store.entries()) == list(enumerate(entries, 1))
+        assert list(store.entries()) == list(places(entries))
 
     def test_the_tail_of_an_empty_log_is_empty(self) -> None:
         assert self.open().tail() == []
 
     def test_the_tail_has_the_newest_claim_and_as_many_checkpoints_as_asked(self) -> None:
-        entries: list[LogEntry] = [claim(1), checkpoint(1, 1), claim(2)]
+        entries: list[LogEntry] = [opened(1), checkpoint(1, 1), claim(2)]
         entries += [checkpoint(2, n) for n in range(2, 31)]
         store = self.fill(*entries)
-        assert store.tail() == [(3, claim(2)), (32, checkpoint(2, 30))]
-        assert store.tail(3) == [(3, claim(2)), *((n + 2, checkpoint(2, n)) for n in (28, 29, 30))]
-        assert store.tail(100) == list(enumerate(entries, 1))
+        assert store.tail() == [(at(2), claim(2)), (at(31), checkpoint(2, 30))]
+        assert store.tail(3) == [(at(2), claim(2)), *((at(n + 1), checkpoint(2, n)) for n in (28, 29, 30))]
+        assert store.tail(100) == list(places(entries))
+
+    def test_the_newest_claim_may_be_the_head_of_the_segment(self) -> None:
+        entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2)]
+        assert self.fill(*entries).tail() == [(at(0), opened(1)), (at(2), checkpoint(1, 2))]
 
     def test_the_tail_has_every_entry_behind_its_oldest_checkpoint(self) -> None:
         end: list[LogEntry] = [checkpoint(1, 2), claim(2), claim(3), JobFinished(Epoch(3), CheckpointId(2))]
-        store = self.fill(claim(1), checkpoint(1, 1), *end)
-        assert store.tail() == list(enumerate(end, 3))
+        store = self.fill(opened(1), checkpoint(1, 1), *end)
+        assert store.tail() == [(at(number), entry) for number, entry in enumerate(end, 2)]
 
     def test_the_tail_without_a_checkpoint_is_the_whole_log(self) -> None:
-        assert self.fill(claim(1), claim(2)).tail() == [(1, claim(1)), (2, claim(2))]
+        entries = (opened(1), claim(2), closed(3), opened(3, previous=at(2)))
+        assert self.fill(*entries).tail() == list(places(entries))
 
-    def test_the_tail_is_right_whatever_the_hint_says(self) -> None:
-        for length in range(1, 2 * HINT_EVERY + 3):
-            entry: LogEntry = claim(1) if length == 1 else checkpoint(1, length - 1)
-            store = self.open()
-            assert store.append(length, entry) == Appended(length)
-            for hint in (0, 1, length, length + 1, 2 * length, 10**15, 10**19):
-                store.write_hint(hint)
-                assert self.open().tail()[-1] == (length, entry)
+    def test_the_tail_goes_back_over_segments_as_far_as_it_needs(self) -> None:
+        entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
+        entries += [opened(2, previous=at(3)), checkpoint(2, 3), opened(2, previous=at(1, 2))]
+        everything = list(places(entries))
+        store = self.fill(*entries)
+        assert store.tail(1) == everything[5:]
+        assert store.tail(2) == everything[2:]
+        assert store.tail(3) == everything[1:]
+        assert store.tail(9) == everything
 
-    def test_a_hint_is_remembered(self) -> None:
-        assert self.open().hint() == 0
-        self.open().write_hint(17)
-        assert self.open().hint() == 17
-        self.open().write_hint(3)
-        assert self.open().hint() == 3
+    def test_the_end_is_found_however_long_the_log_is(self) -> None:
+        store = self.open()
+        assert store.append(at(0), opened(1)) == Appended(at(0))
+        for number in range(1, 36):
+            entry = checkpoint(1, number)
+            assert store.append(at(number), entry) == Appended(at(number))
+            assert self.open().tail()[-1] == (at(number), entry)
+        for segment in range(2, 20):
+            head = opened(1, previous=at(35 if segment == 2 else 0, segment - 1))
+            assert store.append(at(0, segment), head) == Appended(at(0, segment))
+            assert self.open().tail()[-1] == (at(0, segment), head)
+
+    def test_an_entry_may_be_written_as_what_has_changed(self) -> None:
+        entries = [checkpoint(1, n) for n in range(1, 9)]
+        store = self.fill(opened(1), entries[0])
+        for number, entry in enumerate(entries[1:], 2):
+            assert store.append(at(number), entry, at(number - 1)) == Appended(at(number))
+        for number, entry in enumerate(entries, 1):
+            assert self.open().read(at(number)) == entry
+        assert self.open().tail(2)[-2:] == [(at(7), entries[6]), (at(8), entries[7])]
+        assert [entry for _, entry in self.open().entries()][1:] == entries
+
+    def test_what_has_changed_since_an_entry_that_is_not_there_can_not_be_written(self) -> None:
+        store = self.fill(opened(1), checkpoint(1, 1))
+        refused(partial(store.append, at(3), checkpoint(1, 2), at(2)))
+        assert self.open().read(at(3)) is None
+
+    def test_entries_of_an_old_segment_are_deleted_and_the_rest_of_the_log_is_as_it_was(self) -> None:
+        entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
+        entries += [opened(2, previous=at(3)), checkpoint(2, 3), checkpoint(2, 4)]
+        everything = list(places(entries))
+        self.fill(*entries)
+        for _ in range(2):
+            assert self.open().delete_entries([at(1), at(2)]) == []
+            assert self.open().list_log()[0] == [at(3), at(1, 2), at(2, 2)]
+            assert self.open().tail(2) == everything[4:]
+            assert self.open().tail(9) == everything[3:], "as far as it goes"
+        assert self.open().read(at(1)) is None
+        assert self.open().append(at(3), checkpoint(1, 3)) == Taken(at(3)), "its driver is fenced"
+        assert self.open().append(at(0, 2), opened(9)) == Taken(at(0, 2)), "so is whoever wanted it next"
+
+    def test_a_segment_of_which_everything_is_deleted_leaves_its_head(self) -> None:
+        entries = (opened(1), checkpoint(1, 1), opened(1, previous=at(1)), checkpoint(1, 2))
+        store = self.fill(*entries)
+        assert store.delete_entries([at(1)]) == []
+        assert self.open().list_log()[0] == [at(1, 2)]
+        assert [index for index, _ in self.open().entries()] == [at(0, 2), at(1, 2)]
+        assert self.open().append(at(0), opened(7)) == Taken(at(0))
+
+    def test_an_entry_that_is_missing_where_it_is_needed_is_an_error_and_no_shorter_log(self) -> None:
+        """D5, I12: nothing but what was deleted on purpose may be missing."""
+        entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
+        entries += [opened(2, previous=at(3)), claim(3)]
+        store = self.fill(*entries)
+        store.delete_entries([at(2)])
+        error = refused(self.open().tail)
+        assert error.ids["damaged"] and "is missing, but newer ones exist" in str(error)
 
     # The parts
 
@@ -342,9 +432,9 @@ class StoreConformance:
 BAD_PART_PATHS = (
     "/etc/passwd",
     "../parts/1/x",
-    "parts/1/../../log/hint",
-    "parts/../log/hint",
-    "log/hint",
+    "parts/1/../../log/1",
+    "parts/../log/1",
+    "log/1",
     "parts/1",
     "parts/1/.",
     "parts/1/..",

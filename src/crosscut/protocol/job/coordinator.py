@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, WorkerIndex
+from crosscut.ids import CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
@@ -35,8 +35,8 @@ from crosscut.protocol.messages import (
     EpochClaimed,
     FailureCause,
     HaltTasks,
+    JobEntry,
     JobFinished,
-    LogEntry,
     RecordsFlowing,
     RegisterWorker,
     ShutDown,
@@ -102,8 +102,9 @@ class Coordinator(JobFacts):
                 | on.EntryRead()
             ):
                 return self._log_answered(event)
-            case on.PartsListed(paths):
-                return self._delete(retention.orphans(paths, self.retained, self.epoch))
+            case on.PartsListed(paths, entries, unfinished):
+                self._kept.waste_entries(entries)
+                return self._delete((*retention.orphans(paths, self.retained, self.epoch), *unfinished))
             case on.PartsDeleted():
                 return [*self._kept.deleted(), *self._delete()]
             case on.StopRequested():
@@ -133,7 +134,7 @@ class Coordinator(JobFacts):
             case Stale():
                 return effects
             case recovery.Claim():
-                self._kept.found(decision.retained)
+                self._kept.found(event.entries)
                 return effects
             case _:
                 assert_never(decision)
@@ -161,8 +162,8 @@ class Coordinator(JobFacts):
         match verdict:
             case None:
                 return effects
-            case Durable(entry):
-                return [*effects, *self._entry_durable(entry)]
+            case Durable(entry, log_index):
+                return [*effects, *self._entry_durable(entry, log_index)]
             case Refused(CheckpointCompleted() as entry, reason):
                 return [*effects, *self._append_refused(entry, reason)]
             case Refused(entry, reason) | Undecided(entry, reason):
@@ -177,12 +178,12 @@ class Coordinator(JobFacts):
             case _:
                 assert_never(verdict)
 
-    def _entry_durable(self, entry: LogEntry) -> list[JobEffect]:
+    def _entry_durable(self, entry: JobEntry, log_index: LogIndex) -> list[JobEffect]:
         match entry:
             case EpochClaimed():
                 return self._epoch_claimed(entry)
             case CheckpointCompleted():
-                return self._completed(entry)
+                return self._completed(entry, log_index)
             case JobFinished():
                 return self._end("finished")
             case _:
@@ -413,10 +414,10 @@ class Coordinator(JobFacts):
     def _append(self, entry: CheckpointCompleted | None) -> list[JobEffect]:
         return self._log.append(entry) if entry is not None else []
 
-    def _completed(self, entry: CheckpointCompleted) -> list[JobEffect]:
+    def _completed(self, entry: CheckpointCompleted, log_index: LogIndex) -> list[JobEffect]:
         # Decision moment: the entry is durable, so the checkpoint is complete, and everything staged
         # at or below it will be committed, by this epoch or by a later one.
-        self._kept.add(entry)
+        self._kept.add(entry, log_index.segment, self._log.take_ended())
         effects, shown = self._checkpoints.completed(entry)
         if entry.is_final:
             effects += self._checkpoints.finish(entry)

@@ -41,6 +41,7 @@ class JobFacts:
             retain=rules.retain,
             store_timeout_ms=rules.checkpoints.timeout_ms,
             start_timeout_ms=rules.start_timeout_ms,
+            segment_entries_max=rules.segment_entries_max,
         )
         self._checkpoints = Checkpointing(rules.checkpoints, rules.tasks, rules.sources, self._roster)
         self._kept = Keeping(rules.retain, rules.checkpoints.timeout_ms)

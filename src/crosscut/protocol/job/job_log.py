@@ -1,9 +1,11 @@
 """Appending to the job log: one writer's view of a log that another driver may be writing too.
 
-The log decides who owns the job and what is complete; whoever creates entry k first wins. An append
+The log decides who owns the job and what is complete; whoever creates an entry first wins. An append
 has four outcomes: appended, taken, certainly not applied, and unknown. Unknown is never treated as
 failure: the entry is read back, and nothing is cleaned up meanwhile (FLINK-22494). A call of the store
 that has not returned in time has an unknown outcome, too; what it says afterwards is still true.
+
+`crosscut.protocol.job.segments` says why the log is a chain of segments.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
+from crosscut.ids import LogIndex
 from crosscut.protocol.effects import AppendEntry, CancelTimer, ReadEntry, StartTimer
 from crosscut.protocol.events import (
     EntryAppended,
@@ -24,24 +27,37 @@ from crosscut.protocol.events import (
     TimerFired,
     TimerKind,
 )
-from crosscut.protocol.messages import LogEntry
+from crosscut.protocol.job.segments import LogEnd, following, head_after, written_before
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    EpochClaimed,
+    JobEntry,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
 
 RETRY_APPEND_MS = 200
 UNCERTAIN_ATTEMPTS_MAX = 20
+SEGMENT_ENTRIES_MAX = 1_000
+DIFFERENCES_MAX = 20
+"""Entries in a row that only say what has changed: so many have to be read, at most, to know one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
     """The entry is in the log (decision moment: it became true when the store made it durable)."""
 
-    entry: LogEntry
+    entry: JobEntry
+    index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The entry is certainly not in the log and will not be."""
 
-    entry: LogEntry
+    entry: JobEntry
     reason: str
 
 
@@ -49,8 +65,8 @@ class Refused:
 class Overtaken:
     """Another driver wrote entry `index` first."""
 
-    entry: LogEntry
-    index: int
+    entry: JobEntry
+    index: LogIndex
     winner: LogEntry
 
 
@@ -58,7 +74,7 @@ class Overtaken:
 class Undecided:
     """The store has not said for too long whether the entry is in the log. Nothing may be assumed."""
 
-    entry: LogEntry
+    entry: JobEntry
     reason: str
 
 
@@ -70,25 +86,41 @@ LogEffect = AppendEntry | ReadEntry | StartTimer | CancelTimer
 class LogWriter:
     """Appends entries one after the other; each `append` ends in exactly one verdict.
 
+    The first one is the claim of its driver. Before an entry goes what has to be there first: what
+    closes the segment of another driver, and the head of a segment of its own.
+
     Args:
-        next_index: First index that did not exist when the log was read.
+        end: Where the log ended when it was read.
         timeout_ms: How long one call of the store may take.
         dropped: Where to count what is dropped.
+        segment_entries_max: After so many, the writer goes on in a new segment.
     """
 
-    def __init__(self, next_index: int, timeout_ms: int, dropped: Counter[str] | None = None) -> None:
-        self._next_index = next_index
+    def __init__(
+        self,
+        end: LogEnd,
+        timeout_ms: int,
+        dropped: Counter[str] | None = None,
+        *,
+        segment_entries_max: int = SEGMENT_ENTRIES_MAX,
+    ) -> None:
+        self._last = end.last
+        self._next_index = end.next
+        self._is_of_another = end.last is not None and not end.is_closed
+        self._has_closed = end.is_closed
         self._timeout_ms = timeout_ms
+        self._segment_entries_max = segment_entries_max
+        self._claim: EpochClaimed | None = None
+        self._base: LogIndex | None = None
+        self._difference_count = 0
+        self._step: AppendEntry | None = None
+        self._step_count = 0
         self._is_asking = False
-        self._queue: deque[LogEntry] = deque()
+        self._queue: deque[JobEntry] = deque()
         self._uncertain_attempts = 0
         self._is_said_to_exist = False
+        self._ended: tuple[LogIndex, ...] = ()
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
-
-    @property
-    def next_index(self) -> int:
-        """The index that the next new entry will have."""
-        return self._next_index
 
     @property
     def is_idle(self) -> bool:
@@ -96,14 +128,19 @@ class LogWriter:
         return not self._queue
 
     @property
-    def newest(self) -> LogEntry | None:
+    def newest(self) -> JobEntry | None:
         """The entry appended last, if it is not decided."""
         return self._queue[-1] if self._queue else None
 
-    def append(self, entry: LogEntry) -> list[LogEffect]:
+    def take_ended(self) -> tuple[LogIndex, ...]:
+        """Return, once, what can be deleted of segments that came to their end, when nothing needs it."""
+        ended, self._ended = self._ended, ()
+        return ended
+
+    def append(self, entry: JobEntry) -> list[LogEffect]:
         """Append `entry` behind those under way."""
         self._queue.append(entry)
-        return self._ask(AppendEntry(self._next_index, entry)) if len(self._queue) == 1 else []
+        return self._ask_next() if len(self._queue) == 1 else []
 
     def handle(self, event: LogEvent) -> tuple[list[LogEffect], Verdict | None]:
         """Take the store's answer; return what to do next, and the verdict if there is one.
@@ -113,62 +150,123 @@ class LogWriter:
         """
         if isinstance(event, TimerFired):
             return self._timer_fired(event.timer)
-        if event.index < self._next_index:
+        asked = self._step.index if self._step is not None else self._next_index
+        if event.index < asked:
             # A call that was given up has returned after all.
             self.dropped["late log answer"] += 1
             return [], None
-        if not self._queue or event.index > self._next_index:
-            raise ProtocolError(f"{event!r} while the writer is at entry {self._next_index}")
+        if self._step is None or event.index > asked:
+            raise ProtocolError(f"{event!r} while the writer is at entry {asked}")
         answered, self._is_asking = self._cancel_call(), False
-        effects, verdict = self._answered(event)
+        effects, verdict = self._answered(event, self._step)
         return [*answered, *effects], verdict
 
     def _timer_fired(self, timer: Timer) -> tuple[list[LogEffect], Verdict | None]:
-        if self._queue and timer == self._timer("retry-append"):
-            return self._ask(ReadEntry(self._next_index)), None
-        if self._is_asking and timer == self._timer("log-call"):
+        if self._step is not None and timer == self._timer("retry-append"):
+            return self._ask(ReadEntry(self._step.index)), None
+        if self._step is not None and self._is_asking and timer == self._timer("log-call"):
             self._is_asking = False
-            return self._uncertain(f"the store has not answered within {self._timeout_ms / 1000:g} s")
+            return self._uncertain(
+                self._step, f"the store has not answered within {self._timeout_ms / 1000:g} s"
+            )
         self.dropped["stale timer"] += 1
         return [], None
 
     def _answered(
-        self, event: EntryAppended | EntryTaken | EntryUncertain | EntryRefused | EntryRead
+        self, event: EntryAppended | EntryTaken | EntryUncertain | EntryRefused | EntryRead, step: AppendEntry
     ) -> tuple[list[LogEffect], Verdict | None]:
-        entry = self._queue[0]
         match event:
             case EntryAppended():
-                return self._ended(Durable(entry))
+                return self._written(step)
             case EntryTaken(index):
                 # Taken by whom? Perhaps by an attempt of our own whose outcome was unknown.
                 self._is_said_to_exist = True
                 return self._ask(ReadEntry(index)), None
             case EntryRead(index, found):
                 if found is None:
-                    return self._absent(index)
-                return self._ended(Durable(entry) if found == entry else Overtaken(entry, index, found))
+                    return self._absent(step)
+                if found == step.entry:
+                    return self._written(step)
+                return self._decided(Overtaken(self._queue[0], index, found))
             case EntryUncertain(_, reason):
-                return self._uncertain(reason)
+                return self._uncertain(step, reason)
             case EntryRefused(_, reason):
                 if self._uncertain_attempts:
                     # An earlier attempt at this very entry may still have been applied.
-                    return self._uncertain(reason)
-                return self._ended(Refused(entry, reason))
+                    return self._uncertain(step, reason)
+                return self._decided(Refused(self._queue[0], reason))
             case _:
                 assert_never(event)
 
-    def _absent(self, index: int) -> tuple[list[LogEffect], Verdict | None]:
+    def _absent(self, step: AppendEntry) -> tuple[list[LogEffect], Verdict | None]:
         if not self._is_said_to_exist:
-            return self._ask(AppendEntry(index, self._queue[0])), None
+            return self._ask(step), None
         # One of the two answers is stale. Asked at once, the store would say the same again.
         self._is_said_to_exist = False
-        return self._uncertain(f"the store says that entry {index} exists, and then that there is none")
+        return self._uncertain(
+            step, f"the store says that entry {step.index} exists, and then that there is none"
+        )
 
-    def _uncertain(self, reason: str) -> tuple[list[LogEffect], Verdict | None]:
+    def _uncertain(self, step: AppendEntry, reason: str) -> tuple[list[LogEffect], Verdict | None]:
         self._uncertain_attempts += 1
         if self._uncertain_attempts >= UNCERTAIN_ATTEMPTS_MAX:
-            return self._ended(Undecided(self._queue[0], reason))
+            return self._decided(Undecided(self._queue[0], reason))
         return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None
+
+    # What is written for an entry.
+
+    def _next_step(self, entry: JobEntry) -> AppendEntry:
+        """Return what has to be written next so that `entry` comes into the log."""
+        claim = entry if isinstance(entry, EpochClaimed) else self._claim
+        if claim is None:
+            raise ProtocolError(f"{entry!r:.80} is appended before a claim")
+        index = self._next_index
+        if self._is_of_another:
+            return AppendEntry(index, SegmentClosed(claim.epoch, claim.driver, claim.claimant))
+        if index.number == 0:
+            return AppendEntry(index, SegmentOpened(claim, self._last))
+        if index.number > self._segment_entries_max and not isinstance(entry, JobFinished):
+            return AppendEntry(head_after(index), SegmentOpened(claim, self._last))
+        return AppendEntry(index, entry, self._base if self._is_like_the_base(entry) else None)
+
+    def _is_like_the_base(self, entry: JobEntry) -> bool:
+        return isinstance(entry, CheckpointCompleted) and self._difference_count < DIFFERENCES_MAX
+
+    def _written(self, step: AppendEntry) -> tuple[list[LogEffect], Verdict | None]:
+        """Go on after `step` has become durable."""
+        entry = self._queue[0]
+        self._last, self._step = step.index, None
+        self._uncertain_attempts, self._is_said_to_exist = 0, False
+        match step.entry:
+            case SegmentClosed():
+                self._is_of_another, self._has_closed = False, True
+                self._next_index = head_after(step.index)
+                return self._ask_next(), None
+            case SegmentOpened(claim):
+                self._ended += written_before(step.entry, was_closed=self._has_closed)
+                self._claim, self._base, self._difference_count = claim, None, 0
+                self._has_closed = False
+                self._next_index = following(step.index)
+                if entry != claim:
+                    return self._ask_next(), None
+            case CheckpointCompleted():
+                self._difference_count = self._difference_count + 1 if step.since is not None else 0
+                self._base = step.index
+            case EpochClaimed() as claim:
+                self._claim = claim
+            case JobFinished():
+                pass
+            case _:
+                assert_never(step.entry)
+        self._next_index = following(step.index)
+        return self._decided(Durable(entry, step.index))
+
+    # Calls.
+
+    def _ask_next(self) -> list[LogEffect]:
+        self._step = self._next_step(self._queue[0])
+        self._step_count += 1
+        return self._ask(self._step)
 
     def _ask(self, call: AppendEntry | ReadEntry) -> list[LogEffect]:
         self._is_asking = True
@@ -178,17 +276,13 @@ class LogWriter:
         return [CancelTimer(self._timer("log-call"))] if self._is_asking else []
 
     def _timer(self, kind: TimerKind) -> Timer:
-        return Timer(kind, number=self._next_index)
+        return Timer(kind, number=self._step_count)
 
-    def _ended(self, verdict: Verdict) -> tuple[list[LogEffect], Verdict]:
+    def _decided(self, verdict: Verdict) -> tuple[list[LogEffect], Verdict]:
         self._queue.popleft()
-        self._uncertain_attempts = 0
-        self._is_said_to_exist = False
-        if isinstance(verdict, Durable):
-            self._next_index += 1
+        self._step = None
+        self._uncertain_attempts, self._is_said_to_exist = 0, False
         if not isinstance(verdict, (Durable, Refused)):
             # The log is not ours any more, or can't be known: nothing behind may be written.
             self._queue.clear()
-        if self._queue:
-            return self._ask(AppendEntry(self._next_index, self._queue[0])), verdict
-        return [], verdict
+        return (self._ask_next() if self._queue else []), verdict

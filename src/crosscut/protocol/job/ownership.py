@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer
@@ -19,13 +19,22 @@ from crosscut.protocol.job import history, recovery
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
+    SEGMENT_ENTRIES_MAX,
     Durable,
     LogEvent,
     LogWriter,
     Overtaken,
     Verdict,
 )
-from crosscut.protocol.messages import EpochClaimed, FailureCause, LogEntry, SplitAssignment
+from crosscut.protocol.job.segments import claim_of
+from crosscut.protocol.messages import (
+    EpochClaimed,
+    FailureCause,
+    JobEntry,
+    LogEntry,
+    SegmentClosed,
+    SplitAssignment,
+)
 
 CLAIM_ATTEMPTS_MAX = 20
 
@@ -37,9 +46,10 @@ class Stale:
     """The store has answered with a log older than one that it has shown before; it is read again."""
 
 
-def fenced(epoch: Epoch, index: int, winner: LogEntry) -> FailureCause:
+def fenced(epoch: Epoch, index: LogIndex, winner: LogEntry) -> FailureCause:
     """Return why the driver of `epoch` has to stop: entry `index` is somebody else's."""
-    who = f" ({shown(winner.claimant)})" if isinstance(winner, EpochClaimed) else ""
+    claim = winner if isinstance(winner, SegmentClosed) else claim_of(winner)
+    who = f" ({shown(claim.claimant)})" if claim is not None else ""
     return FailureCause(
         "Fenced",
         f"another driver{who} owns this job now, in epoch {winner.epoch}; this driver, of epoch {epoch}, "
@@ -55,6 +65,7 @@ class Ownership:
         store_timeout_ms: How long one call of the store may take.
         start_timeout_ms: How long the sources may take to say what there is to read, and at least so long
             the sinks to say what they have committed.
+        segment_entries_max: After so many entries the log goes on in a new segment.
         dropped: Where to count what is dropped.
     """
 
@@ -66,6 +77,7 @@ class Ownership:
         retain: int,
         store_timeout_ms: int,
         start_timeout_ms: int,
+        segment_entries_max: int = SEGMENT_ENTRIES_MAX,
     ) -> None:
         self._identity = identity
         self._retain = retain
@@ -73,10 +85,11 @@ class Ownership:
         self._start_timeout_ms = start_timeout_ms
         # Sinks are asked, too: how long one call of the store may take says nothing of them.
         self._reading_timeout_ms = max(store_timeout_ms, start_timeout_ms)
+        self._segment_entries_max = segment_entries_max
         self._writer: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
-        self._index_seen = 0
+        self._index_seen: LogIndex | None = None
         self._is_waiting = False
         self._is_discovering = False
         self._has_claimed = False
@@ -92,9 +105,13 @@ class Ownership:
         return self._writer is not None and self._writer.is_idle
 
     @property
-    def newest(self) -> LogEntry | None:
+    def newest(self) -> JobEntry | None:
         """The entry appended last, if it is not decided."""
         return self._writer.newest if self._writer is not None else None
+
+    def take_ended(self) -> tuple[LogIndex, ...]:
+        """Return, once, what can be deleted of segments that came to their end, when nothing needs it."""
+        return self._writer.take_ended() if self._writer is not None else ()
 
     def start(self) -> list[JobEffect]:
         """Look at the sinks, and read the log."""
@@ -128,7 +145,7 @@ class Ownership:
 
     def tail_read(
         self,
-        entries: Sequence[tuple[int, LogEntry]],
+        entries: Sequence[tuple[LogIndex, LogEntry]],
         outputs: Sequence[CommittedOutput],
         wall_clock: str,
     ) -> tuple[
@@ -147,12 +164,12 @@ class Ownership:
         read: list[JobEffect] = [CancelTimer(READING)]
         if not isinstance(decision, recovery.Claim):
             return read, decision
-        if decision.index <= self._index_seen:
+        if self._index_seen is not None and decision.end.next <= self._index_seen:
             # A claim there would be overtaken again, and so on, as fast as the store answers.
             if self._claim_attempts >= CLAIM_ATTEMPTS_MAX:
                 return read, recovery.NotThisJob(
                     f"the store has shown entry {self._index_seen} of the job log, and then, "
-                    f"{CLAIM_ATTEMPTS_MAX} times, none after {decision.index - 1}; Crosscut needs a store "
+                    f"{CLAIM_ATTEMPTS_MAX} times, none from {decision.end.next} on; Crosscut needs a store "
                     f"whose answers are not stale: choose another one"
                 )
             self._claim_attempts += 1
@@ -163,7 +180,12 @@ class Ownership:
             return read, conflict
         self._claim = decision
         self.takeover = recovery.takeover(decision)
-        self._writer = LogWriter(decision.index, self._store_timeout_ms, self.dropped)
+        self._writer = LogWriter(
+            decision.end,
+            self._store_timeout_ms,
+            self.dropped,
+            segment_entries_max=self._segment_entries_max,
+        )
         if decision.restored is None:
             self._is_discovering = True
             return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], decision
@@ -188,7 +210,7 @@ class Ownership:
         self._claim = replace(self._claim, entry=entry)
         return self.append(entry)
 
-    def append(self, entry: LogEntry) -> list[JobEffect]:
+    def append(self, entry: JobEntry) -> list[JobEffect]:
         """Append `entry` behind those under way; `handle` returns what becomes of it."""
         return [*self._writer.append(entry)] if self._writer is not None else []
 
@@ -200,7 +222,7 @@ class Ownership:
         effects, verdict = self._writer.handle(event)
         if isinstance(verdict, Durable) and isinstance(verdict.entry, EpochClaimed):
             self._has_claimed = True
-            self._index_seen = 0
+            self._index_seen = None
         if (
             isinstance(verdict, Overtaken)
             and not self._has_claimed

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from crosscut.ids import CheckpointId, Epoch, Lineage
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job.identity import (
     AnotherJob,
     ChangedDetails,
@@ -16,6 +16,7 @@ from crosscut.protocol.job.identity import (
     compared,
     shown,
 )
+from crosscut.protocol.job.segments import LogEnd, claim_of, end_of
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
@@ -52,16 +53,15 @@ class JobIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Append `entry` at `index`; if that is durable, go on from `restored`.
+    """Append `entry` to a log that ends at `end`; if that is durable, go on from `restored`.
 
     Attributes:
         before: The newest claim so far: whom this one takes the job over from.
     """
 
-    index: int
+    end: LogEnd
     entry: EpochClaimed
     restored: CheckpointCompleted | None
-    retained: tuple[CheckpointCompleted, ...]
     before: EpochClaimed | None = None
 
 
@@ -80,7 +80,7 @@ class NotThisJob:
 
 
 def claim(
-    tail: Sequence[tuple[int, LogEntry]], job: JobIdentity, wall_clock: str = ""
+    tail: Sequence[tuple[LogIndex, LogEntry]], job: JobIdentity, wall_clock: str = ""
 ) -> Claim | AlreadyFinished | NotThisJob:
     """Decide what a starting driver does with the log it found.
 
@@ -88,8 +88,8 @@ def claim(
         tail: End of the log in order, with the newest epoch claim and the retained checkpoints.
         wall_clock: For people who read the claim.
     """
-    index = tail[-1][0] + 1 if tail else 1
-    claims = [entry for _, entry in tail if isinstance(entry, EpochClaimed)]
+    end = end_of(tail)
+    claims = [found for _, entry in tail if (found := claim_of(entry)) is not None]
     completed = tuple(entry for _, entry in tail if isinstance(entry, CheckpointCompleted))
     finished = [entry for _, entry in tail if isinstance(entry, JobFinished)]
     if not claims:
@@ -98,7 +98,7 @@ def claim(
                 "the job log has entries but no epoch claim: it is damaged; restore the directory from "
                 "a backup, or choose another checkpoint_dir"
             )
-        return Claim(index, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1), wall_clock), None, ())
+        return Claim(end, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1), wall_clock), None)
     newest = claims[-1]
     if newest.flow.name == job.flow.name and newest.max_parallelism != job.max_parallelism:
         return NotThisJob(
@@ -119,7 +119,7 @@ def claim(
     # lead, so ids are never reused, although nothing was written for each.
     first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
     entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock)
-    return Claim(index, entry, completed[-1] if completed else None, completed, newest)
+    return Claim(end, entry, completed[-1] if completed else None, newest)
 
 
 def takeover(claim: Claim) -> str:

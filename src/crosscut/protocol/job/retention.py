@@ -1,4 +1,4 @@
-"""Which parts may be deleted: pure decisions over manifests.
+"""Which parts and log entries may be deleted: pure decisions over manifests.
 
 A part is deleted only after the newer log entry is durable, and only if no retained manifest refers
 to it. When in doubt it stays: a leak is tidied later, a deletion is for ever.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+from crosscut.ids import CheckpointId, Epoch, LogIndex
+from crosscut.protocol.job.segments import written_before
+from crosscut.protocol.messages import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened, Snapshot
 
 PART_PATH = re.compile(r"parts/\d+/[^/]+-(\d+)-[0-9a-f]+")
 
@@ -64,3 +65,36 @@ def dangling(snapshot: Snapshot, checkpoint_id: CheckpointId, kept_parts: frozen
     own = f"parts/{checkpoint_id}/"
     foreign = {path for path in paths_of(snapshot) if not path.startswith(own)}
     return tuple(sorted(foreign - kept_parts))
+
+
+# The job log: `crosscut.protocol.job.segments` has the reasons.
+
+
+def ended(tail: Sequence[tuple[LogIndex, LogEntry]]) -> tuple[LogIndex, ...]:
+    """Return what can be deleted of the older segments in `tail`, once no retained checkpoint is in them."""
+    entries = dict(tail)
+    return tuple(
+        index
+        for _, head in tail
+        if isinstance(head, SegmentOpened) and head.previous in entries
+        for index in written_before(head, was_closed=isinstance(entries[head.previous], SegmentClosed))
+    )
+
+
+def left_over(listed: Iterable[LogIndex], oldest_segment: int) -> tuple[LogIndex, ...]:
+    """Return the listed entries that a driver would have deleted that died before it could, sorted.
+
+    Args:
+        oldest_segment: The oldest one with a retained checkpoint: older ones hold nothing that is needed.
+    """
+    ours: dict[int, list[int]] = {}
+    for index in listed:
+        if index.segment < oldest_segment and index.number > 0:
+            ours.setdefault(index.segment, []).append(index.number)
+    # The newest entry of each may be what closed it. That it is kept where it is not costs one file.
+    return tuple(
+        LogIndex(segment, number)
+        for segment, numbers in sorted(ours.items())
+        for number in sorted(numbers, reverse=True)
+        if number < max(numbers)
+    )

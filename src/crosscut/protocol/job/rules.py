@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from crosscut.ids import TaskId
 from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
 from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
 from crosscut.protocol.job.termination import Component
 
@@ -19,6 +20,8 @@ class JobRules:
         slots: How many workers Spark can run at once, where known; only for the error text.
         awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
             cut has been judged.
+        segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
+            can be deleted.
     """
 
     identity: JobIdentity
@@ -33,3 +36,4 @@ class JobRules:
     loops: tuple[Component, ...] = ()
     slots: int | None = None
     awaits_verdict: bool = False
+    segment_entries_max: int = SEGMENT_ENTRIES_MAX

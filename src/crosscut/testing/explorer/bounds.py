@@ -42,6 +42,7 @@ class Bounds:
         checkpoints: Periodic checkpoints; those that end the job come on top.
         in_flight: So many checkpoints may be under way at once.
         retain: So many completed checkpoints are kept.
+        segment_entries_max: After so many entries the log goes on in a new segment.
         slow_control: What a worker tells the coordinator takes its time as well.
     """
 
@@ -50,6 +51,7 @@ class Bounds:
     in_flight: int = 1
     retain: int = 1
     slow_control: bool = False
+    segment_entries_max: int = 1_000
 
 
 class Cost(IntEnum):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, EpochClaimed, JobFinished
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    DeployTasks,
+    EpochClaimed,
+    JobFinished,
+    SegmentClosed,
+    SegmentOpened,
+)
 from crosscut.testing.explorer.graphs import times
 from crosscut.testing.explorer.items import END, record_of
 from crosscut.testing.explorer.search import Found
@@ -71,11 +78,15 @@ def _entry(world: World, number: int) -> str:
             return f"{'final ' * is_final}checkpoint {n} of epoch {epoch} is complete"
         case JobFinished():
             return "the job has finished"
+        case SegmentOpened(EpochClaimed(epoch, _, driver)):
+            return f"the log goes on in a new segment, of epoch {epoch}, which is {driver}'s"
+        case SegmentClosed(_, driver):
+            return f"{driver} has closed the log"
 
 
 def _consequences(world: World, before: State, after: State) -> str:
     old, new = world.store.value(before[0]), world.store.value(after[0])
-    told = [_entry(world, one) for one in new.log[len(old.log) :]]
+    told = [_entry(world, one) for _, one in new.log[len(old.log) :]]
     if new.visible != old.visible:
         output = [
             f"{world.graph.record_name(record)} {times(new.visible, record)}x"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from crosscut.ids import LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.messages import DeployTasks, WorkerReady
@@ -140,7 +141,7 @@ class Draft:
         self._perform_all(effects)
         self._tell_all()
 
-    def replace_driver(self, number: int, append: tuple[int, int] | None, fate: str) -> None:
+    def replace_driver(self, number: int, append: tuple[LogIndex, int] | None, fate: str) -> None:
         """The driver is gone, its workers with it, and the next one starts."""
         store = self._world.store
         if append is not None and fate == "applied":
@@ -209,23 +210,20 @@ class Draft:
         world = self._world
         match effect:
             case do.ReadLogTail(count):
-                store = self.store
-                self._events.append(
-                    on.LogTailRead(world.store.tail(store, count), world.store.outputs(store))
-                )
+                tail, outputs = world.store.tail(self.store, count), world.store.outputs(self.store)
+                self._events.append(on.LogTailRead(tail, outputs))
             case do.ReadEntry(index):
-                log = world.store.log(self.store)
-                found = log[index - 1] if index <= len(log) else None
-                self._events.append(on.EntryRead(index, found))
+                self._events.append(on.EntryRead(index, world.store.entry(self.store, index)))
             case do.DiscoverSplits():
                 self._events.append(on.SplitsDiscovered(()))
             case do.SubmitWorkers():
                 for i in range(world.count):
                     self._events += world.drivers.registration(i)
             case do.ListParts():
-                self._events.append(on.PartsListed(world.store.paths(self.store)))
-            case do.DeleteParts(paths):
-                self._store = world.store.delete(self.store, paths)
+                parts, entries = world.store.paths(self.store), world.store.places(self.store)
+                self._events.append(on.PartsListed(parts, entries))
+            case do.DeleteParts(paths, entries):
+                self._store = world.store.delete(self.store, paths, entries)
                 self._events.append(on.PartsDeleted())
             case do.EndJob(outcome, cause):
                 is_fine = outcome == "finished" or (self._is_zombie and outcome == "fenced")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import NamedTuple
 
-from crosscut.ids import AttemptId, WorkerIndex
+from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.job.checkpoints import CheckpointRules
@@ -67,7 +67,7 @@ class DriverState(NamedTuple):
 
     coordinator: int
     timers: tuple[on.Timer, ...] = ()
-    append: tuple[int, int] | None = None
+    append: tuple[LogIndex, int] | None = None
     outcome: str = ""
     number: int = 1
     """Which driver of the job this is: the first, the second, ..."""
@@ -87,6 +87,7 @@ def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
         heartbeat_timeout_ms=4_000,
         start_timeout_ms=30_000,
         loops=graph.loops,
+        segment_entries_max=bounds.segment_entries_max,
     )
 
 

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, CommittedOutput
-from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
+from crosscut.protocol.job.segments import FIRST, claim_of
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    EpochClaimed,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+    Snapshot,
+)
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
 from crosscut.testing.explorer.items import LINEAGE, Content, ensure, record_of
 from crosscut.testing.explorer.machines import Numbers
@@ -20,14 +29,23 @@ _RECORD_MASK = (1 << RECORD_BITS) - 1
 
 
 class Stored(NamedTuple):
-    """The store as a value; log entries by number."""
+    """The store as a value; log entries by number.
 
-    log: tuple[int, ...] = ()
+    Attributes:
+        log: Every entry that was ever appended, in this order.
+        deleted: Which of them are not there any more.
+        strays: What closed a segment that its driver had left, by drivers that had slept: no reader ever
+            comes to it.
+    """
+
+    log: tuple[tuple[LogIndex, int], ...] = ()
+    deleted: frozenset[LogIndex] = frozenset()
+    strays: frozenset[tuple[LogIndex, int]] = frozenset()
     parts: frozenset[tuple[str, Content]] = frozenset()
     staged: frozenset[tuple[str, int]] = frozenset()
     committed: frozenset[str] = frozenset()
     visible: int = 0
-    late: tuple[tuple[int, int], ...] = ()
+    late: tuple[tuple[LogIndex, int], ...] = ()
     """Appends whose sender has given them up, and which may be applied yet: index and entry."""
 
 
@@ -56,31 +74,68 @@ class ExploredStore:
     # The job log.
 
     def log(self, store: int) -> tuple[LogEntry, ...]:
-        """Return the entries, in order."""
-        return tuple(self.entries.values[one] for one in self.value(store).log)
+        """Return all entries that were ever appended, in order."""
+        return tuple(self.entries.values[one] for _, one in self.value(store).log)
 
-    def tail(self, store: int, count: int) -> tuple[tuple[int, LogEntry], ...]:
-        """Return the newest claim, the newest `count` completed checkpoints, and what is after them."""
-        log = self.log(store)
-        claims = [i for i, one in enumerate(log, 1) if isinstance(one, EpochClaimed)]
-        completed = [i for i, one in enumerate(log, 1) if isinstance(one, CheckpointCompleted)]
-        first = min([claims[-1], *completed[-count:]]) if claims else 1
-        return tuple((i, log[i - 1]) for i in range(first, len(log) + 1))
-
-    def append(self, store: int, index: int, entry: int) -> tuple[int, bool]:
-        """Create entry `index` if it does not exist; say whether it is this append that did."""
+    def entry(self, store: int, index: LogIndex) -> LogEntry | None:
+        """Return what stands at `index`, None if nothing does."""
         one = self.value(store)
-        if index <= len(one.log):
-            return store, False
-        ensure(index == len(one.log) + 1, f"entry {index} of a log that ends at {len(one.log)}")
-        key = ("append", store, entry)
+        there = dict(one.strays) | {i: entry for i, entry in one.log if i not in one.deleted}
+        return self.entries.values[there[index]] if index in there else None
+
+    def places(self, store: int) -> tuple[LogIndex, ...]:
+        """Return the places of all entries that are there, but heads."""
+        one = self.value(store)
+        there = {i for i, _ in one.log if i not in one.deleted} | {i for i, _ in one.strays}
+        return tuple(sorted(i for i in there if i.number))
+
+    def tail(self, store: int, count: int) -> tuple[tuple[LogIndex, LogEntry], ...]:
+        """Return the newest claim, the newest `count` completed checkpoints, and what is after them."""
+        one = self.value(store)
+        chain = sorted((i, self.entries.values[entry]) for i, entry in one.log if i not in one.deleted)
+        found: list[tuple[LogIndex, LogEntry]] = []
+        while chain and sum(isinstance(entry, CheckpointCompleted) for _, entry in found) < count:
+            index, entry = chain.pop()
+            found.append((index, entry))
+            before = entry.previous if isinstance(entry, SegmentOpened) else _before(index)
+            if before in one.deleted:
+                break
+        while not any(claim_of(entry) for _, entry in found) and chain:
+            if claim_of(chain[-1][1]):
+                found.append(chain[-1])
+            chain.pop()
+        return tuple(reversed(found))
+
+    def append(self, store: int, index: LogIndex, entry: int) -> tuple[int, bool]:
+        """Create entry `index` if it does not exist; say whether it is this append that did."""
+        key = ("append", store, index, entry)
         found = self._steps.get(key)
         if found is None:
-            self._check_entry(store, self.entries.values[entry])
-            found = self._steps[key] = self._states.number(one._replace(log=(*one.log, entry)))
-        return found, True
+            found = self._steps[key] = self._appended(store, index, entry)
+        return found, found != store
 
-    def delay(self, store: int, index: int, entry: int) -> int:
+    def _appended(self, store: int, index: LogIndex, number: int) -> int:
+        if self.entry(store, index) is not None:
+            return store
+        one = self.value(store)
+        then = dict(one.log)
+        entry = self.entries.values[number]
+        if isinstance(entry, SegmentClosed) and LogIndex(index.segment + 1, 0) in then:
+            return self._states.number(one._replace(strays=one.strays | {(index, number)}))
+        if index in one.deleted:
+            # Whoever appends it believes that it is in the log: it was.
+            ensure(
+                then[index] == number,
+                f"I7: {entry!r:.80} is appended at {index}, where {self.entries.values[then[index]]!r:.80} "
+                f"was deleted",
+            )
+            return self._states.number(one._replace(deleted=one.deleted - {index}))
+        is_next = _before(index) in then if index.number else index == FIRST or _head_before(index) in then
+        ensure(is_next, f"entry {index} of a log that ends at {one.log[-1][0] if one.log else 'nothing'}")
+        self._check_entry(store, entry)
+        return self._states.number(one._replace(log=(*one.log, (index, number))))
+
+    def delay(self, store: int, index: LogIndex, entry: int) -> int:
         """An append may be applied later."""
         one = self.value(store)
         return self._states.number(one._replace(late=(*one.late, (index, entry))))
@@ -95,7 +150,7 @@ class ExploredStore:
 
     def is_finished(self, store: int) -> bool:
         log = self.value(store).log
-        return bool(log) and isinstance(self.entries.values[log[-1]], JobFinished)
+        return bool(log) and isinstance(self.entries.values[log[-1][1]], JobFinished)
 
     def _completed(self, store: int) -> list[CheckpointCompleted]:
         return [one for one in self.log(store) if isinstance(one, CheckpointCompleted)]
@@ -113,9 +168,26 @@ class ExploredStore:
             )
         return found
 
-    def delete(self, store: int, paths: Iterable[str]) -> int:
+    def delete(self, store: int, paths: Iterable[str], entries: Iterable[LogIndex] = ()) -> int:
         gone = frozenset(paths)
         one = self.value(store)
+        newest = max((index.segment for index, _ in one.log), default=0)
+        completed_at = [
+            index for index, entry in one.log if isinstance(self.entries.values[entry], CheckpointCompleted)
+        ]
+        for index in entries:
+            ensure(
+                index.number > 0 and index.segment < newest,
+                f"I7: entry {index} of a log whose newest segment is {newest} is deleted",
+            )
+            ensure(
+                index not in completed_at[-1:],
+                f"I8: entry {index} with the newest complete checkpoint is deleted",
+            )
+            one = one._replace(
+                deleted=one.deleted | ({index} & {at for at, _ in one.log}),
+                strays=frozenset(stray for stray in one.strays if stray[0] != index),
+            )
         for completed in self._completed(store)[-1:]:
             needed = gone & {
                 part.path
@@ -207,12 +279,19 @@ class ExploredStore:
 
     def _check_entry(self, store: int, entry: LogEntry) -> None:
         log = self.log(store)
-        claims = [one for one in log if isinstance(one, EpochClaimed)]
+        claims = [claim for one in log if (claim := claim_of(one)) is not None]
         completed = self._completed(store)
         ensure(not log or not isinstance(log[-1], JobFinished), f"F5: {entry!r:.80} after the job finished")
         match entry:
             case EpochClaimed(epoch):
                 ensure(not claims or epoch > claims[-1].epoch, f"I6: epoch {epoch} is claimed again")
+            case SegmentOpened(claim):
+                ensure(
+                    not claims or claim.epoch > claims[-1].epoch or claim == claims[-1],
+                    f"I7: a segment is opened in epoch {claim.epoch} when another driver owns the job",
+                )
+            case SegmentClosed():
+                pass
             case CheckpointCompleted(epoch, n):
                 ensure(
                     bool(claims) and claims[-1].epoch == epoch,
@@ -311,6 +390,14 @@ class ExploredStore:
             output = _sum(output, staged[handle])
         # What earlier completed checkpoints authorised and nobody has got round to yet is pending here too.
         self._check_output(output, arrived, f"of checkpoint {entry.checkpoint_id}")
+
+
+def _before(index: LogIndex) -> LogIndex:
+    return LogIndex(index.segment, index.number - 1)
+
+
+def _head_before(index: LogIndex) -> LogIndex:
+    return LogIndex(index.segment - 1, 0)
 
 
 def _sum(records: int, more: int) -> int:

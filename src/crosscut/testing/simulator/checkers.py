@@ -15,12 +15,15 @@ from typing import Any
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommitPermit
 from crosscut.operators.final import place_of
+from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
     Part,
+    SegmentClosed,
+    SegmentOpened,
     Snapshot,
 )
 from crosscut.state.encoding import contents
@@ -83,7 +86,11 @@ class Checkers:
     @property
     def epoch(self) -> Epoch:
         """The newest epoch that is claimed."""
-        return max((one.epoch for one in self.log if isinstance(one, EpochClaimed)), default=Epoch(0))
+        return max((one.epoch for one in self._claims), default=Epoch(0))
+
+    @property
+    def _claims(self) -> list[EpochClaimed]:
+        return claims_in(self.log)
 
     @property
     def completed(self) -> list[CheckpointCompleted]:
@@ -95,14 +102,21 @@ class Checkers:
         """Whether the log says that the job is."""
         return bool(self.log) and isinstance(self.log[-1], JobFinished)
 
-    def appended(self, index: int, entry: LogEntry) -> None:
+    def appended(self, entry: LogEntry) -> None:
         """An entry of the job log has come into being."""
-        ensure(index == len(self.log) + 1, f"I6: entry {index} of a log of {len(self.log)} entries")
         ensure(not self.is_finished, f"{entry!r:.80} after the job finished")
         completed = self.completed
         match entry:
             case EpochClaimed():
                 ensure(entry.epoch > self.epoch, f"I6: epoch {entry.epoch} is claimed again")
+            case SegmentOpened(claim):
+                is_same = bool(self._claims) and claim == self._claims[-1]
+                ensure(
+                    is_same or claim.epoch > self.epoch,
+                    f"I7: a segment is opened in epoch {claim.epoch} when epoch {self.epoch} owns the job",
+                )
+            case SegmentClosed():
+                pass
             case CheckpointCompleted(epoch, n):
                 ensure(epoch == self.epoch, f"I7: checkpoint {n} of epoch {epoch} in epoch {self.epoch}")
                 newest = completed[-1].checkpoint_id if completed else 0

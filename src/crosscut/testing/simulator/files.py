@@ -17,7 +17,7 @@ class WatchedFiles(MemoryFiles):
     """Files in memory; tells of every entry of the job log that comes into being.
 
     Args:
-        appended: Called with the index and the bytes of a new entry.
+        appended: Called with the path and the bytes of a new entry.
         permit: Called before each operation, with the path: whoever runs may not be there any more.
 
     Attributes:
@@ -28,7 +28,7 @@ class WatchedFiles(MemoryFiles):
         has_lost_entries: Of the job log: the store has broken its promise.
     """
 
-    def __init__(self, appended: Callable[[int, bytes], None], permit: Callable[[str, str], None]) -> None:
+    def __init__(self, appended: Callable[[str, bytes], None], permit: Callable[[str, str], None]) -> None:
         super().__init__()
         self._permit = permit
         self.damaged: set[str] = set()
@@ -37,17 +37,18 @@ class WatchedFiles(MemoryFiles):
         self.is_log_away = False
         self.has_lost_entries = False
         self._appended = appended
-        self._entry_count = 0
         self._deleted: list[str] = []
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         """Create an entry, however the answer is."""
         if self.is_log_away:
             raise UncertainError(errno.ETIMEDOUT, "no answer")
+        was_there = path in self.content
         try:
             return super().put_if_absent(path, data)
         finally:
-            self._note_entries()
+            if not was_there and path in self.content:
+                self._appended(path, self.content[path])
 
     def lose_entries(self, count: int) -> None:
         """Forget the newest entries of the job log, as if an older backup had been restored."""
@@ -58,8 +59,10 @@ class WatchedFiles(MemoryFiles):
 
     def arrive(self) -> None:
         """Apply what is late."""
+        before = self.content.keys() | set()
         super().arrive()
-        self._note_entries()
+        for path in sorted(self.content.keys() - before):
+            self._appended(path, self.content[path])
 
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
         """Write a part, perhaps less than is said."""
@@ -122,8 +125,3 @@ class WatchedFiles(MemoryFiles):
         self.listing = "right"
         self.bring_log_back()
         self.arrive()
-
-    def _note_entries(self) -> None:
-        while (data := self.content.get(f"log/{self._entry_count + 1:020}.json")) is not None:
-            self._entry_count += 1
-            self._appended(self._entry_count, data)

@@ -71,6 +71,7 @@ def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
         ),
         restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200, 3),
         retain=options.retain,
+        segment_entries_max=options.segment_entries_max,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         start_timeout_ms=5_000,
         loops=loops_of(graph.edges),

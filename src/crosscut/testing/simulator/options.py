@@ -135,6 +135,7 @@ class Options:
         spill_bytes: Disk for blocked channels; 0: their senders wait.
         linger_ms: How long a partial batch waits for more.
         is_encrypted: All connections are inside TLS.
+        segment_entries_max: After so many entries the job log goes on in a new segment.
         spark_attempts_max: After so many failures of one of its tasks Spark gives the job up.
         spark_start_ms: How long it takes at most until a new attempt runs.
         latency_us: Largest latency of a message when nothing is wrong.
@@ -161,6 +162,7 @@ class Options:
     is_encrypted: bool
     inline_bytes: int
     retain: int
+    segment_entries_max: int
     interval_ms: int
     pause_ms: int
     in_flight_max: int
@@ -381,6 +383,7 @@ def options_of(
         "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
         "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,
         "inline_bytes": dice.choice((0, 100, 4_096)),
+        "segment_entries_max": random.Random(f"crosscut segments {seed}").choice((1, 2, 5, 1_000)),
         "retain": dice.randint(1, 3),
         "interval_ms": dice.choice((10, 30, 100, 300)),
         "pause_ms": dice.choice((0, 0, 30)),

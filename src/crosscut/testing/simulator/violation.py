@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class Violation(AssertionError):
     """Something happened that must never happen. The message begins with the invariant's number."""
@@ -17,7 +19,7 @@ def ensure(condition: bool, message: str) -> None:
         violate(message)
 
 
-def violate(message: str) -> None:
+def violate(message: str) -> NoReturn:
     """Raise Violation."""
     violation = Violation(message)
     noted.append(violation)

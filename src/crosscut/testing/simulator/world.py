@@ -14,9 +14,8 @@ from crosscut.graph.specs import JobGraph
 from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import JobRules
-from crosscut.protocol.messages import SplitAssignment, TaskFailed
+from crosscut.protocol.messages import SegmentOpened, SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.store.entries import decode_entry
 from crosscut.testing.simulator import violation
 from crosscut.testing.simulator.blame import told_cause
 from crosscut.testing.simulator.checkers import Checkers
@@ -26,6 +25,7 @@ from crosscut.testing.simulator.driver import DriverProcess
 from crosscut.testing.simulator.faults import suffer
 from crosscut.testing.simulator.files import WatchedFiles
 from crosscut.testing.simulator.graphs import SimulatedJob, built
+from crosscut.testing.simulator.history import LogHistory
 from crosscut.testing.simulator.job import (
     assignments_of,
     credentials_of,
@@ -105,9 +105,8 @@ class World:
         self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
         self.sources = job.sources
-        self.files = WatchedFiles(
-            lambda index, data: self.checkers.appended(index, decode_entry(data, index)), self._permit
-        )
+        self._history = LogHistory()
+        self.files = WatchedFiles(self._appended, self._permit)
         self.checkers = Checkers(
             job,
             self.files.content.get,
@@ -316,6 +315,15 @@ class World:
             self.drops.watch(task._protocol, task._committer)
         if pool is not None:
             self._pools[id(pool)] = pool
+
+    def _appended(self, path: str, data: bytes) -> None:
+        entry = self._history.appended(path, data)
+        if entry is None:
+            self.seen["log: put where something was deleted"] += 1
+            return
+        if isinstance(entry, SegmentOpened):
+            self.seen["log: segment opened"] += 1
+        self.checkers.appended(entry)
 
     def _permit(self, operation: str, path: str) -> None:
         if self.running is not None:
