@@ -42,6 +42,15 @@ from crosscut.interfaces import (
     SplitReader,
     Wait,
 )
+from crosscut.keyed_process import (
+    AggregatingState,
+    Context,
+    KeyedProcess,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from crosscut.protocol.job.history import check_history
 from crosscut.settings import Restart, Settings
 
@@ -52,15 +61,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "JSON",
+    "AggregatingState",
     "CommitPermit",
     "CommittedOutput",
+    "Context",
     "CrosscutError",
     "Cut",
     "EndOfSplit",
     "Flow",
     "HeldData",
     "Job",
+    "KeyedProcess",
     "KeyedStream",
+    "ListState",
+    "MapState",
+    "ReducingState",
     "Restart",
     "Settings",
     "Sink",
@@ -71,6 +86,7 @@ __all__ = [
     "SplitReader",
     "Stream",
     "TaskId",
+    "ValueState",
     "Wait",
     "check_history",
     "collect",

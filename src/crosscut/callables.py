@@ -36,7 +36,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
-def several(found: Any, function: Callable[..., Iterable[Any]]) -> Iterator[Any]:
+def several(found: Any, function: Callable[..., Iterable[Any] | None]) -> Iterator[Any]:
     """Return an iterator over what `function`, of which several records are expected, has returned.
 
     Raises:

@@ -56,11 +56,15 @@ class Cut(ABC):
         """
 
     @abstractmethod
-    def values(self, uid: str) -> Mapping[Any, Any]:
-        """Return the value of each key of operator `uid` (a count, sum, reduce or aggregate), of all tasks.
+    def values(self, uid: str, state: str = "") -> Mapping[Any, Any]:
+        """Return the value of each key of operator `uid`, of all tasks.
+
+        Args:
+            uid: A count, sum, reduce, aggregate or process.
+            state: Of a process: which of its states.
 
         Raises:
-            FlowError: The flow has no such operator, or it has no keyed state.
+            FlowError: The flow has no such operator, or it has no such keyed state.
             StateError: A class in the state can't be loaded on the driver.
             StoreError: The checkpoint is not kept any more; the predicate is then not held against it.
         """

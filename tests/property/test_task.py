@@ -21,7 +21,7 @@ from crosscut.graph.specs import AggregateSpec, CountSpec, Emit, KeyBySpec, Oper
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.keys import KeyRouter
-from crosscut.operators.building import build, initial_value
+from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
 from crosscut.state.encoding import contents
@@ -186,9 +186,9 @@ class World:
         if state is not None and self.completed_id in state.at_hand and self.dice.random() < 0.5:
             state.roll_back(self.completed_id)
         else:
-            initial = initial_value(self.fold)
-            assert initial is not None
-            state = KeyedState(initial)
+            made = keyed_state(self.fold)
+            assert made is not None
+            state = made
             parts = [(part.checkpoint_id, self.bytes_of[part.path]) for part in snapshot.parts]
             for _ in state.loading(parts, self.completed_id):
                 pass

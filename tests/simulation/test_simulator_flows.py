@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from crosscut.cli import program
+from crosscut.ids import CheckpointId
+from crosscut.state.keyed import KeyedState
+from crosscut.state.table import Table
 from crosscut.testing.simulator import command, user_flow
 from crosscut.testing.simulator.shrink import Life
 
@@ -49,6 +52,60 @@ def test_a_flow_that_depends_on_its_records_alone_passes(simulate) -> None:  # t
     assert "40 records sampled from 1 sources" in done.output
     assert "0 of 25 failed; with 95 % confidence, fewer than 11.29 % of all worlds would" in done.output
     assert "wrong" not in done.output and "differ" not in done.output and "at-least-once" not in done.output
+
+
+PROCESS = """
+class Runs(cc.KeyedProcess):
+    count = cc.ValueState(default=0)
+    numbers = cc.ListState()
+    by_parity = cc.MapState()
+    most = cc.ReducingState(max)
+
+    def on_record(self, record, ctx):
+        word, number = record
+        self.count.set(self.count.get() + 1)
+        self.numbers.append(number)
+        self.by_parity[number % 2] = self.by_parity.get(number % 2, 0) + 1
+        self.most.add(number)
+        if len(self.numbers) == 3:
+            yield ctx.key, self.count.get(), self.numbers.get(), dict(self.by_parity), self.most.get()
+            self.numbers.clear()
+            if number > 30:
+                self.by_parity.clear()
+
+flow.source(numbers).key_by(lambda r: r[0]).process(Runs()).sink(cc.collect())
+"""
+
+
+def test_a_process_with_states_of_every_kind_passes(simulate) -> None:  # type: ignore[no-untyped-def]
+    protocols = ("aligned", "unaligned", "switching", "halting")
+    done = simulate(PROCESS, *(word for one in protocols for word in ("--snapshots", one)))
+    assert done.exit_code == 0, done.output
+    assert "wrong" not in done.output and "differ" not in done.output, done.output
+
+
+@pytest.mark.parametrize("name", ["numbers", "count"])
+def test_a_state_of_a_process_that_is_not_in_the_snapshot_is_noticed(
+    simulate,  # type: ignore[no-untyped-def]
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = Table.rows
+
+    def rows(self: Table, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[object]:
+        return (row for row in plain(self, checkpoint_id, since) if self is not left_out.get(id(self)))
+
+    left_out: dict[int, Table] = {}
+    encoded = KeyedState.encoded
+
+    def without(self: KeyedState, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[bytes]:
+        left_out[id(self.tables[name])] = self.tables[name]
+        return encoded(self, checkpoint_id, since)
+
+    monkeypatch.setattr(Table, "rows", rows)
+    monkeypatch.setattr(KeyedState, "encoded", without)
+    done = simulate(PROCESS, "--snapshots", "aligned")
+    assert done.exit_code == 1, done.output
 
 
 def test_a_random_number_is_noticed_and_no_failure(simulate) -> None:  # type: ignore[no-untyped-def]

@@ -237,7 +237,7 @@ def test_state_is_loaded_in_slices_and_the_loop_serves_others_in_between() -> No
 
         others = asyncio.ensure_future(heartbeats())
         restored = await at_hand.restored(
-            TASK, int, N1, (Part("parts/1/a", len(part), "00"),), read_parts, pool.pause
+            TASK, KeyedState(int), N1, (Part("parts/1/a", len(part), "00"),), read_parts, pool.pause
         )
         is_loaded = True
         await others

@@ -29,7 +29,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.ids import CheckpointId
 from crosscut.keys import stable_hash
-from crosscut.operators.building import build, initial_value
+from crosscut.operators.building import build, keyed_state
 from crosscut.operators.final import place_of
 from crosscut.operators.keyed import NOTHING_YET, Aggregate
 from crosscut.operators.operator import Operator, shortened
@@ -42,8 +42,7 @@ KEYS = st.one_of(st.integers(), st.text(max_size=4), st.none(), st.tuples(st.int
 
 def built(spec: OperatorSpec) -> tuple[Operator, KeyedState | None]:
     node = OperatorNode(UID, spec, ())
-    initial = initial_value(node)
-    state = None if initial is None else KeyedState(initial)
+    state = keyed_state(node)
     operator = build(node, state, None)
     assert operator is not None
     return operator, state

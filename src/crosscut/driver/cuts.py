@@ -12,7 +12,16 @@ from typing import Any, Protocol
 from crosscut.cuts import Cut
 from crosscut.errors import FlowError, StoreError
 from crosscut.graph.components import component_of
-from crosscut.graph.specs import AggregateSpec, CountSpec, JobGraph, ReduceSpec, SumSpec, Vertex
+from crosscut.graph.specs import (
+    AggregateSpec,
+    CountSpec,
+    JobGraph,
+    OperatorSpec,
+    ProcessSpec,
+    ReduceSpec,
+    SumSpec,
+    Vertex,
+)
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.job.termination import is_exhausted, stillness
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
@@ -40,7 +49,7 @@ class StoredCut(Cut):
         self._entry = entry
         self._graph = graph
         self._store = store
-        self._values: dict[str, dict[Any, Any]] = {}
+        self._values: dict[str, dict[str, dict[Any, Any]]] = {}
         self._in_flight: dict[str, list[Any]] | None = None
         self.unreadable = ""
 
@@ -64,21 +73,27 @@ class StoredCut(Cut):
         component = component_of(self._vertex_of(uid).vertex_id, self._graph.edges)
         return is_exhausted(component, stillness(self._entry.snapshots))
 
-    def values(self, uid: str) -> Mapping[Any, Any]:
+    def values(self, uid: str, state: str = MAIN) -> Mapping[Any, Any]:
         vertex = self._vertex_of(uid)
-        keyed = [one.uid for one in vertex.chain if isinstance(one.spec, _KEYED)]
-        if uid not in keyed:
+        names = next((_states_of(one.spec) for one in vertex.chain if one.uid == uid), [])
+        if not names:
             raise FlowError(
-                f"operator {uid!r} has no keyed state: expected a count, sum, reduce or aggregate; name it "
-                f"with .named(...) and ask for that name",
+                f"operator {uid!r} has no keyed state: expected a count, sum, reduce, aggregate or process; "
+                f"name it with .named(...) and ask for that name",
+                operator=uid,
+            )
+        if state not in names:
+            raise FlowError(
+                f"operator {uid!r} has no state {state!r}: expected one of {', '.join(map(repr, names))}",
                 operator=uid,
             )
         if uid not in self._values:
-            merged: dict[Any, Any] = {}
+            tables: dict[str, dict[Any, Any]] = {name: {} for name in names}
             for snapshot in self._snapshots_of(vertex):
-                merged.update(contents(map(self._read, snapshot.parts)).get(MAIN, {}))
-            self._values[uid] = merged
-        return self._values[uid]
+                for name, values in contents(map(self._read, snapshot.parts)).items():
+                    tables[name].update(values)
+            self._values[uid] = tables
+        return self._values[uid][state]
 
     def in_flight(self, uid: str | None = None) -> Sequence[Any]:
         if uid is not None and self._vertex_of(uid).chain[0].uid != uid:
@@ -116,4 +131,11 @@ class StoredCut(Cut):
             raise
 
 
-_KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
+def _states_of(spec: OperatorSpec) -> list[str]:
+    match spec:
+        case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
+            return [MAIN]
+        case ProcessSpec(_, states):
+            return [name for name, _ in states]
+        case _:
+            return []

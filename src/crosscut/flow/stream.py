@@ -27,12 +27,14 @@ from crosscut.graph.specs import (
     MapSpec,
     OperatorSpec,
     Partitioning,
+    ProcessSpec,
     ReduceSpec,
     SinkSpec,
     SumSpec,
     UnionSpec,
 )
 from crosscut.interfaces import Sink
+from crosscut.keyed_process import KeyedProcess, Stateful, declared
 from crosscut.type_variables import Key, Record
 
 Other = TypeVar("Other")
@@ -329,6 +331,30 @@ class KeyedStream(_Tail, Generic[Key, Record]):
             _emit(draft, "aggregate", emit),
         )
         return self._then("aggregate", spec)
+
+    def process(self, process: KeyedProcess[Record, Result]) -> Stream[Result]:
+        """Call a process of your own for each record, with as many kinds of state a key as it declares.
+
+        Returns:
+            What its `on_record` returns or yields, in order; not in tuples with the key.
+        """
+        if not isinstance(process, KeyedProcess):
+            hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
+            raise _error(
+                self._draft, "process", f"expected a crosscut.KeyedProcess, found {_shown(process)}{hint}"
+            )
+        if problem := argument_problem(process.on_record, "record", "ctx"):
+            raise _error(self._draft, "process", f"on_record: {problem}")
+        states = tuple((name, state.kind) for name, state in declared(process).items())
+        return self._then("process", ProcessSpec(process, states))
+
+    def stateful(self, function: Callable[[Any, Record], tuple[Any, Iterable[Result]]]) -> Stream[Result]:
+        """Call `function(state, record)` for each record; it returns the key's next state, and what goes on.
+
+        The short form of `process`. The state is None for a new key; None as the next state deletes it.
+        """
+        checked = _function(self._draft, "stateful", "function", function, "state", "record")
+        return self.process(Stateful(checked))
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, (self._operator, "hash")))

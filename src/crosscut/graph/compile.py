@@ -24,6 +24,7 @@ from crosscut.graph.specs import (
     MapSpec,
     OperatorNode,
     OperatorSpec,
+    ProcessSpec,
     ReduceSpec,
     SinkSpec,
     SourceSpec,
@@ -63,6 +64,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "reduce"
         case AggregateSpec():
             return "aggregate"
+        case ProcessSpec():
+            return "process"
         case SinkSpec():
             return "sink"
     assert_never(spec)
@@ -164,6 +167,7 @@ def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
                     "uid": node.uid,
                     "kind": kind_of(node.spec),
                     "emit": getattr(node.spec, "emit", None),
+                    "states": getattr(node.spec, "states", ()),
                     "inputs": [list(link) for link in node.inputs],
                 }
                 for node in vertex.chain

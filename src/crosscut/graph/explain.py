@@ -12,6 +12,7 @@ from crosscut.graph.specs import (
     JobGraph,
     KeyBySpec,
     OperatorNode,
+    ProcessSpec,
     ReduceSpec,
     SinkSpec,
     SourceSpec,
@@ -21,7 +22,8 @@ from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
-_WITH_STATE = (*_KEYED, SourceSpec, SinkSpec)
+_STATEFUL = (*_KEYED, ProcessSpec)
+_WITH_STATE = (*_STATEFUL, SourceSpec, SinkSpec)
 
 
 def explained(graph: JobGraph) -> str:
@@ -29,7 +31,7 @@ def explained(graph: JobGraph) -> str:
 
     The same graph gives the same text in every process; the format is for people and may change.
     """
-    keyed = [v.vertex_id for v in graph.vertices if isinstance(v.chain[0].spec, _KEYED)]
+    keyed = [v.vertex_id for v in graph.vertices if isinstance(v.chain[0].spec, _STATEFUL)]
     backward = [str(edge) for edge in graph.edges if edge.back_edge]
     lines = [
         f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
@@ -74,6 +76,8 @@ def _operator(node: OperatorNode) -> str:
         details.append("keys only")
     if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
+    if isinstance(node.spec, ProcessSpec):
+        details += [f"{name}: {kind}" for name, kind in node.spec.states]
     return f"{node.uid} ({', '.join(details)})" if details else node.uid
 
 

@@ -36,6 +36,7 @@ def _operator(node: OperatorNode) -> OperatorIdentity:
         # Without the module: the same program is __main__ when run and has a name when imported.
         type(connector).__qualname__ if connector is not None else "",
         _details(node.uid, connector) if connector is not None else "",
+        ", ".join(f"{name} ({kind})" for name, kind in getattr(node.spec, "states", ())),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosscut.interfaces import Sink, Source
+from crosscut.keyed_process import KeyedProcess
 
 Emit = Literal["updates", "final"]
 
@@ -91,6 +92,14 @@ class AggregateSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """`states`: name and kind of each state that the process declares, sorted."""
+
+    process: KeyedProcess[Any, Any]
+    states: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkSpec:
     sink: Sink
 
@@ -108,6 +117,7 @@ OperatorSpec = (
     | SumSpec
     | ReduceSpec
     | AggregateSpec
+    | ProcessSpec
     | SinkSpec
 )
 Partitioning = Literal["forward", "hash", "rebalance", "broadcast"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -15,6 +14,7 @@ from crosscut.graph.specs import (
     LoopSpec,
     MapSpec,
     OperatorNode,
+    ProcessSpec,
     ReduceSpec,
     SinkSpec,
     SourceSpec,
@@ -24,6 +24,7 @@ from crosscut.graph.specs import (
 from crosscut.interfaces import SinkWriter
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
+from crosscut.operators.process import Process
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map
 from crosscut.state.keyed import KeyedState
@@ -31,15 +32,17 @@ from crosscut.state.keyed import KeyedState
 T = TypeVar("T")
 
 
-def initial_value(node: OperatorNode) -> Callable[[], Any] | None:
-    """Return what makes the value of a new key, or None if the operator keeps no keyed state."""
+def keyed_state(node: OperatorNode) -> KeyedState | None:
+    """Return empty state for the operator, or None if it keeps none by key."""
     match node.spec:
         case CountSpec() | SumSpec():
-            return int
+            return KeyedState(int)
         case ReduceSpec():
-            return nothing_yet
+            return KeyedState(nothing_yet)
         case AggregateSpec(initial):
-            return initial
+            return KeyedState(initial)
+        case ProcessSpec(_, states):
+            return KeyedState(nothing_yet, {name: nothing_yet for name, _ in states})
         case _:
             return None
 
@@ -75,6 +78,8 @@ def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | Non
             return Aggregate(node.uid, _present(state, node), emit, reducing(function))
         case AggregateSpec(_, add, result, emit):
             return Aggregate(node.uid, _present(state, node), emit, add, result)
+        case ProcessSpec(process):
+            return Process(node.uid, process, _present(state, node))
         case _:
             assert_never(spec)
 

@@ -13,7 +13,7 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
-from crosscut.operators.building import build, initial_value
+from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
@@ -80,13 +80,13 @@ class StateAtHand:
     async def restored(
         self,
         task: TaskId,
-        initial: Callable[[], object],
+        empty: KeyedState,
         restore: CheckpointId,
         parts: Sequence[Part],
         read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
         pause: Callable[[], Awaitable[None]],
     ) -> KeyedState:
-        """Return the state of `task` at checkpoint `restore`.
+        """Return the state of `task` at checkpoint `restore`: what is there, or `empty` with it in it.
 
         Raises:
             StoreError: A part is missing or damaged.
@@ -99,9 +99,9 @@ class StateAtHand:
                 state.roll_back(checkpoint_id)
                 return state
             case FromNothing():
-                state = KeyedState(initial)
+                state = empty
             case FromMemory() | FromStore():
-                state = KeyedState(initial)
+                state = empty
                 ids = [part.checkpoint_id for part in parts]
                 for _ in state.loading(list(zip(ids, await read_parts(parts), strict=True)), restore):
                     # Heartbeats go on, however much there is to load.
@@ -226,10 +226,10 @@ async def _state_of(
     read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
     pause: Callable[[], Awaitable[None]],
 ) -> KeyedState | None:
-    initials = [one for one in map(initial_value, vertex.chain) if one is not None]
-    if not initials:
+    empty = next((state for node in vertex.chain if (state := keyed_state(node)) is not None), None)
+    if empty is None:
         return None
-    return await at_hand.restored(task, initials[0], restore, snapshot.parts, read_parts, pause)
+    return await at_hand.restored(task, empty, restore, snapshot.parts, read_parts, pause)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:

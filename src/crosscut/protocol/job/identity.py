@@ -28,6 +28,7 @@ class OperatorIdentity:
         emit: When a keyed operator emits: "updates", "final", or "" for the others.
         connector: Name of the class of a source or sink, else "".
         details: What that says of itself (`Source.describe`, `Sink.describe`): a path, an address.
+        states: The states that a process declares, in words, else "".
     """
 
     uid: str
@@ -36,6 +37,7 @@ class OperatorIdentity:
     emit: str = ""
     connector: str = ""
     details: str = ""
+    states: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ def _changes(then: OperatorIdentity, now: OperatorIdentity) -> Iterator[str]:
         yield f"changed: {now.uid!r} is a {now.kind}, and was a {then.kind}"
     elif then.emit != now.emit:
         yield f"changed: {now.uid!r} emits {now.emit}, and emitted {then.emit}"
+    if then.states != now.states:
+        yield f"changed: {now.uid!r} declares {now.states or 'no state'}; it was {then.states or 'none'}"
     if then.inputs != now.inputs:
         yield f"changed: {now.uid!r} reads from {_shown(now)}, and read from {_shown(then)}"
 

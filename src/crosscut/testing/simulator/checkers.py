@@ -32,7 +32,7 @@ from crosscut.task.chain import said_from_json
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.graphs import SimulatedJob
-from crosscut.testing.simulator.oracle import Cut, run_from
+from crosscut.testing.simulator.oracle import Cut, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
@@ -235,10 +235,12 @@ class Checkers:
     def _cut_of(self, snapshots: Mapping[TaskId, Snapshot]) -> Cut:
         cut = Cut()
         for task, snapshot in sorted(snapshots.items()):
-            state = contents(map(self._content, snapshot.parts)).get(MAIN, {})
-            whole = cut.states.setdefault(task.vertex, {})
-            ensure(not whole.keys() & state.keys(), f"I4: two tasks of {task.vertex} have one key")
-            whole.update(state)
+            tables = contents(map(self._content, snapshot.parts))
+            for table, values in tables.items():
+                whole = cut.states.setdefault(state_name(task.vertex, table), {})
+                ensure(not whole.keys() & values.keys(), f"I4: two tasks of {task.vertex} have one key")
+                whole.update(values)
+            state = tables.get(MAIN, {})
             if snapshot.ended:
                 cut.told.setdefault(task.vertex, set()).update(state)
             elif snapshot.said is not None:

@@ -24,6 +24,7 @@ from crosscut.graph.specs import (
     LoopSpec,
     MapSpec,
     OperatorNode,
+    ProcessSpec,
     ReduceSpec,
     SinkSpec,
     SourceSpec,
@@ -31,6 +32,7 @@ from crosscut.graph.specs import (
     UnionSpec,
     Vertex,
 )
+from crosscut.keyed_process import Context, KeyedProcess, attached, declared
 from crosscut.keys import stable_hash
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.blame import UserCode
@@ -42,12 +44,17 @@ _NOTHING: Any = object()
 _UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
 
 
+def state_name(vertex: str, state: str) -> str:
+    """Return what a state is called in a cut: a vertex may have several."""
+    return f"{vertex}/{state}" if state else vertex
+
+
 @dataclass
 class Cut:
     """The state of a whole job.
 
     Attributes:
-        states: Keyed state by vertex.
+        states: Keyed state by vertex and name; see `state_name`.
         told: Keys by vertex whose end has been told already, so that `emit="final"` is silent.
         under_way: (vertex, record with key) in channels.
         unread: (source vertex, records still to be read).
@@ -79,6 +86,7 @@ class _Run:
             self._targets[edge.source] += [edge.target] * copies
         self._states = {name: dict(state) for name, state in cut.states.items()}
         self._queue: deque[tuple[str, Keyed]] = deque(cut.under_way)
+        self._processes: dict[str, tuple[KeyedProcess[Any, Any], Context]] = {}
         self._out: dict[str, list[Any]] = {}
 
     def outputs(self) -> dict[str, list[Any]]:
@@ -143,8 +151,46 @@ class _Run:
                 known = copied(state[key]) if key in state else _NOTHING
                 state[key] = value = _folded(spec, known, record)
                 return () if spec.emit == "final" else ((_pair(node, key, copied(value)), None),)
+            case ProcessSpec(process):
+                if node.uid not in self._processes:
+                    self._processes[node.uid] = self._begun(vertex, process)
+                running, context = self._processes[node.uid]
+                context.key = key
+                found = running.on_record(record, context)
+                return (
+                    () if found is None else tuple((one, None) for one in several(found, process.on_record))
+                )
             case _:
                 assert_never(spec)
+
+    def _begun(
+        self, vertex: Vertex, process: KeyedProcess[Any, Any]
+    ) -> tuple[KeyedProcess[Any, Any], Context]:
+        context = Context()
+        cells = {
+            name: _Cells(self._states.setdefault(state_name(vertex.vertex_id, name), {}))
+            for name in declared(process)
+        }
+        running = attached(process, cells, context)
+        running.open()
+        return running, context
+
+
+class _Cells:
+    """A state of a process, in a plain dict."""
+
+    def __init__(self, values: dict[Any, Any]) -> None:
+        self._values = values
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        # A cut's values are others' too.
+        return copied(self._values[key]) if key in self._values else default
+
+    def put(self, key: Any, value: Any) -> None:
+        self._values[key] = value
+
+    def delete(self, key: Any) -> None:
+        self._values.pop(key, None)
 
 
 def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:

@@ -1,0 +1,334 @@
+"""Keyed processes: a user's own stateful operator, with as many kinds of state as it declares.
+
+    class Sessions(cc.KeyedProcess[Click, str]):
+        last = cc.ValueState(default=0)
+        pages = cc.ListState()
+
+        def on_record(self, click, ctx):
+            if click.time - self.last.get() > 1800 and self.pages:
+                yield f"{ctx.key}: {len(self.pages)} pages"
+                self.pages.clear()
+            self.last.set(click.time)
+            self.pages.append(click.page)
+
+    clicks.key_by(lambda click: click.user).process(Sessions())
+
+State is declared in the class, by name; in `on_record` it is that of the record's key. It is part of each
+checkpoint. What a process keeps in other attributes is not: it is gone after a failure, and whatever it
+did for one key it may do again.
+"""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from crosscut.callables import name_of, several
+from crosscut.errors import FlowError
+
+RecordT = TypeVar("RecordT")
+ResultT = TypeVar("ResultT")
+T = TypeVar("T")
+V = TypeVar("V")
+
+_ABSENT: Any = object()
+
+
+class Cells(Protocol):
+    """Where the values of one state are kept: one for each key."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, which may be changed in place, or `default`."""
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+
+    def delete(self, key: Any) -> None:
+        """Take the value of `key` away."""
+
+
+class Context:
+    """What a process is told along with a record.
+
+    Attributes:
+        key: The key of the record.
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self) -> None:
+        self.key: Any = _ABSENT
+
+
+class State:
+    """One declared state. As it stands in the class it belongs to no key; a running process has its own."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self._cells: Cells | None = None
+        self._context: Context | None = None
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def bound(self, name: str, cells: Cells, context: Context) -> Self:
+        """Return this state over `cells`, at the key that `context` is at."""
+        one = copy.copy(self)
+        one._name, one._cells, one._context = name, cells, context
+        return one
+
+    def clear(self) -> None:
+        """Take the key's value away."""
+        cells, key = self._at()
+        cells.delete(key)
+
+    def _at(self) -> tuple[Cells, Any]:
+        if self._cells is None or self._context is None or self._context.key is _ABSENT:
+            raise FlowError(
+                f"state {self._name!r} was used outside of a key: it has a value for each key, and only "
+                f"on_record, called by a running job, is at one"
+            )
+        return self._cells, self._context.key
+
+
+class ValueState(State, Generic[T]):
+    """One value for each key.
+
+    Args:
+        default: What `get` returns for a key without a value: something that can't change, or a function of
+            no arguments that makes it.
+    """
+
+    kind = "value"
+
+    def __init__(self, default: T | Callable[[], T] | None = None) -> None:
+        super().__init__()
+        self._default = default
+
+    def get(self) -> T:
+        """Return the key's value, or the default. Set what you change in it."""
+        cells, key = self._at()
+        found = cells.get(key, _ABSENT)
+        if found is _ABSENT:
+            found = self._default() if callable(self._default) else self._default
+        return found  # type: ignore[no-any-return]
+
+    def set(self, value: T) -> None:
+        """Set the key's value."""
+        cells, key = self._at()
+        cells.put(key, value)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the key has a value."""
+        cells, key = self._at()
+        return cells.get(key, _ABSENT) is not _ABSENT
+
+
+class ListState(State, Generic[T]):
+    """A list for each key; empty until something is added, and no state while it is empty."""
+
+    kind = "list"
+
+    def append(self, item: T) -> None:
+        """Add one item."""
+        self.extend((item,))
+
+    def extend(self, items: Iterable[T]) -> None:
+        """Add several items."""
+        more = list(items)
+        cells, key = self._at()
+        found = cells.get(key)
+        if found is not None:
+            found += more
+            cells.put(key, found)
+        elif more:
+            cells.put(key, more)
+
+    def set(self, items: Iterable[T]) -> None:
+        """Replace the list."""
+        new = list(items)
+        cells, key = self._at()
+        if new:
+            cells.put(key, new)
+        else:
+            cells.delete(key)
+
+    def get(self) -> list[T]:
+        """Return the items, in a list of the caller's own."""
+        return list(self._items())
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def _items(self) -> list[T]:
+        cells, key = self._at()
+        return cells.get(key) or []
+
+
+class MapState(State, MutableMapping[T, V]):
+    """A dictionary for each key; no state while it is empty."""
+
+    kind = "map"
+
+    def __getitem__(self, name: T) -> V:
+        return self._entries()[name]
+
+    def __setitem__(self, name: T, value: V) -> None:
+        entries = self._entries()
+        entries[name] = value
+        cells, key = self._at()
+        cells.put(key, entries)
+
+    def __delitem__(self, name: T) -> None:
+        entries = self._entries()
+        del entries[name]
+        cells, key = self._at()
+        if entries:
+            cells.put(key, entries)
+        else:
+            cells.delete(key)
+
+    def __iter__(self) -> Iterator[T]:
+        # Of a list, so that entries may be deleted meanwhile.
+        return iter(list(self._entries()))
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def _entries(self) -> dict[T, V]:
+        cells, key = self._at()
+        return cells.get(key) or {}
+
+
+class AggregatingState(State, Generic[T, V]):
+    """What the values added so far come to, for each key.
+
+    Args:
+        initial: Makes the accumulator of a new key.
+        add: `add(accumulator, value)` returns the next accumulator; it may be the same object.
+        result: What `get` makes of it; the accumulator itself if None.
+    """
+
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        initial: Callable[[], Any],
+        add: Callable[[Any, T], Any],
+        result: Callable[[Any], V] | None = None,
+    ) -> None:
+        super().__init__()
+        self._initial, self._add, self._result = initial, add, result
+
+    def add(self, value: T) -> None:
+        """Add a value."""
+        cells, key = self._at()
+        found = cells.get(key, _ABSENT)
+        cells.put(key, self._add(self._initial() if found is _ABSENT else found, value))
+
+    def get(self) -> V | None:
+        """Return the result for the key; None if nothing has been added."""
+        cells, key = self._at()
+        found = cells.get(key, _ABSENT)
+        if found is _ABSENT:
+            return None
+        return found if self._result is None else self._result(found)
+
+
+class ReducingState(State, Generic[T]):
+    """The values added so far, combined two at a time, for each key.
+
+    Args:
+        function: `function(value so far, value)` returns the next one. The first value is taken as it is.
+    """
+
+    kind = "reducing"
+
+    def __init__(self, function: Callable[[T, T], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def add(self, value: T) -> None:
+        """Add a value."""
+        cells, key = self._at()
+        found = cells.get(key, _ABSENT)
+        cells.put(key, value if found is _ABSENT else self._function(found, value))
+
+    def get(self) -> T | None:
+        """Return what the values come to; None if nothing has been added."""
+        cells, key = self._at()
+        return cells.get(key)  # type: ignore[no-any-return]
+
+
+class KeyedProcess(ABC, Generic[RecordT, ResultT]):
+    """What `keyed.process` calls. One object for each task; it is pickled on the driver, as functions are."""
+
+    def open(self) -> None:
+        """Called in the worker before the first record of each epoch: connect, load, and so on."""
+
+    @abstractmethod
+    def on_record(self, record: RecordT, ctx: Context) -> Iterable[ResultT] | None:
+        """Return or yield what is to go on, for one record.
+
+        The records of one key come one after the other, in the order in which they arrive.
+        """
+
+
+class Stateful(KeyedProcess[Any, Any]):
+    """A function of state and record as a process: `keyed.stateful`."""
+
+    state = ValueState[Any]()
+
+    def __init__(self, function: Callable[[Any, Any], tuple[Any, Iterable[Any]]]) -> None:
+        self._function = function
+
+    def on_record(self, record: Any, ctx: Context) -> Iterable[Any]:
+        returned = self._function(self.state.get(), record)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(
+                f"{name_of(self._function)} returned {reprlib.repr(returned)}: expected two things, "
+                f"(the next state or None, a list of what goes on)"
+            )
+        state, results = returned
+        if state is None:
+            self.state.clear()
+        else:
+            self.state.set(state)
+        return several(results, self._function)
+
+
+def declared(process: KeyedProcess[Any, Any]) -> Mapping[str, State]:
+    """Return the states that a process declares, by name, sorted.
+
+    Raises:
+        FlowError: One of them is not declared in the class: it would be nobody's.
+    """
+    for name, one in vars(process).items():
+        if isinstance(one, State):
+            raise FlowError(
+                f"{type(process).__qualname__}: state {name!r} is set on the object: declare it in the body "
+                f"of the class, as in `{name} = cc.{type(one).__name__}(...)`"
+            )
+    names = {name for base in type(process).__mro__ for name in vars(base)}
+    found = ((name, getattr(type(process), name, None)) for name in sorted(names))
+    return {name: one for name, one in found if isinstance(one, State)}
+
+
+def attached(
+    process: KeyedProcess[Any, Any], cells: Mapping[str, Cells], context: Context
+) -> KeyedProcess[Any, Any]:
+    """Return a copy of `process` whose states are kept in `cells`."""
+    # Deep: what it keeps in attributes must not outlive an epoch, of which things may be undone.
+    one = copy.deepcopy(process)
+    for name, state in declared(process).items():
+        setattr(one, name, state.bound(name, cells[name], context))
+    return one

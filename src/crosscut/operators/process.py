@@ -1,0 +1,42 @@
+"""process: a user's own stateful operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.callables import several
+from crosscut.errors import InternalError
+from crosscut.keyed_process import Context, KeyedProcess, attached
+from crosscut.operators.operator import Operator
+from crosscut.state.keyed import KeyedState
+
+
+class Process(Operator):
+    """Calls the user's process for each record, at the record's key."""
+
+    def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState) -> None:
+        super().__init__(uid)
+        self._context = Context()
+        self._process = attached(process, state.tables, self._context)
+        self._is_open = False
+
+    def process(self, batch: Batch) -> Batch:
+        if batch.keys is None:
+            raise InternalError(f"operator {self.uid!r} got records without keys")
+        remaining = self.course.through(batch)
+        results: list[Any] = []
+        extend, on_record, context = results.extend, self._process.on_record, self._context
+        try:
+            if not self._is_open:
+                self._process.open()
+                self._is_open = True
+            for key, record in zip(batch.keys, remaining, strict=True):
+                context.key = key
+                found = on_record(record, context)
+                if found is not None:
+                    extend(several(found, on_record))
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch.records)
+        return Batch(results)
