@@ -1,4 +1,4 @@
-"""The guides to loops, invariants and processes are true: their snippets run, and print what they say."""
+"""The guides to loops and invariants are true: their snippets run, and print what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 
 
-@pytest.mark.parametrize("name", ["loops", "invariants", "processes"])
+@pytest.mark.parametrize("name", ["loops", "invariants"])
 def test_the_snippets_of_the_guide_run_and_print_what_the_guide_shows(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
