@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ def test_every_snippet_runs_and_every_flow_compiles(
         for value in list(names.values()):
             if isinstance(value, cc.Flow):
                 value.compile(2, 128)
+
+
+def test_the_picture_is_what_its_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    assert text_of("docs/picture.svg") == importlib.import_module("picture").svg()
 
 
 def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
