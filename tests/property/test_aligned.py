@@ -1,10 +1,16 @@
 """Alignment against an oracle, over random interleavings, aborts and lost barriers."""
 
+from random import Random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.alignment import BATCH, check_alignment
+from tests.simulation.planted_barriers import CountsBarriers, IgnoresNewerBarriers, NeverBlocks
 
+from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId
+from crosscut.protocol.barriers.aligned import AlignedBarriers
 
 
 @st.composite
@@ -39,3 +45,24 @@ def test_every_captured_state_is_exactly_what_lies_before_the_barrier(
 def test_without_aborts_and_losses_every_checkpoint_is_captured(channels: int, checkpoints: int) -> None:
     one = [[BATCH, *(CheckpointId(n) for n in range(1, checkpoints + 1))] for _ in range(channels)]
     assert check_alignment(one, lambda count: count - 1) == checkpoints
+
+
+@pytest.mark.parametrize("planted", [NeverBlocks, CountsBarriers, IgnoresNewerBarriers])
+def test_the_oracle_disagrees_with(planted: type[AlignedBarriers]) -> None:
+    def disagrees(seed: int) -> bool:
+        choices = Random(seed)
+        scripts = [
+            [
+                one
+                for n in (1, 2, 3)
+                for one in ([BATCH] * choices.randrange(3) + [CheckpointId(n)] * (choices.random() < 0.8))
+            ]
+            for _ in range(3)
+        ]
+        try:
+            check_alignment(scripts, choices.randrange, planted)
+        except (AssertionError, ProtocolError):
+            return True
+        return False
+
+    assert any(disagrees(seed) for seed in range(200))

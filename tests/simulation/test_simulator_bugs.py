@@ -17,15 +17,23 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, Worke
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.operators.keyed import KeyedOperator
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.effects import CommitterEffect, JobEffect, StartTimer, TaskEffect
+from crosscut.protocol.effects import (
+    AppendEntry,
+    CommitterEffect,
+    DeleteParts,
+    JobEffect,
+    Outcome,
+    StartTimer,
+    TaskEffect,
+)
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
 from crosscut.protocol.job import job_log, retention, segments
 from crosscut.protocol.job.admission import Place
 from crosscut.protocol.job.checkpointing import Checkpointing
+from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.job_log import LogWriter
@@ -37,10 +45,12 @@ from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     DeployTasks,
+    FailureCause,
     HaltTasks,
     LogEntry,
     Part,
     SegmentOpened,
+    SnapshotAcknowledged,
     TaskFailed,
 )
 from crosscut.state import parts as parts_module
@@ -181,10 +191,6 @@ def state_not_rolled_back(patch: pytest.MonkeyPatch) -> None:
         self._frozen.clear()
 
     patch.setattr(Table, "roll_back", roll_back)
-
-
-def captured_without_blocking(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AlignedBarriers, "is_blocked", lambda self, channel: False)
 
 
 def acknowledged_before_durable(patch: pytest.MonkeyPatch) -> None:
@@ -329,15 +335,64 @@ def snapshot_in_the_middle_of_a_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Task, "_is_settled", True)
 
 
+# The coordinator.
+
+
+def deleted_before_the_newer_entry_is_durable(patch: pytest.MonkeyPatch) -> None:
+    plain = Coordinator._acknowledged
+
+    def acknowledged(self: Coordinator, message: SnapshotAcknowledged) -> list[JobEffect]:
+        effects = plain(self, message)
+        for effect in list(effects):
+            if isinstance(effect, AppendEntry) and isinstance(effect.entry, CheckpointCompleted):
+                old = (path for one in self.retained for path in retention.parts_of(one))
+                effects.append(DeleteParts(retention.unreferenced(old, [effect.entry])))
+                self._kept._is_deleting = True
+        return effects
+
+    patch.setattr(Coordinator, "_acknowledged", acknowledged)
+
+
+def deleted_though_a_retained_manifest_names_it(patch: pytest.MonkeyPatch) -> None:
+    def delete(self: Keeping, in_use: frozenset[str]) -> list[JobEffect]:
+        gone, self._garbage = tuple(sorted(self._garbage)), set()
+        self._is_deleting = self._is_deleting or bool(gone)
+        return [DeleteParts(gone)] if gone else []
+
+    patch.setattr(Keeping, "delete", delete)
+
+
+def built_on_a_snapshot_of_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
+    """Two rules guard this: the task builds on what is complete, and what builds on lost parts is refused."""
+    changes_stored_since_a_checkpoint_that_never_was(patch)
+    patch.setattr(retention, "dangling", lambda *_: ())
+
+
+def final_once_the_sources_are_drained(patch: pytest.MonkeyPatch) -> None:
+    """As the sources are now; what the cut holds is not looked at."""
+    plain = EpochCheckpoints._whole
+
+    def whole(self: EpochCheckpoints, *arguments: Any) -> Whole | None:
+        found = plain(self, *arguments)
+        return found and replace(found, entry=replace(found.entry, is_final=self.is_drained))
+
+    patch.setattr(EpochCheckpoints, "_whole", whole)
+
+
+def stop_that_could_not_commit_says_nothing(patch: pytest.MonkeyPatch) -> None:
+    plain = Coordinator._end
+
+    def end(self: Coordinator, outcome: Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
+        return plain(self, outcome, None if outcome == "stopped" else cause)
+
+    patch.setattr(Coordinator, "_end", end)
+
+
 # The store.
 
 
 def damaged_parts_are_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpoint_store, "_mismatch", lambda part, data: None)
-
-
-def parts_deleted_that_the_newest_checkpoint_needs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "unreferenced", lambda paths, kept: tuple(sorted(paths)))
 
 
 def entry_of_another_taken_for_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -756,7 +811,6 @@ BUGS: dict[Plant, Where] = {
     no_commit_on_restore: Where(ANY, kinds=(*FAILURES, "fail a commit")),
     state_rolled_back_too_far: Where(COUNTS, kinds=("kill the driver", "kill a worker")),
     state_not_rolled_back: Where(COUNTS, kinds=("raise in user code",)),
-    captured_without_blocking: Where(COUNTS, ("aligned",)),
     acknowledged_before_durable: Where(COUNTS),
     position_saved_one_record_too_far: Where(ANY),
     only_own_transaction_committed: Where(
@@ -811,7 +865,6 @@ BUGS: dict[Plant, Where] = {
         kinds=("flip a bit in a read", "misdirect a read", "rot a part", "kill the driver"),
         changed={"inline_bytes": 0},
     ),
-    parts_deleted_that_the_newest_checkpoint_needs: Where(COUNTS),
     entry_of_another_taken_for_its_own: Where(ANY, kinds=("pause the driver and start another",)),
     unknown_outcome_taken_for_a_refusal: Where(
         COUNTS, kinds=("apply a log append without an answer",), changed={"inline_bytes": 0}
@@ -821,6 +874,15 @@ BUGS: dict[Plant, Where] = {
     entry_written_as_a_change_of_the_wrong_one: Where(COUNTS, changed={"segment_entries_max": 1_000}),
     entries_deleted_that_a_retained_checkpoint_needs: Where(
         COUNTS, kinds=FAILURES, changed=SHORT_SEGMENTS | {"retain": 2}
+    ),
+    deleted_before_the_newer_entry_is_durable: Where(COUNTS, changed={"inline_bytes": 0, "retain": 1}),
+    deleted_though_a_retained_manifest_names_it: Where(COUNTS, changed={"inline_bytes": 0}),
+    built_on_a_snapshot_of_a_checkpoint_that_never_was: Where(
+        COUNTS, kinds=("refuse a part", "kill the driver"), changed={"inline_bytes": 0, "interval_ms": 10}
+    ),
+    final_once_the_sources_are_drained: Where(("loop", "union"), ("unaligned",)),
+    stop_that_could_not_commit_says_nothing: Where(
+        COUNTS, kinds=("stop the job", "fail a commit", "hang a sink")
     ),
     overtaken_output_left_out_of_the_log: Where(ANY, ("unaligned",)),
     waiting_input_left_out_of_the_log: Where(ANY, ("switching",)),

@@ -3,9 +3,10 @@
 from copy import deepcopy
 
 import pytest
+from tests.unit.barriers import ELSEWHERE, N1, N2, N3, A, B, C, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -15,7 +16,6 @@ from crosscut.protocol.effects import (
     DiscardSnapshot,
     ForwardBarrier,
     StoreSnapshot,
-    TaskEffect,
     UnblockChannels,
 )
 from crosscut.protocol.events import (
@@ -26,19 +26,6 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-
-TARGET = TaskId(VertexId("join"), 0)
-A, B, C = (ChannelId(0, TaskId(VertexId("numbers"), index), TARGET) for index in range(3))
-ELSEWHERE = ChannelId(1, TARGET, TARGET)
-N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
-
-
-def after(machine: AlignedBarriers, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
 
 
 def blocked(machine: AlignedBarriers) -> list[ChannelId]:

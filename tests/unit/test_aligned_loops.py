@@ -1,9 +1,10 @@
 """One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.barriers.aligned`."""
 
 import pytest
+from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.ids import ChannelId
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -15,7 +16,6 @@ from crosscut.protocol.effects import (
     StartLog,
     StopLog,
     StoreSnapshot,
-    TaskEffect,
     UnblockChannels,
 )
 from crosscut.protocol.events import (
@@ -24,25 +24,11 @@ from crosscut.protocol.events import (
     BarrierArrived,
     CheckpointAborted,
     SnapshotStored,
-    TaskEvent,
 )
-
-HEAD = TaskId(VertexId("head"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("seeds"), index), HEAD) for index in range(2))
-L, M = (ChannelId(1, TaskId(VertexId("body"), index), HEAD) for index in range(2))
-N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 
 
 def head(*inputs: ChannelId) -> AlignedBarriers:
     return AlignedBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
-
-
-def after(machine: AlignedBarriers, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
 
 
 def test_the_capture_waits_for_the_regular_inputs_and_never_for_a_back_edge() -> None:

@@ -1,6 +1,8 @@
 """One test for each sentence of the algorithm in `crosscut.protocol.barriers.at_least_once`."""
 
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from tests.unit.barriers import N1, N2, A, B, L, M, after
+
+from crosscut.ids import ChannelId
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -10,31 +12,17 @@ from crosscut.protocol.effects import (
     StartLog,
     StopLog,
     StoreSnapshot,
-    TaskEffect,
 )
 from crosscut.protocol.events import (
     BarrierArrived,
     CheckpointAborted,
     CheckpointTriggered,
     SnapshotStored,
-    TaskEvent,
 )
-
-HERE = TaskId(VertexId("join"), 0)
-A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
-N1, N2 = CheckpointId(1), CheckpointId(2)
 
 
 def join(*inputs: ChannelId) -> AtLeastOnceBarriers:
-    return AtLeastOnceBarriers(inputs, frozenset((L,)) & frozenset(inputs))
-
-
-def after(machine: AtLeastOnceBarriers, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
+    return AtLeastOnceBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
 
 
 def test_no_input_is_ever_blocked() -> None:

@@ -1,9 +1,10 @@
 """One test for each sentence of the algorithm in `crosscut.protocol.barriers.halting`."""
 
 import pytest
+from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.ids import ChannelId
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.effects import (
@@ -30,21 +31,9 @@ from crosscut.protocol.events import (
     TaskEvent,
 )
 
-HERE = TaskId(VertexId("here"), 0)
-A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
-N1, N2 = CheckpointId(1), CheckpointId(2)
-
 
 def task(*inputs: ChannelId) -> HaltingBarriers:
-    return HaltingBarriers(inputs, frozenset((L,)) & frozenset(inputs))
-
-
-def after(machine: HaltingBarriers, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
+    return HaltingBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
 
 
 def test_a_source_that_is_triggered_stops_reading_sends_the_barrier_and_is_quiet() -> None:

@@ -1,9 +1,10 @@
 """One test for each sentence of the algorithm in `crosscut.protocol.barriers.switching`."""
 
 import pytest
+from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.ids import ChannelId
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.effects import (
@@ -19,7 +20,6 @@ from crosscut.protocol.effects import (
     StartLog,
     StopLog,
     StoreSnapshot,
-    TaskEffect,
     UnblockChannels,
 )
 from crosscut.protocol.events import (
@@ -33,21 +33,9 @@ from crosscut.protocol.events import (
     TaskEvent,
 )
 
-HERE = TaskId(VertexId("join"), 0)
-A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
-N1, N2 = CheckpointId(1), CheckpointId(2)
-
 
 def join(*inputs: ChannelId) -> AlignedThenUnaligned:
-    return AlignedThenUnaligned(inputs, frozenset((L,)) & frozenset(inputs))
-
-
-def after(machine: AlignedThenUnaligned, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
+    return AlignedThenUnaligned(inputs, frozenset((L, M)) & frozenset(inputs))
 
 
 def test_each_checkpoint_starts_aligned() -> None:

@@ -1,6 +1,8 @@
 """One test for each sentence of the algorithm in `crosscut.protocol.barriers.unaligned`."""
 
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from tests.unit.barriers import N1, N2, A, B, L, M, after
+
+from crosscut.ids import ChannelId
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
@@ -11,7 +13,6 @@ from crosscut.protocol.effects import (
     StartLog,
     StopLog,
     StoreSnapshot,
-    TaskEffect,
 )
 from crosscut.protocol.events import (
     BarrierArrived,
@@ -19,24 +20,11 @@ from crosscut.protocol.events import (
     CheckpointTriggered,
     SnapshotFailed,
     SnapshotStored,
-    TaskEvent,
 )
-
-HERE = TaskId(VertexId("join"), 0)
-A, B, L = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
-N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 
 
 def join(*inputs: ChannelId) -> UnalignedBarriers:
-    return UnalignedBarriers(inputs, frozenset((L,)) & frozenset(inputs))
-
-
-def after(machine: UnalignedBarriers, *events: TaskEvent) -> list[TaskEffect]:
-    """Return the effects of the last of `events`."""
-    effects: list[TaskEffect] = []
-    for event in events:
-        effects = machine.handle(event)
-    return effects
+    return UnalignedBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
 
 
 def test_a_source_captures_when_it_is_triggered_and_its_barrier_overtakes_what_waits() -> None:

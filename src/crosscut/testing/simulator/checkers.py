@@ -134,12 +134,13 @@ class Checkers:
                 is_committed = pending.handle in self._resource().committed
                 ensure(is_committed, f"F5 I9: the job ends well, but {pending.handle} is not committed")
 
-    def check_restorable(self) -> None:
-        """Parts were deleted: is everything there that the newest checkpoint needs?"""
+    def deleted(self, path: str) -> None:
+        """Something was deleted: does the newest checkpoint need it?"""
         for entry in self.completed[-1:]:
             for one in entry.snapshots:
-                for part in (*one.snapshot.parts, *one.snapshot.log):
-                    self._content(part)
+                held = (one.held for one in one.snapshot.pending if one.held is not None)
+                is_needed = any(part.path == path for part in (*one.snapshot.parts, *one.snapshot.log, *held))
+                ensure(not is_needed, f"I8: {path} is deleted, and checkpoint {entry.checkpoint_id} needs it")
 
     # Told by the sink.
 

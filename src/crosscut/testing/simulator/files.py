@@ -18,6 +18,7 @@ class WatchedFiles(MemoryFiles):
 
     Args:
         appended: Called with the path and the bytes of a new entry.
+        deleted: Called with the path of what is there no more.
         permit: Called before each operation, with the path: whoever runs may not be there any more.
 
     Attributes:
@@ -28,7 +29,12 @@ class WatchedFiles(MemoryFiles):
         has_lost_entries: Of the job log: the store has broken its promise.
     """
 
-    def __init__(self, appended: Callable[[str, bytes], None], permit: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        appended: Callable[[str, bytes], None],
+        deleted: Callable[[str], None],
+        permit: Callable[[str, str], None],
+    ) -> None:
         super().__init__()
         self._permit = permit
         self.damaged: set[str] = set()
@@ -37,6 +43,7 @@ class WatchedFiles(MemoryFiles):
         self.is_log_away = False
         self.has_lost_entries = False
         self._appended = appended
+        self._tell_deleted = deleted
         self._deleted: list[str] = []
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -88,6 +95,7 @@ class WatchedFiles(MemoryFiles):
         """Delete."""
         super().delete(path)
         self._deleted.append(path)
+        self._tell_deleted(path)
 
     def walk(self, path: str) -> Iterator[str]:
         """List: it may miss what is there, and show what is gone (D5)."""

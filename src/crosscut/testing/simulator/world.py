@@ -106,7 +106,7 @@ class World:
         self._copy = job.copy
         self.sources = job.sources
         self._history = LogHistory()
-        self.files = WatchedFiles(self._appended, self._permit)
+        self.files = WatchedFiles(self._appended, lambda path: self.checkers.deleted(path), self._permit)
         self.checkers = Checkers(
             job,
             self.files.content.get,
