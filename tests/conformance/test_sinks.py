@@ -89,6 +89,17 @@ def text_target(directory: Path) -> SinkTarget:
     return SinkTarget(sink, visible, "line {} \u2028".format, taking(visible, directory))
 
 
+def parquet_target(directory: Path) -> SinkTarget:
+    library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
+
+    def visible() -> list[Any]:
+        tables = [library.read_table(path) for path in sorted(directory.glob("*.parquet"))]
+        return [(row["number"], row["text"]) for table in tables for row in table.to_pylist()]
+
+    sink = cc.files.parquet(directory, {"number": "int64", "text": "string"})
+    return SinkTarget(sink, visible, lambda i: (i, "ü" * (i % 3)), taking(visible, directory))
+
+
 def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:
     def take() -> list[Any]:
         taken = visible()
@@ -99,7 +110,9 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
     return take
 
 
-@pytest.mark.parametrize("make", [jsonl_target, collect_target, gzip_target, csv_target, text_target])
+@pytest.mark.parametrize(
+    "make", [jsonl_target, collect_target, gzip_target, csv_target, text_target, parquet_target]
+)
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_our_sinks_conform(check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path) -> None:
     check(make(tmp_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from crosscut.connectors.csv_sink import CsvFiles
 from crosscut.connectors.file_encoders import Gzipped, Plain
 from crosscut.connectors.text_sink import TextFiles
 from crosscut.errors import ConnectorError, CrosscutError, SettingsError
-from crosscut.testing.sources import read_source
+from crosscut.testing.sources import read_source, read_split
 
 
 @dataclass
@@ -209,3 +209,129 @@ def test_secrets_in_a_url_are_not_shown() -> None:
 def test_an_encoding_is_checked_before_a_file_is_looked_for() -> None:
     with pytest.raises(SettingsError, match=r"read_csv\(encoding='utf-16'\)"):
         cc.files.read_csv("*.csv", encoding="utf-16")
+
+
+# Parquet.
+
+
+def parquet_of(directory: Path, schema: Any, *batches: list[Any], **options: Any) -> Path:
+    pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    sink = cc.files.parquet(directory, schema, **options)
+    encoder = sink._encoder()  # type: ignore[attr-defined]
+    path = directory / "part.parquet"
+    path.write_bytes(b"".join([encoder.add(batch) for batch in batches]) + encoder.finish())
+    return path
+
+
+def test_rows_of_parquet_come_back_as_they_were_written(tmp_path: Path) -> None:
+    schema = {"text": "string", "count": "int64", "at": "timestamp[us, tz=UTC]", "raw": "binary"}
+    moment = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    rows = [{"text": f"ü{i}", "count": None if i % 3 else i, "at": moment, "raw": b"x"} for i in range(100)]
+    parquet_of(tmp_path, schema, rows[:30], rows[30:], codec="zstd")
+    assert read_source(cc.files.read_parquet(tmp_path / "*.parquet")) == rows
+    some = cc.files.read_parquet(tmp_path / "*.parquet", columns=["count"])
+    assert read_source(some) == [{"count": row["count"]} for row in rows]
+
+
+def test_many_rows_become_several_row_groups(tmp_path: Path) -> None:
+    library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
+    batches = [[(i * 1_000 + j,) for j in range(1_000)] for i in range(40)]
+    path = parquet_of(tmp_path, {"n": "int64"}, *batches)
+    found = library.ParquetFile(path)
+    assert (found.metadata.num_row_groups, found.metadata.num_rows) == (3, 40_000)
+    assert found.read()["n"].to_pylist() == list(range(40_000))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (("a", "1"), r"row \('a', '1'\) does not fit the schema \(text: string, count: int64\)"),
+        (("a", 1.5), "does not fit the schema"),
+        (("a", 2**70), "does not fit the schema"),
+        ((1, 1), "does not fit the schema"),
+        (("a",), "it has 1 values"),
+    ],
+)
+def test_a_record_that_is_no_row_of_parquet_is_named_and_leaves_nothing(
+    tmp_path: Path, record: Any, words: str
+) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    sink = cc.files.parquet(tmp_path, {"text": "string", "count": "int64"})
+    encoder = sink._encoder()  # type: ignore[attr-defined]
+    with pytest.raises(ConnectorError, match=words):
+        encoder.add([("good", 1), record])
+    data = encoder.add([("a", 1)]) + encoder.finish()
+    (tmp_path / "part.parquet").write_bytes(data)
+    assert read_source(cc.files.read_parquet(tmp_path / "*.parquet")) == [{"text": "a", "count": 1}]
+
+
+def kinds_and_values() -> list[Any]:
+    arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    noon = datetime(2026, 1, 2, 12, 0, 0, 5)
+    return [
+        (arrow.int32(), [1, None, -5], [1.5, Decimal(1)]),
+        (arrow.timestamp("us"), [noon], [noon.replace(tzinfo=UTC)]),
+        (arrow.timestamp("us", tz="UTC"), [noon.replace(tzinfo=UTC)], [noon]),
+        (arrow.timestamp("ms"), [noon.replace(microsecond=7_000)], [noon]),
+        (arrow.date32(), [noon.date()], [noon, 7]),
+        (arrow.time32("s"), [noon.time().replace(microsecond=0)], [noon.time()]),
+        (arrow.duration("s"), [timedelta(seconds=5)], [timedelta(milliseconds=5)]),
+        (arrow.list_(arrow.int64()), [[1], [], None], [[1.5]]),
+        (arrow.struct([("a", arrow.int64())]), [{"a": 1}, {"a": None}], [{"a": 1.5}, {"a": 1, "b": 2}]),
+        (arrow.map_(arrow.string(), arrow.int8()), [[("a", 1)]], [[("a", 1.5)], {"a": 1.5}]),
+        (arrow.string(), ["a"], [b"\xff", 1]),
+        (arrow.float64(), [0.1], [2**60 + 1, "1"]),
+    ]
+
+
+def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    for kind, good, bad in kinds_and_values():
+        schema = arrow.schema([("value", kind)])
+        path = parquet_of(tmp_path, schema, [(value,) for value in good])
+        assert [row["value"] for row in read_source(cc.files.read_parquet(path))] == good, kind
+        for value in bad:
+            with pytest.raises(ConnectorError, match="does not fit the schema"):
+                parquet_of(tmp_path, schema, [(good[0],), (value,)])
+
+
+def test_a_schema_of_pyarrow_may_say_what_must_not_be_missing(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    schema = arrow.schema([arrow.field("tags", arrow.list_(arrow.string()), nullable=False)])
+    parquet_of(tmp_path, schema, [{"tags": ["a", "b"]}, {"tags": []}])
+    assert read_source(cc.files.read_parquet(tmp_path / "*")) == [{"tags": ["a", "b"]}, {"tags": []}]
+    with pytest.raises(ConnectorError, match="column 'tags' takes no None"):
+        parquet_of(tmp_path, schema, [{"tags": None}])
+
+
+def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 no PAR1")
+    with pytest.raises(ConnectorError, match=r"can't read .*in\.parquet"):
+        cc.files.read_parquet(tmp_path / "*.parquet").splits(1)
+    path = parquet_of(tmp_path, {"n": "int64"}, [(1,), (2,)])
+    (tmp_path / "in.parquet").unlink()
+    with pytest.raises(ConnectorError, match="has no column word; it has n"):
+        cc.files.read_parquet(path, columns=["word"]).splits(1)
+    source = cc.files.read_parquet(path)
+    (split,) = source.splits(1)
+    parquet_of(tmp_path, {"n": "int64"}, [(1,)])
+    with pytest.raises(ConnectorError, match="has fewer than 2 rows"):
+        read_split(source, split)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        ({}, {}),
+        ({"a": "integer"}, {}),
+        ({"a": int}, {}),
+        (["a"], {}),
+        ({"a": "int64"}, {"codec": "lz77"}),
+        ({"a": "int64"}, {"row": 1}),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_refused_at_once(schema: Any, options: Any) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    with pytest.raises(ConnectorError, match="expected"):
+        cc.files.parquet("out", schema, **options)

@@ -106,10 +106,23 @@ class InputFiles:
         Raises:
             ConnectorError: It can't be opened.
         """
+        raw = self.raw(path)
+        try:
+            return InputStream(raw, path, is_slow=is_remote(self.pattern))
+        except Exception as error:
+            raw.close()
+            raise self._unreadable(path, error) from error
+
+    def raw(self, path: str) -> Any:
+        """Open a file that was found, as it is stored; it can be read and searched.
+
+        Raises:
+            ConnectorError: It can't be opened.
+        """
         try:
             if is_remote(self.pattern):
-                return InputStream(self._system()[0].open(path, "rb"), path, is_slow=True)
-            return InputStream(open(path, "rb", buffering=0), path, is_slow=False)
+                return self._system()[0].open(path, "rb")
+            return open(path, "rb", buffering=0)
         except ConnectorError:
             raise
         except Exception as error:  # noqa: BLE001 - likewise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from operator import itemgetter
 from reprlib import repr as shortened
 from typing import Any
 
@@ -22,6 +23,8 @@ def row_maker(
         what: What errors call the place, such as "table 'counts'".
     """
     names = tuple(columns)
+    known = frozenset(names)
+    pick: Callable[[Any], tuple[Any, ...]] | None = itemgetter(*names) if len(names) > 1 else None
 
     def refused(record: Any, reason: str) -> ConnectorError:
         return ConnectorError(
@@ -31,6 +34,12 @@ def row_maker(
 
     def make(record: Any) -> tuple[Any, ...]:
         found = record if row is None else row(record)
+        if pick is not None:
+            # What rows mostly are; looking up what a Mapping is takes longer than all the rest.
+            if type(found) is tuple and len(found) == len(names):
+                return found
+            if type(found) is dict and found.keys() >= known:
+                return pick(found)
         if isinstance(found, Mapping):
             if missing := [name for name in names if name not in found]:
                 raise refused(record, f"it has no {', '.join(missing)}")

@@ -1,0 +1,199 @@
+"""Parquet files as a source; needs pyarrow (`crosscut[parquet]`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.input_files import InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.rows import checked_columns
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+
+BATCH_ROWS = 4_096
+SPLIT_BYTES = 64 * 1024 * 1024
+_WAIT_MS = 1
+
+
+def read_parquet(
+    pattern: str | os.PathLike[str], *, columns: Sequence[str] | None = None
+) -> Source[dict[str, Any]]:
+    """Return a source of the rows of all Parquet files that match `pattern`, as dicts by column.
+
+    Files are found when the job starts with no checkpoint, and must not change while they are read. A file
+    is one split, a large one several, by row groups; within a split order is kept. Reading and decoding
+    happen in a thread, one batch ahead.
+
+    Args:
+        pattern: As for `crosscut.files.lines`; URLs, too.
+        columns: Which to read; default: all. What is not read costs nothing.
+
+    Raises:
+        ConnectorError: pyarrow is missing, or an argument can't be used. Later, in the job: a file is no
+            Parquet, or lacks a column.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> source = cc.files.read_parquet("in/**/*.parquet", columns=["word"])
+    """
+    required("pyarrow", "parquet")
+    names = None if columns is None else checked_columns(columns)
+    return ParquetSource(input_pattern(pattern, "pattern of the Parquet source"), os.getcwd(), names)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSource(Source[dict[str, Any]]):
+    """See `read_parquet`. A position is the number of a row in its file."""
+
+    pattern: str
+    directory: str
+    columns: tuple[str, ...] | None = None
+    split_bytes: int = SPLIT_BYTES
+    batch_rows: int = BATCH_ROWS
+
+    @property
+    def files(self) -> InputFiles:
+        """Where they are."""
+        return InputFiles(self.pattern, self.directory)
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Find the files, and read where their row groups are."""
+        return [split for one in self.files.found() for split in self._ranges(one)]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader[dict[str, Any]]:
+        """Open a file at row `position`."""
+        match split.detail, position:
+            case {"path": str(path), "end": int(end)}, int(row) if row >= 0:
+                return _ParquetReader(self, path, row, end)
+        raise ConnectorError(
+            f"split {split} at position {position!r} is not of a Parquet source; is the checkpoint of "
+            f"another source?",
+            split_id=split.split_id,
+        )
+
+    def describe(self) -> str:
+        """Return the pattern, absolute."""
+        return self.files.describe()
+
+    def opened(self, path: str) -> Any:
+        """Open a file.
+
+        Raises:
+            ConnectorError: It can't be opened, is no Parquet, or lacks a column.
+        """
+        arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+        raw = self.files.raw(path)
+        try:
+            found = library.ParquetFile(raw)
+        except (arrow.ArrowException, OSError) as error:
+            raw.close()
+            raise unreadable(path, error) from error
+        missing = sorted(set(self.columns or ()) - set(found.schema_arrow.names))
+        if missing:
+            raw.close()
+            raise ConnectorError(
+                f"{path} has no column {', '.join(missing)}; it has {', '.join(found.schema_arrow.names)}",
+                path=path,
+            )
+        return found
+
+    def _ranges(self, one: InputFile) -> Iterator[Split]:
+        file = self.opened(one.path)
+        try:
+            start = end = size = 0
+            for index in range(file.metadata.num_row_groups):
+                group = file.metadata.row_group(index)
+                end += group.num_rows
+                size += group.total_byte_size
+                is_last = index + 1 == file.metadata.num_row_groups
+                if size >= self.split_bytes or is_last:
+                    yield self._range(one, start, end, size, is_whole=is_last and start == 0)
+                    start, size = end, 0
+            if file.metadata.num_row_groups == 0:
+                yield self._range(one, 0, 0, 1, is_whole=True)
+        finally:
+            file.close(force=True)
+
+    def _range(self, one: InputFile, start: int, end: int, size: int, *, is_whole: bool) -> Split:
+        split_id = one.name if is_whole else f"{one.name}@{start}"
+        return Split(split_id, start, {"path": one.path, "end": end}, weight=max(1, size))
+
+
+class _ParquetReader(SplitReader[dict[str, Any]]):
+    def __init__(self, source: ParquetSource, path: str, position: int, end: int) -> None:
+        self._source = source
+        self._path = path
+        self._position = position
+        self._end = end
+        self._batch: Any = None
+        self._next = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
+        self._batches = self._read(position)
+        self._coming: Future[Any] | None = None
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[dict[str, Any]] | Wait | EndOfSplit:
+        if self._position >= self._end:
+            return EndOfSplit()
+        if self._batch is None or self._next == self._batch.num_rows:
+            if self._coming is None:
+                self._coming = self._thread.submit(next, self._batches, None)
+            if not self._coming.done():
+                return Wait(_WAIT_MS)
+            self._batch, self._next = self._coming.result(), 0
+            self._coming = self._thread.submit(next, self._batches, None)
+            if self._batch is None:
+                raise self._shrank()
+        records: list[dict[str, Any]] = self._batch.slice(
+            self._next, min(limit, self._end - self._position)
+        ).to_pylist()
+        self._next += len(records)
+        self._position += len(records)
+        return records or Wait(0)
+
+    def close(self) -> None:
+        self._thread.submit(self._batches.close)
+        self._thread.shutdown(wait=False)
+
+    def _read(self, position: int) -> Generator[Any, None, None]:
+        """Yield record batches from row `position` on. Runs in the thread, all of it."""
+        arrow = required("pyarrow", "parquet")
+        file = self._source.opened(self._path)
+        try:
+            if file.metadata.num_rows < self._end:
+                raise self._shrank()
+            first, groups = 0, []
+            for index in range(file.metadata.num_row_groups):
+                last = first + file.metadata.row_group(index).num_rows
+                if last > position and first < self._end:
+                    groups.append((index, max(0, position - first)))
+                first = last
+            for index, skipped in groups:
+                for batch in file.iter_batches(
+                    self._source.batch_rows,
+                    row_groups=[index],
+                    columns=list(self._source.columns) if self._source.columns else None,
+                    use_threads=False,
+                ):
+                    left = batch.slice(min(skipped, batch.num_rows))
+                    skipped -= batch.num_rows - left.num_rows
+                    if left.num_rows:
+                        yield left
+        except (arrow.ArrowException, OSError) as error:
+            raise unreadable(self._path, error) from error
+        finally:
+            file.close(force=True)
+
+    def _shrank(self) -> ConnectorError:
+        return ConnectorError(
+            f"{self._path} has fewer than {self._end} rows: it was replaced while the job was reading it; "
+            f"restore the file",
+            path=self._path,
+        )
