@@ -35,6 +35,10 @@ class AtLeastOnceBarriers(SnapshotProtocol):
         """The oldest checkpoint whose barrier has come on some inputs and not yet on all regular ones."""
         return min(self._delivered, default=None)
 
+    def _is_aligning(self, checkpoint_id: CheckpointId) -> bool:
+        # Several may be at once.
+        return checkpoint_id in self._delivered
+
     def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         effects = self._give_up_logs(channel, checkpoint_id)
         if channel in self._logging.get(checkpoint_id, ()):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol, SnapshotState
 from crosscut.protocol.effects import (
     CaptureState,
     DeclineCheckpoint,
@@ -52,6 +52,12 @@ class HaltingBarriers(SnapshotProtocol):
     def is_halted(self) -> bool:
         return self._halted is not None
 
+    def state(self, checkpoint_id: CheckpointId) -> SnapshotState:
+        state = super().state(checkpoint_id)
+        if checkpoint_id != self._halted or state is not SnapshotState.PASSED:
+            return state
+        return SnapshotState.ANSWERED if self._is_captured else SnapshotState.HALTED
+
     @property
     def aligning(self) -> CheckpointId | None:
         return self._draining
@@ -72,7 +78,7 @@ class HaltingBarriers(SnapshotProtocol):
             reason = f"superseded by barrier {checkpoint_id} on {channel}"
             effects.append(DeclineCheckpoint(self._draining, reason))
             self._end_draining()
-        if self._is_obsolete(checkpoint_id) or checkpoint_id < (self._draining or 0):
+        if self._is_obsolete(checkpoint_id):
             self.dropped["obsolete barrier"] += 1
             return effects
         self._draining = checkpoint_id
@@ -110,6 +116,9 @@ class HaltingBarriers(SnapshotProtocol):
             return super()._aborted(checkpoint_id)
         is_void = checkpoint_id in self._logging or checkpoint_id in self._storing
         return [*(super()._aborted(checkpoint_id) if is_void else ()), *self._go_on()]
+
+    def _is_obsolete(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id < (self._draining or 0) or super()._is_obsolete(checkpoint_id)
 
     def _end_draining(self) -> None:
         if self._draining is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from enum import Enum
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
@@ -38,6 +39,20 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
+
+
+class SnapshotState(Enum):
+    """What checkpoint n is for one task, as far as its machine knows."""
+
+    UNSEEN = "nothing has been heard of it"
+    ALIGNING = "its barrier has come on some inputs, and others owe it"
+    HALTED = "the task stands still for it, and has not captured yet"
+    LOGGING = "captured; what some inputs deliver until its barrier is logged"
+    DEPARTING = "captured; its barrier has not left on every output"
+    LOGGING_AND_DEPARTING = "captured; both"
+    STORING = "its snapshot is being written"
+    ANSWERED = "acknowledged or declined, and the task stands still until the checkpoint is decided"
+    PASSED = "acknowledged, declined, superseded or aborted: nothing comes of it any more"
 
 
 class SnapshotProtocol(ABC):
@@ -90,6 +105,22 @@ class SnapshotProtocol(ABC):
     def departing(self) -> tuple[CheckpointId, ...]:
         """The forwarded barriers of which it has to be told when they have left on every output."""
         return ()
+
+    def state(self, checkpoint_id: CheckpointId) -> SnapshotState:
+        """Return what checkpoint n is for this task; `transitions` has the table of what may follow."""
+        if checkpoint_id in self._storing:
+            return SnapshotState.STORING
+        if checkpoint_id in self._logging:
+            is_departing = checkpoint_id in self.departing
+            return SnapshotState.LOGGING_AND_DEPARTING if is_departing else SnapshotState.LOGGING
+        if checkpoint_id in self.departing:
+            return SnapshotState.DEPARTING
+        if self._is_aligning(checkpoint_id):
+            return SnapshotState.ALIGNING
+        return SnapshotState.PASSED if self._is_obsolete(checkpoint_id) else SnapshotState.UNSEEN
+
+    def _is_aligning(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id == self.aligning
 
     def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
         """Return the checkpoints whose snapshot has to hold what `channel` delivers now."""
@@ -214,11 +245,14 @@ class SnapshotProtocol(ABC):
             effects += self._store(checkpoint_id)
         return effects
 
+    def _forget_log(self, checkpoint_id: CheckpointId) -> None:
+        del self._logging[checkpoint_id]
+
     def _give_up_logs(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         """A newer barrier came first: FIFO, so `channel` will not deliver the older ones any more."""
         effects: list[TaskEffect] = []
         for n in [n for n, owing in self._logging.items() if n < checkpoint_id and channel in owing]:
-            del self._logging[n]
+            self._forget_log(n)
             reason = f"superseded by barrier {checkpoint_id} on {channel}"
             effects += [DiscardSnapshot(n), DeclineCheckpoint(n, reason)]
         return effects

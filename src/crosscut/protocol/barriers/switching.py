@@ -90,8 +90,6 @@ class AlignedThenUnaligned(AlignedBarriers):
         self._logging.pop(checkpoint_id, None)
         return [DiscardSnapshot(checkpoint_id)]
 
-    def _give_up_logs(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:
-        effects = super()._give_up_logs(channel, checkpoint_id)
-        given_up = {one.checkpoint_id for one in effects if isinstance(one, DiscardSnapshot)}
-        self._departing = [n for n in self._departing if n not in given_up]
-        return effects
+    def _forget_log(self, checkpoint_id: CheckpointId) -> None:
+        super()._forget_log(checkpoint_id)
+        self._departing = [n for n in self._departing if n != checkpoint_id]
