@@ -22,6 +22,9 @@ demo: $(VENV)/.demo ## Run the demo
 test: environment ## Run all tests
 	@$(BIN)/python -m pytest
 
+tables: environment ## Make the tables and pictures of docs/protocol.md anew
+	@$(BIN)/python -m tests.tables
+
 check: environment ## Run linters, type checker and import rules
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check

@@ -25,7 +25,7 @@ from crosscut.protocol.job.checkpoints import Completion
 from crosscut.protocol.job.facts import JobFacts
 from crosscut.protocol.job.job_log import Durable, LogEvent, Overtaken, Refused, Undecided
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
-from crosscut.protocol.job.phases import CHECKPOINTED, DEPLOYED, Phase
+from crosscut.protocol.job.phases import CHECKPOINTED, DEPLOYED, Phase, Turn
 from crosscut.protocol.job.roster import LIVENESS_TICKS
 from crosscut.protocol.job.rules import JobRules
 from crosscut.protocol.job.termination import Termination, heads_to_close, stillness
@@ -140,7 +140,7 @@ class Coordinator(JobFacts):
                 assert_never(decision)
 
     def _claim_next(self) -> list[JobEffect]:
-        self._go(Phase.CLAIMING)
+        self._go(Turn.RESTART)
         next_id, wall_clock = self._checkpoints.next_id, self._now.wall_clock
         return self._log.claim_next(Epoch(self.epoch + 1), next_id, wall_clock)
 
@@ -148,7 +148,7 @@ class Coordinator(JobFacts):
         # Decision moment: from here on every older epoch is fenced.
         self.epoch, self.lineage = entry.epoch, entry.lineage
         self._checkpoints.next_id = max(self._checkpoints.next_id, entry.first_checkpoint_id)
-        self._go(Phase.GATHERING)
+        self._go(Turn.CLAIMED)
         effects: list[JobEffect] = [self._timer("gather", self._rules.start_timeout_ms)]
         if not self._is_submitted:
             self._is_submitted = True
@@ -279,7 +279,7 @@ class Coordinator(JobFacts):
     def _deploy_if_gathered(self) -> list[JobEffect]:
         if self.phase is not Phase.GATHERING or not self._roster.is_full:
             return []
-        self._go(Phase.RESTORING)
+        self._go(Turn.GATHERED)
         self._ready = set()
         self._looks.restart()
         self._checkpoints.begin(self.epoch)
@@ -302,12 +302,12 @@ class Coordinator(JobFacts):
         if self.completed is not None:
             self._ending.restored(self.completed.checkpoint_id)
             if self.completed.is_final:
-                self._go(Phase.FINISHING)
+                self._go(Turn.READY_AT_THE_END)
                 effects += self._checkpoints.finish(self.completed)
                 if not self._ending.is_finished(self.completed.checkpoint_id):
                     effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
                 return [*effects, *self._end_if_committed()]
-        self._go(Phase.RUNNING)
+        self._go(Turn.READY)
         effects += self._to_all(StartTasks(self.epoch))
         if self._rules.checkpoints.periodic:
             effects.append(self._timer("trigger", self._rules.checkpoints.interval_ms))
@@ -427,7 +427,7 @@ class Coordinator(JobFacts):
             return effects
         self._failures.note_progress()
         if entry.is_final:
-            self._go(Phase.FINISHING)
+            self._go(Turn.FINAL)
             effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
         elif self.phase is Phase.STOPPING and self._stop_id is None:
             effects += self._trigger()
@@ -495,7 +495,7 @@ class Coordinator(JobFacts):
             return self._end("stopped", uncommitted)
         if self.phase is not Phase.RUNNING:
             return []
-        self._go(Phase.STOPPING)
+        self._go(Turn.STOP)
         timer = self._timer("stop", self._rules.checkpoints.timeout_ms)
         return [timer, *self._trigger()]
 
@@ -546,13 +546,13 @@ class Coordinator(JobFacts):
         halted += self._checkpoints.end(f"the job has failed over: {cause.message}")
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
-        self._go(Phase.WAITING)
+        self._go(Turn.FAILURE)
         if decision.delay_ms == 0:
             return [*halted, *self._claim_next()]
         return [*halted, self._timer("restart", decision.delay_ms)]
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
-        self._go(Phase.ENDED)
+        self._go(Turn.END)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         dismissed = self._checkpoints.dismiss(reason)
         return [*self._to_all(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]

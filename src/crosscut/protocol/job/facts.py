@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from crosscut.errors import invariant
 from crosscut.ids import CheckpointId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, LinkId, Timer, TimerKind
@@ -15,7 +14,7 @@ from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.failures import Failures
 from crosscut.protocol.job.keeping import Keeping
 from crosscut.protocol.job.ownership import Ownership
-from crosscut.protocol.job.phases import NEXT_PHASES, Phase
+from crosscut.protocol.job.phases import Phase, Turn, after
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.rules import JobRules
 from crosscut.protocol.job.termination import Looks, Termination, termination
@@ -109,9 +108,8 @@ class JobFacts:
         """Return a timer of this epoch."""
         return StartTimer(Timer(kind, self.epoch), delay_ms)
 
-    def _go(self, phase: Phase) -> None:
-        invariant(phase in NEXT_PHASES[self.phase], f"no way leads from {self.phase.name} to {phase.name}")
-        self.phase = phase
+    def _go(self, turn: Turn) -> None:
+        self.phase = after(self.phase, turn)
 
     def _to_all(self, message: CoordinatorMessage) -> list[JobEffect]:
         if not isinstance(message, ShutDown):

@@ -1,0 +1,303 @@
+"""A coordinator in many situations of each phase, and what every event makes of it there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from tests.simulation.conversation import (
+    CAUSE,
+    K0,
+    K1,
+    LINKS,
+    S0,
+    S1,
+    SPLITS,
+    TASKS,
+    Talk,
+    claim,
+    completed,
+    events,
+    registration,
+    snapshot,
+)
+
+from crosscut.errors import ProtocolError
+from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.protocol.events import (
+    CheckpointRequested,
+    CutJudged,
+    EntryAppended,
+    EntryRead,
+    EntryRefused,
+    EntryTaken,
+    EntryUncertain,
+    JobEvent,
+    LinkClosed,
+    LinkOpened,
+    LogTailRead,
+    MessageReceived,
+    PartsListed,
+    SplitsDiscovered,
+    StopRequested,
+    Timer,
+    TimerFired,
+    WorkersEnded,
+)
+from crosscut.protocol.job.coordinator import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS
+from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.phases import DEPLOYED, Phase
+from crosscut.protocol.messages import (
+    JobFinished,
+    Part,
+    Snapshot,
+    SnapshotAcknowledged,
+    SourceDrained,
+    TransactionsCommitted,
+    WorkerFailed,
+    WorkerReady,
+)
+from crosscut.testing.explorer.machines import copied
+
+RESTARTED = DEPLOYED | {Phase.GATHERING}
+"""From here a failure leads to WAITING; with a delay of 0, at once from there to CLAIMING."""
+
+Kind = str
+"""What an event is: the class of the message, the name of the timer, or its own class."""
+
+E1, E2, N1 = Epoch(1), Epoch(2), CheckpointId(1)
+PROVEN = (LinkOpened(98, WorkerIndex(0), AttemptId(1)), LinkOpened(99, WorkerIndex(1), AttemptId(6)))
+CAN_NOT_START = WorkerFailed(WorkerIndex(1), AttemptId(6), CAUSE)
+DANGLING = Snapshot(parts=(Part("parts/0/gone", 1, "00"),))
+FINAL = ((1, claim()), (2, completed(1, final=True)))
+
+
+def kind_of(event: JobEvent) -> Kind:
+    """Return what `event` is."""
+    match event:
+        case MessageReceived(_, message):
+            return type(message).__name__
+        case TimerFired(timer):
+            return f"timer {timer.kind}"
+        case _:
+            return type(event).__name__
+
+
+def all_events() -> list[JobEvent]:
+    """Return every kind of event, with content that fits some situation, and with content that fits none."""
+    final = completed(1, final=True)
+    finals = [SnapshotAcknowledged(E1, N1, task, snapshot(task, 1, drained=True)) for task in (K0, S0)]
+    return [
+        *events(),
+        *(MessageReceived(LINKS[0], one) for one in finals),
+        LogTailRead(FINAL),
+        LogTailRead((*FINAL, (3, JobFinished(E1, N1)))),
+        *(TimerFired(Timer("log-call", number=index)) for index in (2, 3)),
+        *(MessageReceived(98, registration(0, 1)), MessageReceived(99, CAN_NOT_START)),
+        MessageReceived(LINKS[0], SnapshotAcknowledged(E1, N1, K0, DANGLING)),
+        *(EntryRead(index, entry) for index in (2, 3) for entry in (final, claim(2, 2))),
+        *(EntryUncertain(4, "time out"), EntryRefused(4, "no space"), EntryAppended(4), EntryTaken(4)),
+        WorkersEnded("Spark is gone", is_final=True),
+        CutJudged(N1, unjudged=("total",)),
+    ]
+
+
+def situations() -> Iterator[Talk]:
+    """Yield a coordinator in each situation that makes a difference to some event."""
+    for strict in (False, True):
+        # Strict: nothing is tolerated. Else a restart waits; the delay of 0 is in the strict ones as well.
+        limits: dict[str, Any] = (
+            {"failures_max": 0, "checkpoint_failures_max": 0, "awaits_verdict": True}
+            if strict
+            else {"delay_ms": 100}
+        )
+        for rules in (limits, limits | {"periodic": False, "in_flight_max": 2, "pause_ms": 50}):
+            for talk in _situations(rules):
+                # Two more processes have proven who they are: one that is missing, and one that can't start.
+                talk.hear(*PROVEN)
+                yield talk
+
+
+def _situations(rules: dict[str, Any]) -> Iterator[Talk]:
+    yield from _claiming(rules)
+    yield from _starting(rules)
+    yield from _running(rules)
+    yield from _ending(rules)
+    yield from _second_epoch(rules | {"failures_max": 1} if "failures_max" in rules else rules)
+    for talk in (*_starting(rules), *_running(rules), *_ending(rules)):
+        for _ in range(LIVENESS_TICKS):
+            talk.fire("liveness", 0)
+        yield talk
+
+
+def _talk(rules: dict[str, Any], *told: JobEvent) -> Talk:
+    talk = Talk(**rules)
+    talk.hear(*told)
+    return talk
+
+
+def _claiming(rules: dict[str, Any]) -> Iterator[Talk]:
+    yield _talk(rules)
+    yield _talk(rules, LogTailRead(()))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryUncertain(1, "time out"))
+    overtaken = (EntryTaken(1), EntryRead(1, claim(driver="driver 2")))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), *overtaken, LogTailRead(()))
+    yield _talk(rules, LogTailRead(((1, claim()), (2, completed(1)))))
+    uncertain = _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
+    _make_uncertain(uncertain, 1)
+    yield uncertain
+    talk = Talk(**rules)
+    log: list[tuple[int, Any]] = []
+    for index in range(1, CLAIM_ATTEMPTS_MAX + 1):
+        theirs = claim(index, driver=f"driver {index + 2}")
+        talk.hear(
+            LogTailRead(tuple(log)), SplitsDiscovered(SPLITS), EntryTaken(index), EntryRead(index, theirs)
+        )
+        log.append((index, theirs))
+    talk.hear(LogTailRead(()))
+    yield talk
+
+
+def _starting(rules: dict[str, Any]) -> Iterator[Talk]:
+    gathering = Talk(**rules)
+    gathering.gathering()
+    yield gathering
+    one_is_there = Talk(**rules)
+    one_is_there.gathering()
+    one_is_there.message(1, registration(1, 2))
+    yield one_is_there
+    restoring = Talk(**rules)
+    restoring.gathering()
+    restoring.register()
+    yield restoring
+    for log in (((1, claim(0)),), FINAL):
+        one_is_ready = Talk(**rules)
+        one_is_ready.hear(LogTailRead(log), SplitsDiscovered(SPLITS)) if len(log) == 1 else one_is_ready.hear(
+            LogTailRead(log)
+        )
+        one_is_ready.hear(EntryAppended(len(log) + 1))
+        one_is_ready.register()
+        one_is_ready.message(1, WorkerReady(one_is_ready.coordinator.epoch))
+        yield one_is_ready
+
+
+def _running(rules: dict[str, Any]) -> Iterator[Talk]:
+    for is_stopping in (False, True):
+        for drained in (False, True):
+            for stage in range(7):
+                talk = Talk(**rules)
+                talk.running()
+                if stage >= 1:
+                    talk.hear(CheckpointRequested(7))
+                if is_stopping:
+                    talk.hear(StopRequested())
+                if stage >= 2:
+                    _acknowledge(talk, TASKS[1:], drained=drained)
+                if stage == 3:
+                    talk.message(0, SourceDrained(E1, S0))
+                if stage >= 4:
+                    talk.acknowledge(1, drained=drained)
+                if stage == 5:
+                    _make_uncertain(talk, 2)
+                if stage == 6:
+                    talk.hear(EntryTaken(2))
+                yield talk
+    waiting = Talk(**rules)
+    waiting.running()
+    waiting.failed()
+    yield waiting
+    claiming = Talk(**rules)
+    claiming.running()
+    claiming.message(1, SourceDrained(E1, S1))
+    claiming.hear(LinkClosed(LINKS[0], "reset"))
+    claiming.fire("restart")
+    yield claiming
+
+
+def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
+    for stage in range(7):
+        talk = Talk(**rules)
+        talk.running()
+        talk.hear(StopRequested() if stage == 1 else CheckpointRequested(7))
+        talk.acknowledge(1, drained=stage != 1)
+        talk.hear(EntryAppended(2))
+        if stage in (1, 2, 3):
+            talk.message(1, TransactionsCommitted(E1, N1, K1))
+        if stage == 3:
+            talk.hear(CutJudged(N1))
+        if stage >= 4:
+            talk.committed(1)
+        if stage >= 5 and rules.get("awaits_verdict"):
+            talk.hear(CutJudged(N1))
+        if stage == 6:
+            _make_uncertain(talk, 3)
+        yield talk
+    if rules.get("in_flight_max", 1) > 1:
+        # Another final one is being appended.
+        for is_committed in (False, True):
+            talk = Talk(**rules)
+            talk.running()
+            talk.hear(CheckpointRequested(7), CheckpointRequested(8))
+            for n in (1, 2):
+                talk.acknowledge(n, drained=True)
+            talk.hear(EntryAppended(2))
+            if is_committed:
+                talk.committed(1)
+            yield talk
+    ended = Talk(**rules)
+    ended.running()
+    ended.hear(WorkersEnded("Spark is gone", is_final=True))
+    yield ended
+
+
+def _second_epoch(rules: dict[str, Any]) -> Iterator[Talk]:
+    """In each phase with a completed checkpoint, while parts are being deleted."""
+    for stage in range(6):
+        talk = Talk(**rules)
+        talk.running()
+        talk.complete(1, 2)
+        talk.hear(PartsListed(("parts/1/out-0-0-ab",)))
+        if stage >= 1:
+            talk.failed()
+        if stage >= 2:
+            talk.fire("restart")
+        if stage >= 3:
+            talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(3))
+        if stage >= 4:
+            talk.comes(LINKS[0], registration(0, 1))
+        if stage >= 5:
+            talk.ready(2)
+            talk.hear(StopRequested())
+        yield talk
+
+
+def _acknowledge(talk: Talk, tasks: tuple[TaskId, ...], *, drained: bool) -> None:
+    for task in tasks:
+        talk.message(task.index, SnapshotAcknowledged(E1, N1, task, snapshot(task, 1, drained=drained)))
+
+
+def _make_uncertain(talk: Talk, index: int) -> None:
+    """One more answer that says nothing, and the log is given up."""
+    for _ in range(UNCERTAIN_ATTEMPTS_MAX - 1):
+        talk.hear(EntryUncertain(index, "time out"))
+        talk.fire("retry-append", 0, index)
+
+
+def walk() -> dict[tuple[Phase, Kind], frozenset[Phase]]:
+    """Return which phases follow which event in which phase."""
+    found: dict[tuple[Phase, Kind], set[Phase]] = defaultdict(set)
+    told = [(kind_of(event), event) for event in all_events()]
+    for talk in situations():
+        before = talk.coordinator.phase
+        for kind, event in told:
+            coordinator = copied(talk.coordinator)
+            try:
+                coordinator.handle(event)
+            except ProtocolError:
+                continue
+            is_at_once = before in RESTARTED and coordinator.phase is Phase.CLAIMING
+            found[before, kind].add(Phase.WAITING if is_at_once else coordinator.phase)
+    return {pair: frozenset(phases) for pair, phases in found.items()}
