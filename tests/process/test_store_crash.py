@@ -39,7 +39,7 @@ while True:
 
 RACER = """
 import sys
-from crosscut.protocol.log import Appended, Taken
+from crosscut.protocol.job.job_log import Appended, Taken
 from crosscut.store import open_store
 from crosscut.testing.stores import at, claim, opened
 
@@ -58,7 +58,7 @@ FULL_DISK = """
 import resource, signal, sys
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.log import Appended
+from crosscut.protocol.job.job_log import Appended
 from crosscut.store import open_store
 from crosscut.testing.stores import at, checkpoint, opened, refused
 

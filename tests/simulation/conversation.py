@@ -43,8 +43,9 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
-from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
-from crosscut.protocol.job.termination import Component
+from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.recovery import JobIdentity
+from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorMessage,

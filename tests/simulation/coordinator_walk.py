@@ -16,6 +16,7 @@ from tests.simulation.conversation import (
     SPLITS,
     TASKS,
     Talk,
+    at,
     claim,
     completed,
     events,
@@ -24,7 +25,7 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.protocol.events import (
     CheckpointRequested,
     CutJudged,
@@ -50,7 +51,9 @@ from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.job.phases import DEPLOYED, Phase
 from crosscut.protocol.messages import (
     JobFinished,
+    LogEntry,
     Part,
+    SegmentOpened,
     Snapshot,
     SnapshotAcknowledged,
     SourceDrained,
@@ -67,10 +70,11 @@ Kind = str
 """What an event is: the class of the message, the name of the timer, or its own class."""
 
 E1, E2, N1 = Epoch(1), Epoch(2), CheckpointId(1)
+HEAD = SegmentOpened(claim(), None)
 PROVEN = (LinkOpened(98, WorkerIndex(0), AttemptId(1)), LinkOpened(99, WorkerIndex(1), AttemptId(6)))
 CAN_NOT_START = WorkerFailed(WorkerIndex(1), AttemptId(6), CAUSE)
 DANGLING = Snapshot(parts=(Part("parts/0/gone", 1, "00"),))
-FINAL = ((1, claim()), (2, completed(1, final=True)))
+FINAL = ((at(1), HEAD), (at(2), completed(1, final=True)))
 
 
 def kind_of(event: JobEvent) -> Kind:
@@ -92,12 +96,18 @@ def all_events() -> list[JobEvent]:
         *events(),
         *(MessageReceived(LINKS[0], one) for one in finals),
         LogTailRead(FINAL),
-        LogTailRead((*FINAL, (3, JobFinished(E1, N1)))),
+        LogTailRead((*FINAL, (at(3), JobFinished(E1, N1)))),
         *(TimerFired(Timer("log-call", number=index)) for index in (2, 3)),
         *(MessageReceived(98, registration(0, 1)), MessageReceived(99, CAN_NOT_START)),
         MessageReceived(LINKS[0], SnapshotAcknowledged(E1, N1, K0, DANGLING)),
-        *(EntryRead(index, entry) for index in (2, 3) for entry in (final, claim(2, 2))),
-        *(EntryUncertain(4, "time out"), EntryRefused(4, "no space"), EntryAppended(4), EntryTaken(4)),
+        EntryRead(at(1), HEAD),
+        *(EntryRead(at(index), entry) for index in (2, 3) for entry in (final, claim(2, 2))),
+        *(
+            EntryUncertain(at(4), "time out"),
+            EntryRefused(at(4), "no space"),
+            EntryAppended(at(4)),
+            EntryTaken(at(4)),
+        ),
         WorkersEnded("Spark is gone", is_final=True),
         CutJudged(N1, unjudged=("total",)),
     ]
@@ -141,22 +151,21 @@ def _claiming(rules: dict[str, Any]) -> Iterator[Talk]:
     yield _talk(rules)
     yield _talk(rules, LogTailRead(()))
     yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(1))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryUncertain(1, "time out"))
-    overtaken = (EntryTaken(1), EntryRead(1, claim(driver="driver 2")))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)))
+    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryUncertain(at(1), "time out"))
+    overtaken = (EntryTaken(at(1)), EntryRead(at(1), claim(driver="driver 2")))
     yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), *overtaken, LogTailRead(()))
-    yield _talk(rules, LogTailRead(((1, claim()), (2, completed(1)))))
+    yield _talk(rules, LogTailRead(((at(1), HEAD), (at(2), completed(1)))))
     uncertain = _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
     _make_uncertain(uncertain, 1)
     yield uncertain
     talk = Talk(**rules)
-    log: list[tuple[int, Any]] = []
-    for index in range(1, CLAIM_ATTEMPTS_MAX + 1):
-        theirs = claim(index, driver=f"driver {index + 2}")
-        talk.hear(
-            LogTailRead(tuple(log)), SplitsDiscovered(SPLITS), EntryTaken(index), EntryRead(index, theirs)
-        )
-        log.append((index, theirs))
+    log: list[tuple[LogIndex, LogEntry]] = [(at(1), HEAD)]
+    for index in range(2, CLAIM_ATTEMPTS_MAX + 2):
+        theirs = claim(index, driver="driver 3")
+        talk.hear(LogTailRead(tuple(log)), SplitsDiscovered(SPLITS))
+        talk.hear(EntryTaken(at(index)), EntryRead(at(index), theirs))
+        log.append((at(index), theirs))
     talk.hear(LogTailRead(()))
     yield talk
 
@@ -173,15 +182,16 @@ def _starting(rules: dict[str, Any]) -> Iterator[Talk]:
     restoring.gathering()
     restoring.register()
     yield restoring
-    for log in (((1, claim(0)),), FINAL):
-        one_is_ready = Talk(**rules)
-        one_is_ready.hear(LogTailRead(log), SplitsDiscovered(SPLITS)) if len(log) == 1 else one_is_ready.hear(
-            LogTailRead(log)
-        )
-        one_is_ready.hear(EntryAppended(len(log) + 1))
-        one_is_ready.register()
-        one_is_ready.message(1, WorkerReady(one_is_ready.coordinator.epoch))
-        yield one_is_ready
+    one_is_ready = Talk(**rules)
+    one_is_ready.gathering()
+    one_is_ready.register()
+    one_is_ready.message(1, WorkerReady(E1))
+    yield one_is_ready
+    at_the_end = Talk(**rules)
+    at_the_end.hear(LogTailRead(FINAL), EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
+    at_the_end.register()
+    at_the_end.message(1, WorkerReady(E2))
+    yield at_the_end
 
 
 def _running(rules: dict[str, Any]) -> Iterator[Talk]:
@@ -203,7 +213,7 @@ def _running(rules: dict[str, Any]) -> Iterator[Talk]:
                 if stage == 5:
                     _make_uncertain(talk, 2)
                 if stage == 6:
-                    talk.hear(EntryTaken(2))
+                    talk.hear(EntryTaken(at(2)))
                 yield talk
     waiting = Talk(**rules)
     waiting.running()
@@ -223,7 +233,7 @@ def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
         talk.running()
         talk.hear(StopRequested() if stage == 1 else CheckpointRequested(7))
         talk.acknowledge(1, drained=stage != 1)
-        talk.hear(EntryAppended(2))
+        talk.hear(EntryAppended(at(2)))
         if stage in (1, 2, 3):
             talk.message(1, TransactionsCommitted(E1, N1, K1))
         if stage == 3:
@@ -243,7 +253,7 @@ def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
             talk.hear(CheckpointRequested(7), CheckpointRequested(8))
             for n in (1, 2):
                 talk.acknowledge(n, drained=True)
-            talk.hear(EntryAppended(2))
+            talk.hear(EntryAppended(at(2)))
             if is_committed:
                 talk.committed(1)
             yield talk
@@ -265,7 +275,7 @@ def _second_epoch(rules: dict[str, Any]) -> Iterator[Talk]:
         if stage >= 2:
             talk.fire("restart")
         if stage >= 3:
-            talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(3))
+            talk.hear(LinkClosed(LINKS[0], "reset"), EntryAppended(at(3)))
         if stage >= 4:
             talk.comes(LINKS[0], registration(0, 1))
         if stage >= 5:
@@ -282,7 +292,7 @@ def _acknowledge(talk: Talk, tasks: tuple[TaskId, ...], *, drained: bool) -> Non
 def _make_uncertain(talk: Talk, index: int) -> None:
     """One more answer that says nothing, and the log is given up."""
     for _ in range(UNCERTAIN_ATTEMPTS_MAX - 1):
-        talk.hear(EntryUncertain(index, "time out"))
+        talk.hear(EntryUncertain(at(index), "time out"))
         talk.fire("retry-append", 0, index)
 
 

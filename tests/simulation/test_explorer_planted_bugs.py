@@ -31,8 +31,8 @@ from crosscut.protocol.job import job_log
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.job.ending import Component, Stillness, is_exhausted
 from crosscut.protocol.job.segments import LogEnd, following, written_before
-from crosscut.protocol.job.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,

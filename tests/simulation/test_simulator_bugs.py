@@ -31,17 +31,15 @@ from crosscut.protocol.effects import (
 )
 from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
 from crosscut.protocol.job import job_log, retention, segments
-from crosscut.protocol.job.admission import Place
 from crosscut.protocol.job.checkpointing import Checkpointing
 from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
-from crosscut.protocol.job.job_log import LogWriter
-from crosscut.protocol.job.keeping import Keeping
+from crosscut.protocol.job.job_log import Appended, AppendOutcome, LogWriter, Taken, Unknown
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.retention import Retention
+from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.segments import LogEnd
-from crosscut.protocol.log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     DeployTasks,
@@ -457,7 +455,7 @@ def entry_written_as_a_change_of_the_wrong_one(patch: pytest.MonkeyPatch) -> Non
 
 
 def entries_deleted_that_a_retained_checkpoint_needs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Keeping, "_oldest_segment", property(lambda self: 1_000_000))
+    patch.setattr(Retention, "_oldest_segment", property(lambda self: 1_000_000))
 
 
 # Channel logs.

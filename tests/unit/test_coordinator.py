@@ -79,9 +79,9 @@ from crosscut.protocol.job.coordinator import (
     Phase,
     Termination,
 )
+from crosscut.protocol.job.ending import Component
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
-from crosscut.protocol.job.termination import Component
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from crosscut.protocol.effects import DeleteParts, StartTimer
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job.keeping import Keeping
-from crosscut.protocol.job.retention import ended, left_over
+from crosscut.protocol.job.retention import Retention, ended, left_over
 from crosscut.protocol.messages import SegmentOpened
 from crosscut.testing.stores import at, checkpoint, claim, closed
 
@@ -44,9 +43,9 @@ def test_a_head_is_never_swept() -> None:
 # The machine that remembers
 
 
-def kept(retain: int = 2) -> Keeping:
+def kept(retain: int = 2) -> Retention:
     """Return what a driver keeps that has just opened segment 2."""
-    machine = Keeping(retain, 60_000)
+    machine = Retention(retain, 60_000)
     entries = [(at(2), checkpoint(1, 1)), (at(3), checkpoint(1, 2)), (at(4), closed(2))]
     machine.found([*entries, (at(0, 2), SECOND)])
     return machine
@@ -87,7 +86,7 @@ def test_what_others_have_left_of_old_segments_is_deleted_with_the_next() -> Non
 
 def test_while_nothing_is_complete_nothing_is_swept() -> None:
     """The oldest segment that is needed is not known."""
-    machine = Keeping(2, 60_000)
+    machine = Retention(2, 60_000)
     machine.found([(at(0), HEAD)])
     machine.waste_entries([at(1), at(2), at(1, 2), at(2, 2)])
     assert machine.delete(frozenset()) == []

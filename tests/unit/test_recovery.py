@@ -7,22 +7,18 @@ import pytest
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
 from crosscut.protocol.job.recovery import (
-    MISTAKES,
     AlreadyFinished,
     Claim,
     FromMemory,
     FromNothing,
     FromStore,
-    GiveUp,
     JobIdentity,
     NotThisJob,
-    RestartAfter,
-    RestartPolicy,
     claim,
-    restart,
     restore_from,
     takeover,
 )
+from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
 from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,

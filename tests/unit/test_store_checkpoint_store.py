@@ -11,7 +11,7 @@ import pytest
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.log import Appended, Taken, Unknown
+from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     LogEntry,

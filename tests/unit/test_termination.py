@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.termination import (
+from crosscut.protocol.job.ending import (
     FIRST_LOOK_MS,
     Component,
     Looks,

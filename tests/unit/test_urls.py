@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from crosscut.errors import CrosscutError, SettingsError, StoreError
-from crosscut.protocol.log import Unknown
+from crosscut.protocol.job.job_log import Unknown
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir
 from crosscut.store.checkpoint_store import CheckpointStore, open_store

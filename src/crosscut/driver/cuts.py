@@ -23,7 +23,7 @@ from crosscut.graph.specs import (
     Vertex,
 )
 from crosscut.ids import CheckpointId, Epoch
-from crosscut.protocol.job.termination import is_exhausted, stillness
+from crosscut.protocol.job.ending import is_exhausted, stillness
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN

@@ -70,10 +70,10 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.admission import speaks_for_itself
 from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.log import Appended, Taken, Unknown
+from crosscut.protocol.job.roster import speaks_for_itself
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CommitCheckpoint,

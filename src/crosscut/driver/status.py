@@ -79,7 +79,7 @@ class JobStatus:
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
         termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
-            `crosscut.protocol.job.termination.Termination`.
+            `crosscut.protocol.job.ending.Termination`.
         invariants: In the order of the flow.
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since

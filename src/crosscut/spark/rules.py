@@ -16,7 +16,8 @@ from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Split
 from crosscut.protocol.job.checkpoints import CheckpointRules
-from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, RestartPolicy, claim
+from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
+from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.rules import JobRules
 from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
 from crosscut.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.log import Appended, AppendOutcome, Taken
+from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,

@@ -18,17 +18,16 @@ from crosscut.ids import CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
-from crosscut.protocol.job import history, recovery, retention
-from crosscut.protocol.job.admission import Identity, speaks_for_itself
+from crosscut.protocol.job import history, recovery, restarts, retention
 from crosscut.protocol.job.checkpointing import Failed
 from crosscut.protocol.job.checkpoints import Completion
+from crosscut.protocol.job.ending import Termination, heads_to_close, stillness
 from crosscut.protocol.job.facts import JobFacts
 from crosscut.protocol.job.job_log import Durable, LogEvent, Overtaken, Refused, Undecided
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
 from crosscut.protocol.job.phases import CHECKPOINTED, DEPLOYED, Phase, Turn
-from crosscut.protocol.job.roster import LIVENESS_TICKS
+from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, speaks_for_itself
 from crosscut.protocol.job.rules import JobRules
-from crosscut.protocol.job.termination import Termination, heads_to_close, stillness
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CloseLoops,
@@ -255,7 +254,7 @@ class Coordinator(JobFacts):
             message.cause, message=f"worker {message.worker} could not start: {message.cause.message}"
         )
         forget, decision = self._failures.note(cause)
-        return self._end("failed", decision.shown) if isinstance(decision, recovery.GiveUp) else [forget]
+        return self._end("failed", decision.shown) if isinstance(decision, restarts.GiveUp) else [forget]
 
     def _link_lost(self, link: on.LinkId, reason: str) -> list[JobEffect]:
         vacated = self._roster.lose(link)
@@ -539,7 +538,7 @@ class Coordinator(JobFacts):
         if self.phase is Phase.STOPPING:
             return self._stop_short(cause)
         forget, decision = self._failures.note(cause)
-        if isinstance(decision, recovery.GiveUp):
+        if isinstance(decision, restarts.GiveUp):
             return self._end("failed", decision.shown)
         self.restart_count += 1
         halted = [forget, *self._to_all(HaltTasks(self.epoch))]

@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from crosscut.ids import CheckpointId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, LinkId, Timer, TimerKind
-from crosscut.protocol.job.admission import Place
 from crosscut.protocol.job.checkpointing import Checkpointing
-from crosscut.protocol.job.ending import Ending
-from crosscut.protocol.job.failures import Failures
-from crosscut.protocol.job.keeping import Keeping
+from crosscut.protocol.job.ending import Ending, Looks, Termination, termination
 from crosscut.protocol.job.ownership import Ownership
 from crosscut.protocol.job.phases import Phase, Turn, after
-from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.restarts import Failures
+from crosscut.protocol.job.retention import Retention
+from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.rules import JobRules
-from crosscut.protocol.job.termination import Looks, Termination, termination
 from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, ShutDown
 
 
@@ -43,7 +41,7 @@ class JobFacts:
             segment_entries_max=rules.segment_entries_max,
         )
         self._checkpoints = Checkpointing(rules.checkpoints, rules.tasks, rules.sources, self._roster)
-        self._kept = Keeping(rules.retain, rules.checkpoints.timeout_ms)
+        self._kept = Retention(rules.retain, rules.checkpoints.timeout_ms)
         self._ending = Ending(rules.sinks, self.dropped, awaits_verdict=rules.awaits_verdict)
         self._is_submitted = False
         self._ready: set[WorkerIndex] = set()

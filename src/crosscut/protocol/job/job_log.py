@@ -38,6 +38,36 @@ from crosscut.protocol.messages import (
     SegmentOpened,
 )
 
+# What the store answers to an append: three outcomes, because "not known" is one of them.
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Entry `index` is durable, and it is this one."""
+
+    index: LogIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Entry `index` exists already. Read it: it may be an earlier attempt of our own."""
+
+    index: LogIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The append may or may not have been applied, now or later. Read back, never clean up."""
+
+    index: LogIndex
+    reason: str
+
+
+AppendOutcome = Appended | Taken | Unknown
+
+
+# What becomes of an entry.
+
 RETRY_APPEND_MS = 200
 UNCERTAIN_ATTEMPTS_MAX = 20
 SEGMENT_ENTRIES_MAX = 1_000

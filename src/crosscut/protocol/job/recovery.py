@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import dataclass
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job.identity import (
@@ -21,7 +20,6 @@ from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
     EpochClaimed,
-    FailureCause,
     JobFinished,
     LogEntry,
 )
@@ -204,88 +202,3 @@ def restore_from(
     if restore == 0:
         return FromNothing()
     return FromMemory(restore) if restore in set(at_hand) else FromStore(restore)
-
-
-# Is another restart worth it?
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """The restart strategy in milliseconds; see `crosscut.settings.Restart`."""
-
-    failures_max: int
-    window_ms: int
-    delay_ms: int
-    delay_step_ms: int
-    delay_max_ms: int
-    same_record_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class RestartAfter:
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The job fails, with the first cause of the series."""
-
-    cause: FailureCause
-    why: str
-
-    @property
-    def shown(self) -> FailureCause:
-        """The cause, with why there is no other restart."""
-        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why})")
-
-
-MISTAKES = frozenset(
-    {"TypeError", "AttributeError", "NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError"}
-)
-"""Exceptions that say that the code is wrong, whatever goes on around it."""
-
-
-def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
-    """Decide after a failure.
-
-    Args:
-        failures: Those within the window, the newest last; at least one.
-        in_a_row: Failures since a checkpoint was last completed, this one included: the delay grows
-            with them, so a job that makes progress is never slowed down.
-    """
-    first, newest = failures[0], failures[-1]
-    if newest.is_final:
-        return GiveUp(newest, "a failure that no restart can mend")
-    if len(failures) > policy.failures_max:
-        return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
-    if in_a_row > policy.failures_max:
-        # However far apart: a call that hangs takes its time.
-        return GiveUp(first, f"{in_a_row} failures in a row, without progress")
-    if 0 < policy.same_record_max <= _strikes(failures):
-        return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
-    if in_a_row <= 1:
-        return RestartAfter(policy.delay_ms)
-    grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
-    return RestartAfter(min(grown_ms, policy.delay_max_ms))
-
-
-def _strikes(failures: Sequence[FailureCause]) -> int:
-    """Return how many failures in a row, the newest last, are the fault of one and the same record."""
-    newest = failures[-1]
-
-    def is_strike(one: FailureCause) -> bool:
-        is_same = (one.kind, one.operator, one.record) == (newest.kind, newest.operator, newest.record)
-        return is_same and _is_fault_of_record(one)
-
-    return sum(1 for _ in takewhile(is_strike, reversed(failures)))
-
-
-def _is_fault_of_record(cause: FailureCause) -> bool:
-    """Tell whether the record is to blame, rather than something that its function needs.
-
-    A job goes back to where its checkpoint was, so the record that meets a service that is down is the
-    same after each restart, too. But then no other record gets through either.
-    """
-    if not cause.record or cause.is_from_outside:
-        return False
-    return not cause.is_first or cause.kind in MISTAKES

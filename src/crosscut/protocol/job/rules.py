@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from crosscut.ids import TaskId
 from crosscut.protocol.job.checkpoints import CheckpointRules
+from crosscut.protocol.job.ending import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
-from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
-from crosscut.protocol.job.termination import Component
+from crosscut.protocol.job.recovery import JobIdentity
+from crosscut.protocol.job.restarts import RestartPolicy
 
 
 @dataclass(frozen=True, slots=True)

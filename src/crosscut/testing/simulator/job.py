@@ -14,7 +14,8 @@ from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import JobRules
-from crosscut.protocol.job.recovery import JobIdentity, RestartPolicy
+from crosscut.protocol.job.recovery import JobIdentity
+from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
