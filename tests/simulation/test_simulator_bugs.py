@@ -352,12 +352,12 @@ def deleted_before_the_newer_entry_is_durable(patch: pytest.MonkeyPatch) -> None
 
 
 def deleted_though_a_retained_manifest_names_it(patch: pytest.MonkeyPatch) -> None:
-    def delete(self: Keeping, in_use: frozenset[str]) -> list[JobEffect]:
+    def delete(self: Retention, in_use: frozenset[str]) -> list[JobEffect]:
         gone, self._garbage = tuple(sorted(self._garbage)), set()
         self._is_deleting = self._is_deleting or bool(gone)
         return [DeleteParts(gone)] if gone else []
 
-    patch.setattr(Keeping, "delete", delete)
+    patch.setattr(Retention, "delete", delete)
 
 
 def built_on_a_snapshot_of_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
