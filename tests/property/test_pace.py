@@ -94,6 +94,23 @@ def test_noise_does_not_deceive_it_for_long(fixed_ns: int, record_ns: int, seed:
     assert rows / (busy_ns - lost_ns) >= 0.65 * possible(fixed_ns, record_ns)
 
 
+@settings(max_examples=100)
+@given(st.integers(MS // 2, 20 * MS), st.integers(100, 2_000), st.floats(0, 0.5), st.integers(0, 2**32))
+def test_a_machine_with_too_much_to_do_is_not_taken_for_a_dear_record(
+    fixed_ns: int, record_ns: int, share: float, seed: int
+) -> None:
+    """K4: up to half of all slices wait for other processes, 4 ms in the mean."""
+    dice = random.Random(seed)
+
+    def loaded(rows: int) -> float:
+        waits_ns = dice.expovariate(1 / (4 * MS)) if dice.random() < share else 0.0
+        return fixed_ns + record_ns * rows + waits_ns
+
+    slices = Slices().take(200, loaded).take(2_000, loaded)
+    full_ns = fixed_ns + record_ns * ROWS_MAX + share * 4 * MS
+    assert slices.records_per_ns >= 0.8 * ROWS_MAX / full_ns
+
+
 @settings(max_examples=200)
 @given(fixed_costs, record_costs, fixed_costs, record_costs, st.integers(1, 100))
 def test_a_jump_of_the_costs_is_followed_within_few_slices(

@@ -330,3 +330,25 @@ def test_what_is_restored_goes_to_disk_when_it_is_too_long_for_memory(
         assert queue.in_memory < 10 or one is not space
         assert taken(queue) == [plain(batch(number)) for number in range(11)]
     assert space.taken_bytes == 0
+
+
+def test_partial_batches_become_full_ones_while_they_wait() -> None:
+    """A sink behind a shuffle, whose sender is stopped again and again, still gets full batches."""
+    queue = InputQueue(CHANNEL, batch_rows=100)
+    for first in range(0, 600, 60):
+        queue.append(Batch(list(range(first, first + 60))))
+    sizes, numbers = [], []
+    while queue:
+        item = queue.popleft()
+        assert isinstance(item, Batch)
+        sizes.append(len(item))
+        numbers += item.records
+    assert numbers == list(range(600))
+    assert all(75 < rows <= 100 for rows in sizes[:-1]), sizes
+
+
+def test_a_batch_that_is_nearly_full_is_left_as_it_is() -> None:
+    queue = InputQueue(CHANNEL, batch_rows=100)
+    for rows in (90, 90):
+        queue.append(Batch([0] * rows))
+    assert queue.in_memory == 2

@@ -23,6 +23,10 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 that is never quite empty would grow for ever."""
 
 
+_WORTH_FILLING = 4
+"""A batch is filled up, by cutting the next one, if so much of it is empty: a quarter."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """What stands at `at` between two batches, behind `rows` records of its file."""
@@ -160,10 +164,15 @@ class InputQueue:
         if isinstance(item, Batch):
             rows = len(item)
             self.rows += rows
-            if part and isinstance(last := part[-1], Batch) and len(last) + rows <= self._batch_rows:
+            if part and isinstance(last := part[-1], Batch):
                 # An operator that has a fixed cost a call then has fewer calls.
-                last.extend(item)
-                return
+                room = self._batch_rows - len(last)
+                if rows <= room:
+                    last.extend(item)
+                    return
+                if room >= self._batch_rows // _WORTH_FILLING > 0:
+                    more, item = item.split(room)
+                    last.extend(more)
         part.append(item)
 
     def restore(self, logged: LoggedBatch) -> None:

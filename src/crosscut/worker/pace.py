@@ -29,8 +29,15 @@ TRIAL_NS_MAX = 1_000_000_000
 _SURPRISE = 3
 """What takes so many times as long as expected, or as short, shows that the costs are others now."""
 
-_FRESHNESS = 0.2
-"""Weight of a slice in the mean of its size."""
+_WEIGHT_IF_SHORTER, _WEIGHT_IF_LONGER = 0.5, 0.03
+"""Of a slice in what its size takes. Whatever else the machine does makes slices longer and none shorter: the
+shorter ones say what they cost."""
+
+_SURPRISES_MAX = 4
+"""So many slices in a row that are far longer than expected are no accident."""
+
+_TRIAL_SLICES = 3
+"""Of a size that is tried: a single one may be an accident."""
 
 _NOISE_NS = 250_000
 """Differences below it say nothing."""
@@ -63,7 +70,7 @@ class Pace(ABC):
 
 @dataclass(slots=True)
 class _Size:
-    """What slices of about one size have taken: means, to which the newest contribute most.
+    """What slices of about one size have taken, without what the machine did meanwhile.
 
     Attributes:
         last: The number of the newest one.
@@ -88,6 +95,7 @@ class AdaptivePace(Pace):
         # By the binary logarithm of the number of rows.
         self._sizes: dict[int, _Size] = {}
         self._slices = 0
+        self._surprises = self._trial_slices_left = 0
         self.course = Course()
         self.start_over()
 
@@ -99,6 +107,7 @@ class AdaptivePace(Pace):
     def _forget(self) -> None:
         self._sizes.clear()
         self._fixed_ns = self._row_ns = 0.0
+        self._surprises = self._trial_slices_left = 0
         # Whether slices of different sizes have shown which cost it is.
         self._is_told_apart = False
 
@@ -107,8 +116,10 @@ class AdaptivePace(Pace):
             # Short, and not because of what is said here.
             return
         expected_ns = self._expected_ns(rows)
-        longer_ns, shorter_ns = max(expected_ns, elapsed_ns), min(expected_ns, elapsed_ns)
-        if longer_ns > _SURPRISE * shorter_ns + _NOISE_NS:
+        is_longer = elapsed_ns > _SURPRISE * expected_ns + _NOISE_NS
+        self._surprises = self._surprises + 1 if is_longer else 0
+        is_no_accident = self._surprises >= _SURPRISES_MAX or (is_longer and elapsed_ns > self._hold_ns_max)
+        if is_no_accident or expected_ns > _SURPRISE * elapsed_ns + _NOISE_NS:
             self._forget()
         self._remember(rows, elapsed_ns)
         self._draw_line()
@@ -124,8 +135,10 @@ class AdaptivePace(Pace):
         if known is None or self._slices - known.last >= _SLICES_BETWEEN_TRIALS:
             self._sizes[size] = _Size(rows, elapsed_ns, self._slices)
         else:
-            known.rows += _FRESHNESS * (rows - known.rows)
-            known.ns += _FRESHNESS * (elapsed_ns - known.ns)
+            # It follows the sizes along the line, and leaves the line for what slices of them take.
+            likely_ns = known.ns + self._row_ns * (rows - known.rows)
+            weight = _WEIGHT_IF_LONGER if elapsed_ns > likely_ns else _WEIGHT_IF_SHORTER
+            known.rows, known.ns = rows, likely_ns + weight * (elapsed_ns - likely_ns)
             known.last = self._slices
         oldest = self._slices - 2 * _SLICES_BETWEEN_TRIALS
         if any(one.last < oldest for one in self._sizes.values()):
@@ -152,7 +165,10 @@ class AdaptivePace(Pace):
 
     def _choose(self, rows: int, *, is_long: bool) -> None:
         wanted = self._wanted()
-        if wanted < 2 * rows and (is_long or wanted < self._rows_max):
+        if self._trial_slices_left:
+            self._trial_slices_left -= 1
+            wanted = rows
+        elif wanted < 2 * rows and (is_long or wanted < self._rows_max):
             wanted = self._perhaps_another(rows, wanted)
         # Long slices grow with more care: they may turn out to be dearer than it seems.
         self.rows = int(max(1, min(wanted, (2 if is_long else 4) * rows, self._rows_max)))
@@ -173,8 +189,13 @@ class AdaptivePace(Pace):
         if others and self._slices - max(others) < _SLICES_BETWEEN_TRIALS:
             return wanted
         if rows > 1 and (2 * rows > self._rows_max or self._expected_ns(2 * rows) > self._hold_ns_max):
-            return rows / 2
-        return 2 * rows if self._expected_ns(2 * rows) < TRIAL_NS_MAX else wanted
+            other = rows / 2
+        elif self._expected_ns(2 * rows) < TRIAL_NS_MAX:
+            other = 2 * rows
+        else:
+            return wanted
+        self._trial_slices_left = _TRIAL_SLICES - 1
+        return other
 
 
 def hold_ns_max(heartbeat_timeout_ms: int) -> int:
