@@ -61,6 +61,7 @@ from crosscut.store.log import StoredLog
 from crosscut.task import channel_log
 from crosscut.task import task as task_module
 from crosscut.task.chain import Chain
+from crosscut.task.flow_control import Receiver
 from crosscut.task.items import Barrier, LoggedBatch
 from crosscut.task.task import PrepareTransaction, Task
 from crosscut.testing.simulator.graphs import GRAPHS
@@ -534,14 +535,15 @@ def credit_never_given(patch: pytest.MonkeyPatch) -> None:
 
 def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
     """When a batch comes in, not when it has left the memory."""
-    plain = TaskPool.received
 
-    def received(self: TaskPool, channel: ChannelId, item: Any, size_bytes: int) -> None:
-        plain(self, channel, item, size_bytes)
-        if credit_bytes := self._uncredited_bytes.pop(channel, 0):
-            self._give_credit(channel, credit_bytes)
+    def credit(self: Receiver, rows: int) -> int:
+        given = self.uncredited_bytes
+        self._ledger.clear()
+        self._rows_ahead = rows
+        self._ledger_rows = self._ledger_bytes = self._earned_bytes = 0
+        return given
 
-    patch.setattr(TaskPool, "received", received)
+    patch.setattr(Receiver, "credit", credit)
 
 
 def sent_without_credit(patch: pytest.MonkeyPatch) -> None:

@@ -332,23 +332,37 @@ def test_what_is_restored_goes_to_disk_when_it_is_too_long_for_memory(
     assert space.taken_bytes == 0
 
 
-def test_partial_batches_become_full_ones_while_they_wait() -> None:
+def test_partial_batches_that_wait_are_taken_as_full_ones() -> None:
     """A sink behind a shuffle, whose sender is stopped again and again, still gets full batches."""
-    queue = InputQueue(CHANNEL, batch_rows=100)
+    queue = InputQueue(CHANNEL, DiskSpace(), batch_rows=100)
     for first in range(0, 600, 60):
         queue.append(Batch(list(range(first, first + 60))))
     sizes, numbers = [], []
     while queue:
-        item = queue.popleft()
+        item = queue.take(90)
         assert isinstance(item, Batch)
         sizes.append(len(item))
         numbers += item.records
     assert numbers == list(range(600))
-    assert all(75 < rows <= 100 for rows in sizes[:-1]), sizes
+    assert all(0.75 * 90 <= rows <= 90 for rows in sizes[:-1]), sizes
 
 
-def test_a_batch_that_is_nearly_full_is_left_as_it_is() -> None:
+def test_no_batch_is_made_across_a_barrier_and_none_is_read_from_disk_for_it() -> None:
+    space = DiskSpace()
+    queue = InputQueue(CHANNEL, space, batch_rows=100)
+    for item in (batch(0), barrier(1), batch(1)):
+        queue.append(item)
+    assert [plain(queue.take(100)) for _ in range(3)] == [plain(batch(0)), barrier(1), plain(batch(1))]
+    for number in range(3):
+        queue.append(batch(number))
+        queue.spill()
+    assert [plain(queue.take(100)) for _ in range(3)] == [plain(batch(number)) for number in range(3)]
+    assert space.taken_bytes == 0
+
+
+def test_a_batch_that_is_nearly_full_is_taken_as_it_is() -> None:
     queue = InputQueue(CHANNEL, batch_rows=100)
     for rows in (90, 90):
         queue.append(Batch([0] * rows))
-    assert queue.in_memory == 2
+    first = queue.take(100)
+    assert isinstance(first, Batch) and len(first) == 90

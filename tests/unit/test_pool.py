@@ -33,11 +33,12 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.state.keyed import KeyedState
+from crosscut.task.flow_control import LOCAL_ITEMS_MAX
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
 from crosscut.task.task import Task
-from crosscut.worker.pool import LOCAL_ITEMS_MAX, TaskPool
+from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpace
 
 JOIN, SENDER = TaskId(VertexId("join"), 0), TaskId(VertexId("sender"), 0)

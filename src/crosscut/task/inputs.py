@@ -23,8 +23,8 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 that is never quite empty would grow for ever."""
 
 
-_WORTH_FILLING = 4
-"""A batch is filled up, by cutting the next one, if so much of it is empty: a quarter."""
+_FULL_ENOUGH = 0.75
+"""Of what may be taken: for less than the rest, no batch is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +164,10 @@ class InputQueue:
         if isinstance(item, Batch):
             rows = len(item)
             self.rows += rows
-            if part and isinstance(last := part[-1], Batch):
+            if part and isinstance(last := part[-1], Batch) and len(last) + rows <= self._batch_rows:
                 # An operator that has a fixed cost a call then has fewer calls.
-                room = self._batch_rows - len(last)
-                if rows <= room:
-                    last.extend(item)
-                    return
-                if room >= self._batch_rows // _WORTH_FILLING > 0:
-                    more, item = item.split(room)
-                    last.extend(more)
+                last.extend(item)
+                return
         part.append(item)
 
     def restore(self, logged: LoggedBatch) -> None:
@@ -205,6 +200,33 @@ class InputQueue:
         """
         item = self._head.popleft() if self._head or not self._on_disk else self._read()
         self.rows -= _rows(item)
+        return item
+
+    def take(self, rows_max: int) -> Item:
+        """Take the first item, of at most `rows_max` records; partial batches in memory make a full one.
+
+        An operator that has a fixed cost a call then has fewer calls: what its senders were stopped in the
+        midst of, or what was left of a batch, is not a call of its own.
+
+        Raises:
+            IndexError: There is none.
+            SpillError: It can't be read from disk.
+        """
+        item = self.popleft()
+        if not isinstance(item, Batch):
+            return item
+        if len(item) > rows_max:
+            item, rest = item.split(rows_max)
+            self.appendleft(rest)
+            return item
+        full = min(rows_max, self._batch_rows)
+        while len(item) < _FULL_ENOUGH * full and self._head and isinstance(more := self._head[0], Batch):
+            self.popleft()
+            room = full - len(item)
+            if len(more) > room:
+                more, rest = more.split(room)
+                self.appendleft(rest)
+            item.extend(more)
         return item
 
     def remove(self, barrier: Barrier) -> None:

@@ -256,6 +256,10 @@ class Task:
         """Return how many items of an input channel wait in memory."""
         return self._queues[channel].in_memory
 
+    def queued_rows(self, channel: ChannelId) -> int:
+        """Return how many records of an input channel wait, in memory and on disk."""
+        return self._queues[channel].rows
+
     def statistics(self) -> TaskStatistics:
         """Return the counters, and what waits now."""
         return TaskStatistics(
@@ -484,16 +488,13 @@ class Task:
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
         queue = self._queues[channel]
-        item = queue.popleft()
+        item = queue.take(self.rows_max)
         match item:
             case Batch():
                 if channel in self._ended_inputs:
                     raise ProtocolError(
                         f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )
-                if len(item) > self.rows_max:
-                    item, rest = item.split(self.rows_max)
-                    queue.appendleft(rest)
                 rows = len(item)
                 rest_of_slice = self._chain.process(item)
                 if rest_of_slice is not None:

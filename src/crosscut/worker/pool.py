@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from crosscut.batch import Batch
@@ -23,7 +24,8 @@ from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import RecordsFlowing, TaskFailed, WorkerMessage
 from crosscut.state.keyed import KeyedState
-from crosscut.task.items import Barrier, Item
+from crosscut.task.flow_control import LocalFlow, LocalReceiver, Receiver, leaving
+from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork, PartStore, Threads
 from crosscut.worker.pace import AdaptivePace, Pace
@@ -34,12 +36,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WAIT_MS_MAX = 3_600_000.0
-
-LOCAL_ITEMS_MAX = 4
-"""Items that may wait in memory in a channel inside a worker before its sender has to pause."""
-
-BACK_EDGE_ITEMS_MAX = 64
-"""Items that may wait in memory in a back edge inside a worker before they are spilled."""
 
 _SYSTEM_CLOCK = SystemClock()
 _UNWATCHED = Unwatched()
@@ -220,15 +216,14 @@ class TaskPool:
         self.report = report
         self.is_over = False
         self._give_credit = give_credit
-        # Half of it: what comes in while the credit is on its way must not find the sender stopped.
-        self._spill_from_bytes = channel_bytes // 2
+        self._channel_bytes = channel_bytes
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
         self._by_input: dict[ChannelId, TaskRunner] = {}
-        self._back_edges: frozenset[ChannelId] = frozenset()
         self._local_sender: dict[ChannelId, TaskRunner] = {}
-        # What came from other workers and has no credit yet: what is in memory, that is.
-        self._uncredited_bytes: dict[ChannelId, int] = {}
+        # The receiving ends of the inputs: inside this worker, and from others.
+        self._local: dict[ChannelId, LocalReceiver] = {}
+        self._receivers: dict[ChannelId, Receiver] = {}
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
@@ -251,11 +246,16 @@ class TaskPool:
         back_edges: frozenset[ChannelId] = frozenset(),
     ) -> None:
         """Add a task; in topological order. Its back edges never make their sender wait."""
-        self._back_edges |= back_edges
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         for channel in inputs:
             self._by_input[channel] = runner
+            self._receivers[channel] = Receiver(
+                self._channel_bytes, task.queued_rows(channel), partial(task.spill, channel)
+            )
+            self._local[channel] = LocalReceiver(
+                partial(task.spill, channel), is_back_edge=channel in back_edges
+            )
 
     def connect(self, outgoing: Mapping[ChannelId, OutgoingChannel]) -> None:
         """Say which outputs leave this worker; start the background work."""
@@ -358,8 +358,8 @@ class TaskPool:
         if connection is None:
             return
         waiting = sender.task.unsent[channel]
-        while waiting and (isinstance(waiting[0], Barrier) or not connection.is_full):
-            connection.send_item(waiting.popleft())
+        for item in leaving(waiting, lambda: connection.is_full):
+            connection.send_item(item)
         if waiting:
             sender.clogged[channel] = None
         elif channel in sender.clogged:
@@ -369,7 +369,7 @@ class TaskPool:
     def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item of `size_bytes` came in from another worker."""
         if isinstance(item, Batch):
-            self._uncredited_bytes[channel] = self._uncredited_bytes.get(channel, 0) + size_bytes
+            self._receivers[channel].arrived(len(item), size_bytes)
         self._offer(self._by_input[channel], channel, item)
 
     def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
@@ -390,25 +390,20 @@ class TaskPool:
                 runner.reach(runner.drain)
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
-        """Let the sender of an input go on, or make it wait, by how much of it is still in memory."""
+        """Let the sender of an input go on, or make it wait, as its receiving end says."""
         task = runner.task
         sender = self._local_sender.get(channel)
         if sender is not None:
-            queued = task.queued(channel)
-            queued_max = BACK_EDGE_ITEMS_MAX if channel in self._back_edges else LOCAL_ITEMS_MAX
-            is_much = queued > queued_max or channel in sender.clogged
-            if queued <= LOCAL_ITEMS_MAX // 2 or (is_much and task.spill(channel)):
-                sender.clogged.pop(channel, None)
-            elif is_much:
-                sender.clogged[channel] = None
+            match self._local[channel].look(task.queued(channel), is_paused=channel in sender.clogged):
+                case LocalFlow.GO_ON:
+                    sender.clogged.pop(channel, None)
+                case LocalFlow.PAUSE:
+                    sender.clogged[channel] = None
+                case LocalFlow.AS_IT_IS:
+                    pass
             return
-        uncredited_bytes = self._uncredited_bytes.get(channel, 0)
-        if not uncredited_bytes:
-            return
-        is_much = uncredited_bytes >= self._spill_from_bytes
-        if not task.queued(channel) or (is_much and task.spill(channel)):
-            del self._uncredited_bytes[channel]
-            self._give_credit(channel, uncredited_bytes)
+        if given_bytes := self._receivers[channel].credit(task.queued_rows(channel)):
+            self._give_credit(channel, given_bytes)
 
     def records_flowed(self) -> None:
         """Tell the coordinator once that records go through this worker again."""
