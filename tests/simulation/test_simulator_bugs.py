@@ -920,7 +920,15 @@ BUGS: dict[Plant, Where] = {
     credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}),
     sent_without_credit: Where(COUNTS, changed={"channel_bytes": 50, "parallelism": 2}),
     back_edge_that_does_not_spill: Where(
-        LOOPS, changed={"channel_bytes": 50, "parallelism": 2, "record_count": 25, "source_ms": 20}
+        LOOPS,
+        changed={
+            "channel_bytes": 50,
+            "parallelism": 2,
+            "record_count": 100,
+            "batch_rows": 1,
+            "source_ms": 2,
+            "faults": (),
+        },
     ),
     sender_not_woken_when_its_channel_is_read: Where(
         COUNTS,
