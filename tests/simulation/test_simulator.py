@@ -31,7 +31,7 @@ from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, 
 from crosscut.testing.simulator.shrink import live, shrunk
 from crosscut.testing.simulator.worker import WatchedWorker
 
-SOURCE = Path(aligned.__file__).parents[1]
+SOURCE = Path(aligned.__file__).parents[2]
 SEEDS = 480
 GROUPS = 12
 
@@ -97,7 +97,7 @@ def test_the_output_is_exact_in_every_world(group: int, seen: Counter[str]) -> N
 
 
 def _drop_reasons() -> set[str]:
-    texts = [path.read_text() for path in sorted((SOURCE / "protocol").glob("*.py"))]
+    texts = [path.read_text() for path in sorted((SOURCE / "protocol").rglob("*.py"))]
     return {reason for text in texts for reason in re.findall(r'dropped\["([^"]+)"\]', text)}
 
 

@@ -132,7 +132,8 @@ def shown(conflict: Conflict) -> str:
                 f"{one.checkpoint_id}), and this job begins with nothing: what is there would stay, and be "
                 f"written again. Was the checkpoint directory deleted, or is it another one? Use the "
                 f"directory that belongs to the output, or another place for the output, or remove what is "
-                f"there; or start with fresh=True (--fresh) to add to it"
+                f"there and what the sink remembers of it (.crosscut in a directory, crosscut_markers in a "
+                f"database); or start with fresh=True (--fresh) to add to it"
             )
         case _:
             assert_never(conflict)
