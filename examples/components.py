@@ -68,6 +68,8 @@ def components(pattern: str, sink: cc.Sink) -> cc.Flow:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python components.py EDGES, a file with two numbers a line")
     out = cc.collect()
     flow = components(sys.argv[1], out)
     job = flow.start(cc.Settings(parallelism=2))

@@ -289,7 +289,10 @@ def _ending(outcome: str, status: JobStatus, directory: str) -> str:
 
 def _nothing_to_do(directory: str) -> str:
     shown = shown_url(directory)
-    return f"nothing to do: the job in {shown} has finished before; choose another --checkpoint-dir"
+    return (
+        f"nothing to do: the job in {shown} has finished before; to run it again, choose another "
+        f"--checkpoint-dir and another place for its output"
+    )
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

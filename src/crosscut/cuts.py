@@ -1,8 +1,8 @@
 """Consistent cuts, as a user's predicate sees them.
 
 The snapshots of one completed checkpoint are a state that the running job could have been in at one
-moment: what a task has received on it, another one has sent on it. So whatever is true of every state
-of the job is true of every cut, and a cut on which it is not true shows a fault.
+moment: whatever a task has received on it, another one has sent on it. So a statement that is true of
+every state of the job is true of every cut, and a cut on which it is false shows a fault.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Cut(ABC):
     def is_quiet(self) -> bool:
         """Whether every source has been read to its end and no record is on its way in a channel.
 
-        Nothing comes any more but what operators have to say at the end of their input (`emit="final"`),
-        and what comes of that. So it is stable in a flow without such operators; in others, ask for
+        Only results that operators send at the end of their input (`emit="final"`) may still come, and
+        records made from those. So this is stable in a flow without such operators; in others, ask for
         `is_exhausted`.
         """
 
@@ -48,8 +48,8 @@ class Cut(ABC):
     def is_exhausted(self, uid: str) -> bool:
         """Return whether operator `uid` can get no record any more: a stable property.
 
-        All that feeds it, or the loop it is in, has said all that it had to say, at the end of the input
-        too; and nothing is on its way to it, or in its loop.
+        Everything that feeds it, or the loop it is in, has sent its last record, final results included;
+        and nothing is on its way to it, or in its loop.
 
         Raises:
             FlowError: The flow has no such operator.
@@ -91,7 +91,7 @@ Predicate = Callable[[Cut], object]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """What has to be true of every cut.
+    """A statement that must be true of every cut.
 
     Attributes:
         predicate: Called on the driver, in a thread of its own, never in a worker.
@@ -104,12 +104,12 @@ class Invariant:
 
 
 def no_deadlock(uid: str, waiting: Callable[[Any], object]) -> Predicate:
-    """Return a predicate that is false on a cut on which somebody waits for what can't come any more.
+    """Return a predicate that is false on a cut on which somebody waits for a record that can't come.
 
     It is Chandy and Lamport's deadlock detection: `uid` can get no record any more (`Cut.is_exhausted`),
-    and yet `waiting(value)` is true for a key of it. What it finds is certain and will not pass. What it
-    does not find: waiting while what feeds `uid` may still have more, or while records of others go round
-    in the same loop (also for ever).
+    and yet `waiting(value)` is true for a key of it. A deadlock that it finds is certain and will not pass.
+    It does not find keys that wait while the feeders of `uid` may still have more, or while records of others
+    go round in the same loop (also for ever).
 
     Args:
         uid: A keyed operator, as in `Cut.values`.

@@ -52,11 +52,11 @@ class StateError(CrosscutError):
 
 
 class StoreError(CrosscutError):
-    """The checkpoint store failed, or what it holds is not what was written."""
+    """The checkpoint store failed, or holds something other than was written."""
 
 
 class SpillError(CrosscutError):
-    """What does not fit into memory could not be written to disk, or read back."""
+    """Records that do not fit into memory could not be written to disk, or read back."""
 
 
 class ConnectorError(CrosscutError):
@@ -64,8 +64,8 @@ class ConnectorError(CrosscutError):
 
 
 class HistoryError(ConnectorError):
-    """What a sink has made visible does not belong to the checkpoints that a job goes on from, or somebody
-    else writes in its name. No restart can mend that."""
+    """Visible output of a sink does not belong to the checkpoints that a job goes on from, or somebody else
+    writes in its name. No restart can mend that."""
 
 
 class UserCodeError(CrosscutError):

@@ -23,12 +23,12 @@ where people read them and nothing has to be unpickled."""
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One part of a source that can be read on its own, from any position.
+    """One part of a source, which can be read on its own, from any position.
 
     Attributes:
         split_id: Unique within the source and the same at every discovery of the same input.
         start: Position of the first record.
-        detail: What the reader needs to open it, besides the source itself.
+        detail: Whatever else the reader needs to open it.
         weight: Relative amount of work (bytes, records), for balanced assignment.
     """
 
@@ -79,7 +79,7 @@ class SplitReader(ABC, Generic[Record]):
 
         Called between reads, for some of the completed checkpoints, in order, and never for one that
         may still be undone; after a crash perhaps not for the newest. Must not block. For systems
-        that keep or show what has been read; a failure of theirs must not fail the job.
+        that keep or show how far a reader has come; a failure of theirs must not fail the job.
         """
 
     def close(self) -> None:
@@ -119,19 +119,19 @@ class Source(ABC, Generic[Record]):
     def describe(self) -> str:
         """Return in one line what is read: a path, an address, a topic; "" if there is nothing to say.
 
-        It stands in the checkpoint directory (so: no password), and a job is resumed only if it is what
-        it was. Called on the Spark driver; the same input gives the same text in every process.
+        It stands in the checkpoint directory (so: no password), and a job resumes only if it has not
+        changed. Called on the Spark driver; the same input gives the same text in every process.
         """
         return ""
 
 
 class HeldData:
-    """What a writer wants kept in the snapshot itself, by checkpoint: the records of its transactions.
+    """Records of transactions, kept in the snapshot itself, by checkpoint.
 
-    For systems in which nothing can be staged without a limit of time, or without being seen: the
-    transaction is then one short call at its commit, out of what is held. A writer calls `keep` in
-    `prepare` and `data` in `commit` and `recover`. The runtime makes it durable with the snapshot, has
-    it there again after any failure, and forgets it once its commit has succeeded.
+    For systems that stage nothing without a limit of time, or without showing it: the transaction is then
+    one short call at its commit, made from the held records. A writer calls `keep` in `prepare`, and `data`
+    in `commit` and `recover`. The runtime makes the data durable with the snapshot, brings it back after any
+    failure, and forgets it once its commit has succeeded.
 
     Threading: any method may be called by any thread; each is one operation on a dict.
     """
@@ -141,11 +141,11 @@ class HeldData:
 
     @property
     def size_bytes(self) -> int:
-        """How much is held, in memory too."""
+        """Size of all that is held; it is in memory, too."""
         return sum(len(data) for data in tuple(self._data.values()))
 
     def keep(self, checkpoint_id: CheckpointId, data: bytes) -> None:
-        """Hold `data` under the checkpoint that the writer was rotated at, in place of what was there."""
+        """Hold `data` under the checkpoint that the writer was rotated at; it replaces earlier data."""
         self._data[checkpoint_id] = data
 
     def data(self, checkpoint_id: CheckpointId) -> bytes:
@@ -174,7 +174,7 @@ class HeldData:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Who is writing: what a sink needs to name and to fence its transactions.
+    """Who is writing: a sink names and fences its transactions by it.
 
     Attributes:
         lineage: Identity of the job's history. Marks of other lineages are not ours to touch.
@@ -196,7 +196,7 @@ class SinkContext:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOutput:
-    """What a sink remembers of one task, for as long as it can: what is visible, and who wrote it.
+    """A sink's memory of one task, kept as long as it can: how much is visible, and who wrote it.
 
     Attributes:
         place: Where, as people call it: a directory, a table.
@@ -244,11 +244,11 @@ class SinkWriter(ABC):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         """Commit `handles`, then abort whatever this logical task staged in older epochs.
 
-        First of all, before anything is written: if something newer than the restored checkpoint is
-        visible of this task and lineage, or a newer epoch has written, or this epoch of another driver,
-        refuse (`crosscut.check_history` decides and words it). From here on the resource refuses every
-        older epoch of this task, and other drivers of this epoch. What is known to be committed has to be
-        remembered for as long as readers may take it away: handles may come again.
+        First of all, before it writes anything, it refuses if something newer than the restored checkpoint
+        is visible of this task and lineage, or if a newer epoch has written, or another driver of this epoch
+        (`crosscut.check_history` decides that and words the error). From here on the resource refuses every
+        older epoch of this task, and other drivers of this epoch. It must remember which handles it has
+        committed for as long as readers may take the output away: handles may come again.
 
         Args:
             permit: For the restored checkpoint, None if the job starts with none (then `handles` is

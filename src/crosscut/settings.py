@@ -63,8 +63,8 @@ class Settings:
         checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
             directory; starting a flow on a directory that holds its job resumes that job. Default:
             checkpoints/ and the flow's name.
-        accept_changes: Resume although a source or sink says that it reads or writes something else than
-            before: the job goes on with the splits it has, and commits what it has staged.
+        accept_changes: Resume although a source or sink says that it reads or writes something other than
+            before: the job goes on with the splits it has, and commits its staged output.
         fresh: Begin with nothing although a sink has output of another history there already: what this job
             writes comes beside it. Without it such a start is refused; on a directory that holds the
             job it changes nothing.
@@ -93,10 +93,10 @@ class Settings:
             restore their tasks, and the sources to say what there is to read.
         commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.
         channel_bytes: Bytes that may be queued in memory on each side of one channel.
-        spill_bytes: Disk that each worker may use for what comes in on channels while they are blocked for a
-            snapshot, so that their senders need not wait for it. 0: they wait. Beyond it they wait, too.
-        spill_dir: Directory, on each worker's machine, for that and for full loops. Default: the system's
-            directory for temporary files.
+        spill_bytes: Disk that each worker may use for records that come in on channels blocked for a
+            snapshot, so that their senders need not wait. 0: they wait. Beyond it they wait, too.
+        spill_dir: Directory, on each worker's machine, for these records and for full loops. Default: the
+            system's directory for temporary files.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a

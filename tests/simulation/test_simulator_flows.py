@@ -235,6 +235,9 @@ def test_a_sink_target_has_to_be_a_function(simulate, tmp_path: Path) -> None:  
 
 
 def test_a_single_world_is_shown_by_its_seed() -> None:
+    beyond = CliRunner().invoke(program, ["simulate", "--seed", "3", "--faults", "0,10000"])
+    assert beyond.exit_code == 2
+    assert "the world of seed 3 has no fault 10000: its plan has" in beyond.output
     done = CliRunner().invoke(program, ["simulate", "--seed", "3", "--faults", "none"])
     assert (done.exit_code, done.output) == (0, "seed 3: nothing is wrong\n")
 

@@ -229,7 +229,7 @@ def test_rebalance_and_broadcast_concern_the_next_operator_only(flow: Flow, stre
 
 def test_a_stream_is_distributed_in_one_way(stream: Stream) -> None:
     assert refusal(stream.rebalance().broadcast) == (
-        "flow 'f': broadcast() after rebalance(), both behind operator '1-source': a stream is distributed "
+        "flow 'f': broadcast() after rebalance(), both after operator '1-source': a stream is distributed "
         "in one way; remove one of them"
     )
 

@@ -64,7 +64,7 @@ class Flow:
         return Stream(self._draft, self._draft.add("source", SourceSpec(source)))
 
     def invariant(self, name: str, predicate: Predicate, on_broken: OnBroken = "report") -> None:
-        """State what has to be true of every consistent cut of the running job.
+        """State what must be true of every consistent cut of the running job.
 
         The predicate gets the cut of a completed checkpoint, a `crosscut.Cut`, in a thread of the
         driver; it never delays checkpoints or records. If it returns something false or raises, the

@@ -203,7 +203,7 @@ class Stream(_Tail, Generic[Record]):
     def _distributed(self, how: Partitioning) -> Stream[Record]:
         if self._how != "forward":
             raise FlowError(
-                f"flow {self._draft.name!r}: {how}() after {self._how}(), both behind operator "
+                f"flow {self._draft.name!r}: {how}() after {self._how}(), both after operator "
                 f"{self._operator.uid!r}: a stream is distributed in one way; remove one of them",
                 operator=self._operator.uid,
             )

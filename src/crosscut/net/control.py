@@ -53,7 +53,7 @@ class WorkerLink(ConnectingSide):
         self._on_lost = on_lost
 
     def say(self, message: WorkerMessage) -> None:
-        """Send a message, behind those said before."""
+        """Send a message, after those said before."""
         self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
 
     def opened(self) -> None:
@@ -115,7 +115,7 @@ class CoordinatorLink(AcceptingSide):
         self._peer = WorkerIndex(0), AttemptId(0)
 
     def say(self, message: CoordinatorMessage) -> None:
-        """Send a message, behind those said before."""
+        """Send a message, after those said before."""
         self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
 
     def decide(self, proven: Proven) -> Verdict | None:

@@ -1,8 +1,8 @@
 """count, sum, reduce, aggregate: one accumulator per key.
 
 With `emit="updates"` each record gives one `(key, result)`; with `emit="final"` each key gives one,
-when the input has ended. What is emitted never changes afterwards, even if the accumulator is a
-mutable object that goes on being changed.
+when the input has ended. An emitted value never changes afterwards, even if the accumulator is a
+mutable object that goes on changing.
 """
 
 from __future__ import annotations

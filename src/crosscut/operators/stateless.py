@@ -1,7 +1,7 @@
 """map, filter, flat_map, inspect, key_by: one loop over the batch, and the user's function.
 
 Never `map` or `filter` of the standard library: to them a StopIteration that the user's function lets
-out (`next` of something empty) is the end of the batch, and the records behind it would be lost.
+out (`next` of something empty) is the end of the batch, and the records after it would be lost.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Inspect(Operator):
 
 
 class KeyBy(Operator):
-    """Gives each record its key; the hash edge behind it routes by that key."""
+    """Gives each record its key; the hash edge after it routes by that key."""
 
     def __init__(self, uid: str, function: Callable[[Any], Any], *, keys_only: bool) -> None:
         super().__init__(uid)

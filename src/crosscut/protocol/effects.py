@@ -39,7 +39,7 @@ class CaptureState:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBarrier:
-    """Send barrier n on every output, behind everything emitted so far and before anything later."""
+    """Send barrier n on every output, after everything emitted so far and before anything later."""
 
     checkpoint_id: CheckpointId
 

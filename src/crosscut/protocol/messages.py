@@ -60,7 +60,7 @@ class Snapshot:
         positions: For a source task, position by split id (unfinished splits only), with the split
             itself; else None.
         pending: For a sink task, every transaction that this checkpoint commits, oldest first.
-        drained: In this epoch the task has had the end of all its inputs, and passed it on behind all
+        drained: In this epoch the task has had the end of all its inputs, and passed it on after all
             that it had to say; and it is at rest. Nothing comes out of it any more.
         ended: The operators of the task have been told of the end of input, and have said all that they say
             then (it is told once, whatever the epoch).

@@ -434,7 +434,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     if (finished := status_if_finished(flow, settings)) is not None:
         LOGGER.warning(
             "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
-            "checkpoint_dir",
+            "checkpoint_dir and another place for its output",
             flow.name,
             shown_url(job.checkpoint_dir),
         )

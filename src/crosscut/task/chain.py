@@ -72,7 +72,7 @@ class Chain:
         return None
 
     def keep(self, rest: Batch) -> None:
-        """Let what `process` has returned wait here, behind everything else."""
+        """Let what `process` has returned wait here, after everything else."""
         self._waiting.insert(0, (0, rest))
 
     def go_on(self) -> None:
@@ -83,7 +83,7 @@ class Chain:
     def end(self) -> Iterator[None]:
         """Tell one operator after the other that no record will come any more, a batch at a time.
 
-        It goes on behind `said`. Whoever asks for the next step sees to it first that nothing is halfway.
+        It goes on after `said`. Whoever asks for the next step sees to it first that nothing is halfway.
         """
         first, after = self.said
         for position in range(first, len(self._operators)):

@@ -279,7 +279,7 @@ class Task:
         self._chain.follow(course)
 
     def offer(self, channel: ChannelId, item: Item) -> None:
-        """Add what arrived on an input, behind everything that arrived there before.
+        """Add an item that arrived on an input, after everything that arrived there before.
 
         The outlets may have something in them afterwards: a barrier may count on arrival.
         """

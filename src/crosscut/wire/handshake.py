@@ -183,7 +183,7 @@ class _Handshake:
 
     @property
     def trailing_data(self) -> bytes:
-        """What came behind the handshake: feed it to the frame decoder first, once FINISHED."""
+        """What came after the handshake: feed it to the frame decoder first, once FINISHED."""
         invariant(self._phase is Phase.FINISHED, "trailing data asked for before the end of the handshake")
         return bytes(self._unread)
 

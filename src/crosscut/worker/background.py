@@ -44,7 +44,7 @@ SLICE_NS = 1_000_000
 SLICE_STEPS_MAX = 16
 
 THREADS_END_TIMEOUT_S = 2.0
-"""How long calls in threads may go on behind the end of their epoch, before the process has to end."""
+"""How long calls in threads may go on after the end of their epoch, before the process has to end."""
 
 
 class SinkHungError(ConnectorError):
@@ -87,7 +87,7 @@ class Threads:
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
-        invariant(not self._is_closed, "a call is started behind the end of its epoch")
+        invariant(not self._is_closed, "a call is started after the end of its epoch")
         return self._calls.start(function, *args, **kwargs)
 
     async def call_sink(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

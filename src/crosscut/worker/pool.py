@@ -314,7 +314,7 @@ class TaskPool:
             self._timer.cancel()
         self._cancel_background()
         await asyncio.gather(*self._background, return_exceptions=True)
-        # A writer is used by one thread at a time, and closed behind the last call.
+        # A writer is used by one thread at a time, and closed after the last call.
         await self.threads.close()
         for runner in self._runners:
             try:

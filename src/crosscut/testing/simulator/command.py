@@ -133,9 +133,14 @@ class Simulation:
             flow: The description of a flow that it gets instead of the one that is drawn for it.
 
         Raises:
-            FlowError: `flow` describes none, or this world has none that is drawn.
+            FlowError: `flow` describes none, this world has none that is drawn, or it has not so many faults.
         """
         options = self.options(seed)
+        planned = len(options.faults)
+        if beyond := [one for one in faults or () if not 0 <= one < planned]:
+            raise FlowError(
+                f"the world of seed {seed} has no fault {beyond[0]}: its plan has {planned}, from 0"
+            )
         if flow:
             if not options.flow:
                 raise FlowError(
