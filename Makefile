@@ -11,7 +11,7 @@ UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench lock clean environment
+.PHONY: help demo test check tables bench lock clean environment
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10

@@ -23,10 +23,10 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     FailureCause,

@@ -40,7 +40,7 @@ def phases_drawn() -> str:
 def _turns() -> Iterator[tuple[Phase, Turn, Phase]]:
     # That the end can be reached from everywhere would hide the rest; it is said in words.
     for (before, turn), after in phases.TRANSITIONS.items():
-        if turn is not Turn.END or before is Phase.FINISHING:
+        if turn is not Turn.END or before in (Phase.FINISHING, Phase.STOPPING):
             yield before, turn, after
 
 

@@ -41,11 +41,11 @@ from crosscut.protocol.events import (
     TimerKind,
     WorkersEnded,
 )
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
 from crosscut.protocol.job.ending import Component
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorMessage,

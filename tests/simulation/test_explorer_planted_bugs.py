@@ -28,8 +28,8 @@ from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.job import coordinator as job
 from crosscut.protocol.job import job_log
-from crosscut.protocol.job.checkpointing import Checkpointing
-from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.job.checkpoints import Checkpoints
+from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Component, Stillness, is_exhausted
 from crosscut.protocol.job.segments import LogEnd, following, written_before
@@ -234,7 +234,7 @@ class Patch:
 
 
 def without_a_sink(
-    self: EpochCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+    self: Collecting, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
 ) -> Whole | None:
     """Completes when all but the last task have acknowledged."""
     pending = self._pending.get(checkpoint_id)
@@ -251,11 +251,11 @@ def without_a_sink(
         self._tasks = whole
 
 
-original_acknowledge = EpochCheckpoints.acknowledge
+original_acknowledge = Collecting.acknowledge
 
 
 def counting(
-    self: EpochCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+    self: Collecting, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
 ) -> Whole | None:
     """Counts acknowledgements: one that comes twice stands for another task's."""
     pending = self._pending.get(checkpoint_id)
@@ -302,10 +302,10 @@ def leaves_the_segment_open(self: job_log.LogWriter, end: LogEnd, *arguments: An
     original_log_writer(self, replace(end, is_closed=end.last is not None), *arguments, **options)
 
 
-original_end = Checkpointing.end
+original_end = Checkpoints.end
 
 
-def forgets_void_ids(self: Checkpointing, reason: str) -> list[do.JobEffect]:
+def forgets_void_ids(self: Checkpoints, reason: str) -> list[do.JobEffect]:
     """The ids of checkpoints that an epoch leaves unfinished are used again in the next one."""
     if self.current is not None and self.under_way is not None and not self.current._appending:
         self.next_id = self.under_way
@@ -446,12 +446,12 @@ BUGS: dict[str, tuple[Callable[[], str], str]] = {
 
 PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     "complete without a sink's acknowledgement": (
-        Patch(EpochCheckpoints, "acknowledge", without_a_sink),
+        Patch(Collecting, "acknowledge", without_a_sink),
         lambda: found("two sinks", "aligned", Make()),
         CUT,
     ),
     "counting instead of remembering": (
-        Patch(EpochCheckpoints, "acknowledge", counting),
+        Patch(Collecting, "acknowledge", counting),
         lambda: found("edge", "aligned", Make(), repeats=1),
         CUT,
     ),
@@ -467,7 +467,7 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     ),
     # The old snapshot stands for the new one, and its part has been swept.
     "epoch missing in acknowledgements, and ids used again": (
-        Patch(Checkpointing, "end", forgets_void_ids),
+        Patch(Checkpoints, "end", forgets_void_ids),
         lambda: found("edge", "aligned", Make(coordinator=HearsOldAcknowledgements), crashes=1, repeats=1),
         "I8",
     ),
@@ -548,7 +548,7 @@ def test_neither_half_of_the_pair_shows_alone(monkeypatch: pytest.MonkeyPatch) -
     bounds = Bounds(1, Faults(crashes=1, repeats=1))
     hears = World(graph("edge", 1), "aligned", bounds, Make(coordinator=HearsOldAcknowledgements))
     assert explore(hears).is_complete
-    monkeypatch.setattr(Checkpointing, "end", forgets_void_ids)
+    monkeypatch.setattr(Checkpoints, "end", forgets_void_ids)
     assert explore(World(graph("edge", 1), "aligned", bounds)).is_complete
 
 

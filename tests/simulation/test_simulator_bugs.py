@@ -29,10 +29,10 @@ from crosscut.protocol.effects import (
     StartTimer,
     TaskEffect,
 )
-from crosscut.protocol.events import BarrierArrived, CommitterEvent, Timer, TransactionPrepared
+from crosscut.protocol.events import BarrierArrived, ClockRead, CommitterEvent, Timer, TransactionPrepared
 from crosscut.protocol.job import job_log, retention, segments
-from crosscut.protocol.job.checkpointing import Checkpointing
-from crosscut.protocol.job.checkpoints import EpochCheckpoints, Whole
+from crosscut.protocol.job.checkpoints import Checkpoints, Failed
+from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.job_log import Appended, AppendOutcome, LogWriter, Taken, Unknown
@@ -40,6 +40,7 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.segments import LogEnd
+from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     DeployTasks,
@@ -369,13 +370,13 @@ def built_on_a_snapshot_of_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch
 
 def final_once_the_sources_are_drained(patch: pytest.MonkeyPatch) -> None:
     """As the sources are now; what the cut holds is not looked at."""
-    plain = EpochCheckpoints._whole
+    plain = Collecting._whole
 
-    def whole(self: EpochCheckpoints, *arguments: Any) -> Whole | None:
+    def whole(self: Collecting, *arguments: Any) -> Whole | None:
         found = plain(self, *arguments)
         return found and replace(found, entry=replace(found.entry, is_final=self.is_drained))
 
-    patch.setattr(EpochCheckpoints, "_whole", whole)
+    patch.setattr(Collecting, "_whole", whole)
 
 
 def stop_that_could_not_commit_says_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -691,45 +692,44 @@ def silence_of_a_worker_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 def refusal_after_the_final_checkpoint_not_followed_up(patch: pytest.MonkeyPatch) -> None:
     def append_refused(self: Coordinator, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        n = entry.checkpoint_id
-        effects, instead = self._checkpoints.refused(n, reason, self._now)
-        return [*self._gave_up(n, effects), *self._append(instead)]
+        failed, instead = self._checkpoints.refused(entry.checkpoint_id, reason, self._now)
+        return [*self._gave_up(failed), *self._append(instead)]
 
     patch.setattr(Coordinator, "_append_refused", append_refused)
 
 
 def refusal_after_the_final_checkpoint_counted(patch: pytest.MonkeyPatch) -> None:
-    plain = Checkpointing._failed
+    plain = Checkpoints._failed
 
-    def failed(self: Checkpointing, given_up: Any, reason: str) -> list[JobEffect]:
+    def failed(self: Checkpoints, given_up: Any, reason: str) -> list[JobEffect]:
         self._is_final_complete = False
         return plain(self, given_up, reason)
 
-    patch.setattr(Checkpointing, "_failed", failed)
+    patch.setattr(Checkpoints, "_failed", failed)
 
 
 def stop_waits_for_the_interval(patch: pytest.MonkeyPatch) -> None:
-    plain = Coordinator._gave_up
+    plain = Triggering.after_failure
 
-    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
-        retry, interval_ms = Timer("trigger", self.epoch), self._rules.checkpoints.interval_ms
+    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
+        retry, interval_ms = Timer("trigger", self._checkpoints.epoch), self._rules.interval_ms
         return [
             replace(one, delay_ms=interval_ms) if isinstance(one, StartTimer) and one.timer == retry else one
-            for one in plain(self, n, effects)
+            for one in plain(self, phase, now, failed)
         ]
 
-    patch.setattr(Coordinator, "_gave_up", gave_up)
+    patch.setattr(Triggering, "after_failure", after_failure)
 
 
 def stop_waits_after_the_failure_of_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = Coordinator._gave_up
+    plain = Triggering.after_failure
 
-    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
-        if self.phase is not Phase.STOPPING or self._stop_id is not None or not effects:
-            return plain(self, n, effects)
-        return [*effects, *self._delete(), self._timer("trigger", self._rules.checkpoints.interval_ms)]
+    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
+        if phase is not Phase.STOPPING or self.is_last(failed.checkpoint_id):
+            return plain(self, phase, now, failed)
+        return [self._after(self._rules.interval_ms)]
 
-    patch.setattr(Coordinator, "_gave_up", gave_up)
+    patch.setattr(Triggering, "after_failure", after_failure)
 
 
 def stop_without_a_last_checkpoint_says_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -737,22 +737,21 @@ def stop_without_a_last_checkpoint_says_nothing(patch: pytest.MonkeyPatch) -> No
 
 
 def request_not_answered_by_the_final_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = Checkpointing._answer_all
+    plain = Checkpoints._answer_all
 
-    def answer_all(self: Checkpointing, entry: Any, reason: str = "") -> list[JobEffect]:
+    def answer_all(self: Checkpoints, entry: Any, reason: str = "") -> list[JobEffect]:
         return plain(self, entry, reason) if entry is None else []
 
-    patch.setattr(Checkpointing, "_answer_all", answer_all)
+    patch.setattr(Checkpoints, "_answer_all", answer_all)
 
 
 def failed_checkpoint_followed_by_another_that_nobody_wants(patch: pytest.MonkeyPatch) -> None:
-    plain = Coordinator._gave_up
+    plain = Triggering.after_failure
 
-    def gave_up(self: Coordinator, n: CheckpointId, effects: list[JobEffect]) -> list[JobEffect]:
-        found = plain(self, n, effects)
-        return [*found, self._timer("trigger", self._rules.checkpoints.interval_ms)] if found else []
+    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
+        return [*plain(self, phase, now, failed), self._after(self._rules.interval_ms)]
 
-    patch.setattr(Coordinator, "_gave_up", gave_up)
+    patch.setattr(Triggering, "after_failure", after_failure)
 
 
 def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,8 @@ from crosscut.protocol.events import (
     StopRequested,
     Timer,
 )
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,

@@ -3,17 +3,17 @@
 from tests.simulation.conversation import K0, K1, S0, S1, TASKS, snapshot
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.job.checkpoints import EpochCheckpoints, GivenUp, Triggered, Whole
+from crosscut.protocol.job.collecting import Collecting, GivenUp, Triggered, Whole
 from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
 
 N5, N6 = CheckpointId(5), CheckpointId(6)
 
 
-def checkpoints() -> EpochCheckpoints:
-    return EpochCheckpoints(Epoch(2), frozenset(TASKS), frozenset((S0, S1)), N5)
+def checkpoints() -> Collecting:
+    return Collecting(Epoch(2), frozenset(TASKS), frozenset((S0, S1)), N5)
 
 
-def acknowledged(machine: EpochCheckpoints, *tasks: TaskId, drained: bool = False) -> Whole | None:
+def acknowledged(machine: Collecting, *tasks: TaskId, drained: bool = False) -> Whole | None:
     whole = None
     for task in tasks or TASKS:
         whole = machine.acknowledge(N5, task, Snapshot(drained=drained), 250, "noon")

@@ -23,8 +23,8 @@ from crosscut.interfaces import CommittedOutput
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.job_log import AppendOutcome
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     EpochClaimed,
     LogEntry,

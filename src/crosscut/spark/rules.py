@@ -15,10 +15,9 @@ from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Split
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import JobRules
+from crosscut.protocol.job.rules import CheckpointRules, JobRules
 from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private

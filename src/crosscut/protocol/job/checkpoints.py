@@ -1,248 +1,294 @@
-"""The checkpoints of one epoch: trigger, collect, complete, abort.
+"""The conversation about checkpoints, epoch after epoch: when one starts, who hears of it, who waits for it.
 
-The status of a checkpoint is derived from what is known of it: which tasks have acknowledged, and
-whether its log entry is durable. Tasks are remembered by id, never counted, so a repeated
-acknowledgement changes nothing.
+`crosscut.protocol.job.collecting` keeps the books of one epoch; this machine knows the timers, the words to
+the workers, how many have failed in a row, and the users who asked for a checkpoint. What a completed
+one means for the job is the coordinator's business.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
+from crosscut.protocol.effects import AnswerRequest, CancelTimer, JobEffect, StartTimer
+from crosscut.protocol.events import ClockRead, Timer
+from crosscut.protocol.job import retention
+from crosscut.protocol.job.collecting import Collecting, Completion, GivenUp
+from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.messages import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CheckpointCompleted,
+    CommitCheckpoint,
+    FailureCause,
+    ResumeSources,
+    Snapshot,
+    TriggerCheckpoint,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRules:
-    """When to take checkpoints, in milliseconds.
+class Failed:
+    """A checkpoint has failed.
 
     Attributes:
-        periodic: False: only on request and at the end (`snapshots="none"`).
-        failures_max: Failed checkpoints in a row that are tolerated.
-        pause_ms: At least so long between the end of one and the periodic start of the next.
-        in_flight_max: Checkpoints that may be under way at once.
-    """
-
-    periodic: bool
-    interval_ms: int
-    timeout_ms: int
-    failures_max: int
-    pause_ms: int = 0
-    in_flight_max: int = 1
-
-
-@dataclass(slots=True)
-class _Pending:
-    started_ms: int
-    is_after_drain: bool
-    snapshots: dict[TaskId, Snapshot] = field(default_factory=dict)
-    quiet: set[TaskId] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """Send TriggerCheckpoint n to every worker."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """Every task has acknowledged: append this entry. The checkpoint is not complete before that."""
-
-    entry: CheckpointCompleted
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Checkpoint n will not complete.
-
-    Attributes:
-        snapshots: Those that were acknowledged.
         is_after_drain: It was triggered when every source was drained.
     """
 
     checkpoint_id: CheckpointId
-    snapshots: tuple[Snapshot, ...]
     is_after_drain: bool
+    effects: tuple[JobEffect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What a completed checkpoint shows of the job.
-
-    Attributes:
-        is_after_drain: It was triggered when every source was drained.
-        is_halted: Every task stands still for it.
-        subsumed: Older ones that were under way: there is no use in them any more.
-    """
-
-    is_after_drain: bool
-    is_halted: bool = False
-    subsumed: tuple[GivenUp, ...] = ()
-
-
-class EpochCheckpoints:
-    """Checkpoints under way in one epoch.
-
-    Several may be, and they may become whole in any order. Log entries are in the order of ids all the
-    same: one that becomes whole behind a newer one is appended only if the newer one is refused;
-    completing the newer one subsumes it.
+class Checkpoints:
+    """Checkpoints of one job. `begin` opens an epoch, `end` closes it; in between there is `current`.
 
     Args:
-        tasks: Every task of the job: each has to acknowledge.
+        tasks: Every task of the job.
         sources: Those that must be drained before a final checkpoint is worth taking.
-        next_id: First id to use. Ids grow and are never reused, so the next epoch goes on from
-            this machine's `next_id`.
-        in_flight_max: How many may be under way at once.
+        roster: Whom to tell.
     """
 
     def __init__(
-        self,
-        epoch: Epoch,
-        tasks: frozenset[TaskId],
-        sources: frozenset[TaskId],
-        next_id: CheckpointId,
-        in_flight_max: int = 1,
+        self, rules: CheckpointRules, tasks: frozenset[TaskId], sources: frozenset[TaskId], roster: Roster
     ) -> None:
-        self._epoch = epoch
+        self._rules = rules
         self._tasks = tasks
         self._sources = sources
-        self._drained: set[TaskId] = set()
-        self._pending: dict[CheckpointId, _Pending] = {}
-        self._appending: set[CheckpointId] = set()
-        self._in_flight_max = in_flight_max
-        self.next_id = next_id
+        self._roster = roster
+        self.epoch = Epoch(0)
+        self.current: Collecting | None = None
+        self.next_id = CheckpointId(1)
+        self.failed_count = 0
+        self._failures_in_a_row = 0
+        self.last_failure = ""
+        """Which one failed last, and why; "" if one was completed since."""
+        self._is_pausing = False
+        self._is_due = False
+        self._is_final_complete = False
+        # Requests that no checkpoint has been triggered for yet; the others, with theirs.
+        self._waiting: list[int] = []
+        self._requests: dict[int, CheckpointId] = {}
+        # Parts of checkpoints that were given up, until somebody takes them.
+        self._void: set[str] = set()
         self.dropped: Counter[str] = Counter()
 
     @property
     def under_way(self) -> CheckpointId | None:
-        """The oldest checkpoint that waits for acknowledgements or for its log entry."""
-        return next(iter(self._pending), None)
+        """The oldest checkpoint that has been triggered and is not decided."""
+        return self.current.under_way if self.current else None
 
-    def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
-        """Whether `checkpoint_id` waits for acknowledgements or for its log entry."""
-        return checkpoint_id in self._pending
-
-    def missing(self, checkpoint_id: CheckpointId) -> frozenset[TaskId]:
-        """Return the tasks that have not acknowledged `checkpoint_id`."""
-        pending = self._pending.get(checkpoint_id)
-        return self._tasks - pending.snapshots.keys() if pending else frozenset()
-
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return every snapshot that a checkpoint under way has, whose parts are therefore in use."""
-        return tuple(one for pending in self._pending.values() for one in pending.snapshots.values())
+    @property
+    def newest(self) -> CheckpointId:
+        """The checkpoint triggered last."""
+        return CheckpointId(self.next_id - 1)
 
     @property
     def is_drained(self) -> bool:
-        """Whether every source has read all of its input."""
-        return self._sources <= self._drained
+        """Whether every source has read all of its input in this epoch."""
+        return self.current is not None and self.current.is_drained
 
-    def source_drained(self, task: TaskId) -> bool:
-        """Note that source `task` is drained; return whether that made all of them so."""
-        if task not in self._sources or task in self._drained:
-            self.dropped["repeated drained"] += 1
-            return False
-        self._drained.add(task)
-        return self.is_drained
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a checkpoint to be triggered."""
+        return bool(self._waiting)
 
-    def trigger(self, now_ms: int) -> Triggered | None:
-        """Start the next checkpoint, unless enough are under way."""
-        if len(self._pending) >= self._in_flight_max:
+    @property
+    def failure(self) -> FailureCause | None:
+        """Why the job has to fail: too many checkpoints have failed in a row."""
+        in_a_row = self._failures_in_a_row
+        # Each one uses an id up, as those under way do, and ids may not go further ahead of the log than
+        # the lead.
+        lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._rules.in_flight_max
+        if in_a_row <= min(self._rules.failures_max, lead_max):
             return None
-        checkpoint_id = self.next_id
-        self.next_id = CheckpointId(checkpoint_id + 1)
-        self._pending[checkpoint_id] = _Pending(now_ms, self.is_drained)
-        return Triggered(checkpoint_id)
+        message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
+        return FailureCause("CheckpointsFailed", message)
+
+    def begin(self, epoch: Epoch) -> None:
+        """The tasks of `epoch` are being deployed."""
+        self.epoch = epoch
+        self._is_pausing = self._is_due = self._is_final_complete = False
+        self.current = Collecting(epoch, self._tasks, self._sources, self.next_id, self._rules.in_flight_max)
+
+    def end(self, reason: str) -> list[JobEffect]:
+        """The epoch is over: what is under way will not complete, except what the log has already."""
+        self.current = None
+        return self._answer(self._requests, None, reason)
+
+    def dismiss(self, reason: str) -> list[JobEffect]:
+        """The job is over: nobody needs to wait any more."""
+        return self._answer_all(None, reason)
+
+    # When.
+
+    def waits_for_pause(self) -> bool:
+        """Whether the pause is not over; then it is noted that one is due."""
+        self._is_due |= self._is_pausing
+        return self._is_pausing
+
+    def pause_over(self) -> bool:
+        """Note the end of the pause; return whether a checkpoint has become due in it."""
+        was_due, self._is_pausing, self._is_due = self._is_due, False, False
+        return was_due
+
+    def request(self, request: int) -> None:
+        """Note that somebody wants the next checkpoint that is triggered."""
+        self._waiting.append(request)
+
+    def trigger(self, now: ClockRead) -> list[JobEffect]:
+        """Start a checkpoint, unless enough are under way."""
+        triggered = self.current.trigger(now.now_ms) if self.current else None
+        if triggered is None or self.current is None:
+            return []
+        n = triggered.checkpoint_id
+        self.next_id = self.current.next_id
+        self._requests |= dict.fromkeys(self._waiting, n)
+        self._waiting = []
+        return [
+            *self._roster.to_holders(TriggerCheckpoint(self.epoch, n)),
+            StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._rules.timeout_ms),
+        ]
+
+    # What becomes of it.
+
+    def quiet(self, n: CheckpointId, task: TaskId) -> list[JobEffect]:
+        """Note that `task` stands still for n; once all do, they capture."""
+        if self.current is None or not self.current.quiet(n, task):
+            return []
+        return self._roster.to_holders(CaptureSnapshots(self.epoch, n))
 
     def acknowledge(
-        self, checkpoint_id: CheckpointId, task: TaskId, snapshot: Snapshot, now_ms: int, wall_clock: str
-    ) -> Whole | None:
-        """Note the snapshot of `task`; return the log entry once the last task is in.
-
-        None also if a newer checkpoint's entry is being appended: see `next_whole`.
-        """
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or task not in self._tasks:
+        self, n: CheckpointId, task: TaskId, snapshot: Snapshot, now: ClockRead
+    ) -> CheckpointCompleted | None:
+        """Note the snapshot of `task`; return the entry to append if that makes n whole."""
+        if self.current is None:
             self.dropped["late acknowledgement"] += 1
             return None
-        if task in pending.snapshots:
-            self.dropped["repeated acknowledgement"] += 1
-            return None
-        pending.snapshots[task] = snapshot
-        return self._whole(checkpoint_id, now_ms, wall_clock)
+        if not self.current.is_under_way(n):
+            # Given up before this came: what was written for it, and for nothing else, is of no use.
+            own = f"parts/{n}/"
+            self._void |= {path for path in retention.paths_of(snapshot) if path.startswith(own)}
+        whole = self.current.acknowledge(n, task, snapshot, now.now_ms, now.wall_clock)
+        return whole.entry if whole else None
 
-    def next_whole(self, now_ms: int, wall_clock: str) -> Whole | None:
-        """Return the oldest checkpoint that is whole and has waited for the verdict on a newer one."""
-        found = (self._whole(n, now_ms, wall_clock) for n in sorted(self._pending))
-        return next((whole for whole in found if whole is not None), None)
+    def completed(self, entry: CheckpointCompleted) -> tuple[list[JobEffect], Completion | None]:
+        """The log entry is durable; None if its epoch is over: the next one restores it."""
+        n = entry.checkpoint_id
+        self._failures_in_a_row, self.last_failure = 0, ""
+        if self.current is None or not self.current.is_under_way(n):
+            return [], None
+        shown = self.current.completed(n)
+        effects: list[JobEffect] = [
+            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
+            *self._roster.to_holders(CommitCheckpoint(self.epoch, n)),
+        ]
+        if shown.is_halted:
+            effects += self._roster.to_holders(ResumeSources(self.epoch, n))
+        for one in shown.subsumed:
+            effects += self._abort(one)
+        effects += self._answer([one for one, m in self._requests.items() if m <= n], entry)
+        return [*effects, *self._pause()], shown
 
-    def quiet(self, checkpoint_id: CheckpointId, task: TaskId) -> bool:
-        """Note that `task` stands still for `checkpoint_id`; return whether now all of them do."""
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or task not in self._tasks:
-            self.dropped["late quiet"] += 1
-            return False
-        if task in pending.quiet:
-            self.dropped["repeated quiet"] += 1
-            return False
-        pending.quiet.add(task)
-        return pending.quiet == self._tasks
+    def refused(
+        self, n: CheckpointId, reason: str, now: ClockRead
+    ) -> tuple[Failed | None, CheckpointCompleted | None]:
+        """The log entry of n is certainly not written; return what may be appended instead, if anything."""
+        if self.current is None or not self.current.is_under_way(n):
+            return None, None
+        failed = self._failed(self.current.append_refused(n), reason)
+        whole = self.current.next_whole(now.now_ms, now.wall_clock)
+        return failed, whole.entry if whole else None
 
-    def _whole(self, checkpoint_id: CheckpointId, now_ms: int, wall_clock: str) -> Whole | None:
-        pending = self._pending[checkpoint_id]
-        if pending.snapshots.keys() != self._tasks or max(self._appending, default=0) >= checkpoint_id:
-            return None
-        self._appending.add(checkpoint_id)
-        return Whole(
-            CheckpointCompleted(
-                epoch=self._epoch,
-                checkpoint_id=checkpoint_id,
-                snapshots=tuple(
-                    TaskSnapshot(one, pending.snapshots[one]) for one in sorted(pending.snapshots)
-                ),
-                # Chandy and Lamport's stable property: a cut on which nothing is under way anywhere
-                # and no source has more stays like that for ever.
-                is_final=all(one.drained for one in pending.snapshots.values()),
-                duration_ms=now_ms - pending.started_ms,
-                wall_clock=wall_clock,
-            )
-        )
+    def give_up(self, n: CheckpointId, reason: str) -> Failed | None:
+        """Abort n, and only n, as a failure; None if its entry is being appended, or it is not under way."""
+        given_up = self.current.give_up(n) if self.current else None
+        return self._failed(given_up, reason) if given_up else None
 
-    def completed(self, checkpoint_id: CheckpointId) -> Completion:
-        """Note that the log entry of `checkpoint_id` is durable; return what it shows."""
-        pending = self._pending.pop(checkpoint_id)
-        self._appending.discard(checkpoint_id)
-        return Completion(
-            is_after_drain=pending.is_after_drain,
-            is_halted=pending.quiet == self._tasks,
-            # The log decides in order: an older one that was being appended has been decided.
-            subsumed=tuple(self._forget(n) for n in sorted(self._pending) if n < checkpoint_id),
-        )
+    def timed_out(self, n: CheckpointId) -> Failed | None:
+        """Abort n, which has taken too long."""
+        return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{self._missing(n)}")
 
-    def give_up(self, checkpoint_id: CheckpointId) -> GivenUp | None:
-        """Abort `checkpoint_id` only.
+    @property
+    def overdue(self) -> str:
+        """Why nothing has come of what was waited for, for people; "" if there is nothing to say."""
+        n = self.under_way
+        if n is None:
+            return self.last_failure
+        waiting = self._missing(n) or "; the job log has not said whether it holds its entry"
+        return f"checkpoint {n} is not complete after {self._rules.timeout_ms / 1000:g} s{waiting}"
 
-        None if it is not under way, or if its entry is being appended: then only the store can tell
-        what becomes of it.
+    def _missing(self, n: CheckpointId) -> str:
+        missing = sorted(self.current.missing(n)) if self.current else []
+        return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
+
+    def finish(self, final: CheckpointCompleted) -> list[JobEffect]:
+        """The final checkpoint is complete: it has all that anybody asked for, and no other is of use.
+
+        One whose entry is being appended is left to the log; that it fails means nothing any more.
         """
-        if checkpoint_id not in self._pending or checkpoint_id in self._appending:
-            self.dropped["abort of a checkpoint that is not waiting"] += 1
-            return None
-        return self._forget(checkpoint_id)
+        self._is_final_complete = True
+        given_up = self.current.give_up_waiting() if self.current else ()
+        effects = [effect for one in given_up for effect in self._abort(one)]
+        return [*effects, *self._answer_all(final)]
 
-    def give_up_waiting(self) -> tuple[GivenUp, ...]:
-        """Abort all but those whose entry is being appended."""
-        return tuple(self._forget(n) for n in sorted(self._pending) if n not in self._appending)
+    def in_use(self) -> frozenset[str]:
+        """Return the parts that the checkpoints under way build on: not to be deleted."""
+        snapshots = self.current.snapshots() if self.current else ()
+        return frozenset(path for one in snapshots for path in retention.paths_of(one))
 
-    def append_refused(self, checkpoint_id: CheckpointId) -> GivenUp:
-        """Note that the log entry has certainly not been written: the checkpoint is void."""
-        self._appending.discard(checkpoint_id)
-        return self._forget(checkpoint_id)
+    @property
+    def has_void(self) -> bool:
+        """Whether there are parts of what was given up since the last call of `take_void`."""
+        return bool(self._void)
 
-    def _forget(self, checkpoint_id: CheckpointId) -> GivenUp:
-        pending = self._pending.pop(checkpoint_id)
-        acknowledged = tuple(pending.snapshots[task] for task in sorted(pending.snapshots))
-        return GivenUp(checkpoint_id, acknowledged, pending.is_after_drain)
+    def take_void(self) -> set[str]:
+        """Return the parts of what was given up since the last call."""
+        void, self._void = self._void, set()
+        return void
+
+    def _failed(self, given_up: GivenUp, reason: str) -> Failed:
+        n, effects = given_up.checkpoint_id, self._abort(given_up)
+        if not self._is_final_complete:
+            effects += self._note_failure(n, reason)
+        return Failed(n, given_up.is_after_drain, tuple(effects))
+
+    def _note_failure(self, n: CheckpointId, reason: str) -> list[JobEffect]:
+        self.failed_count += 1
+        self._failures_in_a_row += 1
+        self.last_failure = f"checkpoint {n} has failed: {reason}"
+        asked = [one for one, m in self._requests.items() if m == n]
+        answers = self._answer(asked, None, self.last_failure)
+        return [*answers, *self._pause()]
+
+    def _abort(self, given_up: GivenUp) -> list[JobEffect]:
+        n = given_up.checkpoint_id
+        self._void |= {path for one in given_up.snapshots for path in retention.paths_of(one)}
+        return [
+            CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
+            *self._roster.to_holders(AbortCheckpoint(self.epoch, n)),
+        ]
+
+    def _pause(self) -> list[JobEffect]:
+        if not self._rules.pause_ms:
+            return []
+        self._is_pausing = True
+        return [StartTimer(Timer("pause", self.epoch), self._rules.pause_ms)]
+
+    def _answer(
+        self,
+        requests: list[int] | dict[int, CheckpointId],
+        entry: CheckpointCompleted | None,
+        reason: str = "",
+    ) -> list[JobEffect]:
+        answers: list[JobEffect] = [AnswerRequest(one, entry, reason) for one in sorted(requests)]
+        self._requests = {one: n for one, n in self._requests.items() if one not in set(requests)}
+        return answers
+
+    def _answer_all(self, entry: CheckpointCompleted | None, reason: str = "") -> list[JobEffect]:
+        waiting, self._waiting = self._waiting, []
+        answers = self._answer(self._requests, entry, reason)
+        return answers + [AnswerRequest(one, entry, reason) for one in waiting]

@@ -3,34 +3,37 @@
 It owns no thread, clock or socket: `crosscut.driver.driver` carries out what it asks for, and the
 simulator does so in a virtual world. This is the conversation; each idea in it has a module of its own:
 the phases and their transitions (`phases`), the log and the claim of an epoch (`ownership`, `job_log`),
-workers (`roster`), checkpoints (`checkpointing`), failures (`failures`), the end of the input
-(`termination`). docs/protocol.md has the picture of the phases.
+workers (`roster`), checkpoints (`checkpoints`, `triggering`), failures (`restarts`), the end (`ending`).
+docs/protocol.md has the picture of the phases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, LogIndex, WorkerIndex
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, VertexId, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import history, recovery, restarts, retention
-from crosscut.protocol.job.checkpointing import Failed
-from crosscut.protocol.job.checkpoints import Completion
-from crosscut.protocol.job.ending import Termination, heads_to_close, stillness
-from crosscut.protocol.job.facts import JobFacts
+from crosscut.protocol.job.checkpoints import Checkpoints, Failed
+from crosscut.protocol.job.ending import Ending, Termination, heads_to_close, stillness, termination
 from crosscut.protocol.job.job_log import Durable, LogEvent, Overtaken, Refused, Undecided
-from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Stale, fenced
-from crosscut.protocol.job.phases import CHECKPOINTED, DEPLOYED, Phase, Turn
-from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, speaks_for_itself
+from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Ownership, Stale, fenced
+from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
+from crosscut.protocol.job.restarts import Failures
+from crosscut.protocol.job.retention import Retention
+from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Place, Roster, speaks_for_itself
 from crosscut.protocol.job.rules import JobRules
+from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CloseLoops,
+    CoordinatorMessage,
     EpochClaimed,
     FailureCause,
     HaltTasks,
@@ -55,8 +58,87 @@ from crosscut.protocol.messages import (
 __all__ = ["CLAIM_ATTEMPTS_MAX", "LIVENESS_TICKS", "Coordinator", "JobRules", "Phase", "Termination"]
 
 
-class Coordinator(JobFacts):
+class Coordinator:
     """The coordinator of one driver. `start` once, then `handle` every event, until `EndJob`."""
+
+    def __init__(self, rules: JobRules) -> None:
+        self._rules = rules
+        self.phase = Phase.CLAIMING
+        self.epoch = Epoch(0)
+        self.lineage = Lineage("")
+        self._roster = Roster(rules.identity.parallelism, rules.heartbeat_timeout_ms)
+        self._failures = Failures(rules.restart)
+        self.restart_count = 0
+        self.dropped: Counter[str] = Counter()
+        self._now = on.ClockRead(0, "")
+        self._log = Ownership(
+            rules.identity,
+            self.dropped,
+            retain=rules.retain,
+            store_timeout_ms=rules.checkpoints.timeout_ms,
+            start_timeout_ms=rules.start_timeout_ms,
+            segment_entries_max=rules.segment_entries_max,
+        )
+        self._checkpoints = Checkpoints(rules.checkpoints, rules.tasks, rules.sources, self._roster)
+        self._kept = Retention(rules.retain, rules.checkpoints.timeout_ms)
+        self._ending = Ending(rules.sinks, self.dropped, awaits_verdict=rules.awaits_verdict)
+        self._is_submitted = False
+        self._ready: set[WorkerIndex] = set()
+        self._triggering = Triggering(rules.checkpoints, self._checkpoints)
+
+    @property
+    def completed(self) -> CheckpointCompleted | None:
+        """The newest completed checkpoint."""
+        return self._kept.completed
+
+    @property
+    def retained(self) -> tuple[CheckpointCompleted, ...]:
+        """The completed checkpoints that are kept, oldest first."""
+        return self._kept.retained
+
+    @property
+    def failures(self) -> tuple[FailureCause, ...]:
+        """The failures within the window of the restart strategy, the newest last."""
+        return self._failures.failures
+
+    @property
+    def held(self) -> Mapping[WorkerIndex, Place]:
+        """The admitted workers, by index."""
+        return self._roster.held
+
+    def worker_of(self, link: on.LinkId) -> WorkerIndex | None:
+        """Return which worker speaks on `link`, if it has been admitted."""
+        return self._roster.index_of(link)
+
+    @property
+    def reserve(self) -> Mapping[WorkerIndex, Place]:
+        """Second live attempts, which wait for the place of the first."""
+        return self._roster.reserve
+
+    @property
+    def termination(self) -> Termination:
+        """How near the job is to the end of its input, as far as its cuts show."""
+        return termination(self.completed, self._rules.loops, is_drained=self._checkpoints.is_drained)
+
+    @property
+    def takeover(self) -> str:
+        """Whom this driver has taken the job over from, for people; "" if from nobody."""
+        return self._log.takeover
+
+    @property
+    def checkpoint_under_way(self) -> CheckpointId | None:
+        """The oldest checkpoint that has been triggered and is not decided."""
+        return self._checkpoints.under_way
+
+    @property
+    def checkpoints_failed(self) -> int:
+        """How many checkpoints have failed."""
+        return self._checkpoints.failed_count
+
+    @property
+    def checkpoint_failure(self) -> str:
+        """Which checkpoint has failed last, and why, for people; "" if one was completed since."""
+        return self._checkpoints.last_failure
 
     def start(self) -> list[JobEffect]:
         """Return the first effects."""
@@ -280,7 +362,7 @@ class Coordinator(JobFacts):
             return []
         self._go(Turn.GATHERED)
         self._ready = set()
-        self._looks.restart()
+        self._triggering.begin()
         self._checkpoints.begin(self.epoch)
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
@@ -308,11 +390,7 @@ class Coordinator(JobFacts):
                 return [*effects, *self._end_if_committed()]
         self._go(Turn.READY)
         effects += self._to_all(StartTasks(self.epoch))
-        if self._rules.checkpoints.periodic:
-            effects.append(self._timer("trigger", self._rules.checkpoints.interval_ms))
-        if self._checkpoints.is_drained or self._checkpoints.is_wanted:
-            effects += self._trigger()
-        return effects
+        return [*effects, *self._triggering.started(self.phase, self._now)]
 
     def _timer_fired(self, timer: on.Timer) -> list[JobEffect]:
         match timer.kind:
@@ -335,11 +413,9 @@ class Coordinator(JobFacts):
                 self.dropped["stale timer"] += 1
                 return []
             case "trigger":
-                rules = self._rules.checkpoints
-                again = [do.StartTimer(timer, rules.interval_ms)] if rules.periodic else []
-                return [*again, *self._trigger(is_periodic=True)]
+                return self._triggering.due(self.phase, self._now)
             case "pause":
-                return self._trigger() if self._checkpoints.pause_over() else []
+                return self._triggering.pause_over(self.phase, self._now)
             case "checkpoint-timeout":
                 n = CheckpointId(timer.number)
                 return self._gave_up(self._checkpoints.timed_out(n))
@@ -386,18 +462,8 @@ class Coordinator(JobFacts):
         self._checkpoints.request(request)
         return self._trigger()
 
-    def _trigger(self, *, is_periodic: bool = False) -> list[JobEffect]:
-        if self.phase not in CHECKPOINTED:
-            return []
-        if self.phase is Phase.RUNNING:
-            checkpoints = self._checkpoints
-            return checkpoints.tick(self._now) if is_periodic else checkpoints.trigger(self._now)
-        if self._stop_id is not None:
-            return []
-        effects = self._checkpoints.trigger(self._now)
-        if effects:
-            self._stop_id = self._checkpoints.newest
-        return effects
+    def _trigger(self) -> list[JobEffect]:
+        return self._triggering.trigger(self.phase, self._now)
 
     def _acknowledged(self, message: SnapshotAcknowledged) -> list[JobEffect]:
         n = message.checkpoint_id
@@ -428,23 +494,16 @@ class Coordinator(JobFacts):
         if entry.is_final:
             self._go(Turn.FINAL)
             effects.append(self._timer("finish", self._rules.checkpoints.timeout_ms))
-        elif self.phase is Phase.STOPPING and self._stop_id is None:
-            effects += self._trigger()
-        elif self.phase is Phase.RUNNING:
-            effects += self._towards_the_end(entry, shown)
+        else:
+            heads = self._exhausted(entry) if self.phase is Phase.RUNNING else ()
+            effects += self._to_all(CloseLoops(self.epoch, heads)) if heads else []
+            effects += self._triggering.after_completion(self.phase, self._now, shown, heads=heads)
         return [*effects, *self._end_if_committed()]
 
-    def _towards_the_end(self, entry: CheckpointCompleted, shown: Completion) -> list[JobEffect]:
-        """Close the loops that the cut of `entry` shows to be exhausted; see when the next one is due."""
+    def _exhausted(self, entry: CheckpointCompleted) -> tuple[VertexId, ...]:
+        """Return the heads of the loops that the cut of `entry` shows to be exhausted."""
         loops = self._rules.loops
-        heads = heads_to_close(loops, stillness(entry.snapshots)) if loops else ()
-        effects = self._to_all(CloseLoops(self.epoch, heads)) if heads else []
-        if self._checkpoints.is_drained and shown.is_after_drain:
-            effects.append(self._timer("trigger", self._looks.after(heads)))
-        elif self._checkpoints.is_drained:
-            # It was due when the last source was drained, and found no room.
-            effects += self._trigger()
-        return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
+        return heads_to_close(loops, stillness(entry.snapshots)) if loops else ()
 
     def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
         failed, instead = self._checkpoints.refused(entry.checkpoint_id, reason, self._now)
@@ -465,21 +524,7 @@ class Coordinator(JobFacts):
             if self.phase is Phase.STOPPING:
                 return [*effects, *self._stop_short(cause)]
             return [*effects, *self._end("failed", cause)]
-        is_last = failed.is_after_drain
-        if self.phase is Phase.STOPPING:
-            is_last = self._stop_id == failed.checkpoint_id
-            self._stop_id = None if is_last else self._stop_id
-        elif self.phase is not Phase.RUNNING or not self._checkpoints.is_drained:
-            return [*effects, *self._trigger()] if self._checkpoints.is_wanted else effects
-        # The job is to end with a checkpoint. An older one may have been in its place.
-        retry = [self._timer("trigger", self._retry_ms)] if is_last else self._trigger()
-        return [*effects, *retry, *(self._trigger() if self._checkpoints.is_wanted else [])]
-
-    @property
-    def _retry_ms(self) -> int:
-        """How long a job that is to end waits after a checkpoint that has failed."""
-        rules = self._rules.checkpoints
-        return min(rules.interval_ms, rules.timeout_ms // 4)
+        return [*effects, *self._triggering.after_failure(self.phase, self._now, failed)]
 
     def _delete(self, paths: Iterable[str] = ()) -> list[JobEffect]:
         self._kept.waste({*paths, *self._checkpoints.take_void()})
@@ -504,7 +549,7 @@ class Coordinator(JobFacts):
         n = self.completed.checkpoint_id
         if self.phase is Phase.FINISHING and self._ending.is_finished(n):
             return self._append_finished(n)
-        if self.phase is Phase.STOPPING and self._stop_id == n and self._ending.is_committed(n):
+        if self.phase is Phase.STOPPING and self._triggering.is_last(n) and self._ending.is_committed(n):
             return self._end("stopped")
         return []
 
@@ -523,7 +568,7 @@ class Coordinator(JobFacts):
     def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
         """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""
         newest = self.completed.checkpoint_id if self.completed else None
-        if newest is not None and newest == self._stop_id:
+        if newest is not None and self._triggering.is_last(newest):
             return self._end("stopped", self._ending.uncommitted(newest, cause.message))
         undecided = self._log.newest
         perhaps = undecided.checkpoint_id if isinstance(undecided, CheckpointCompleted) else None
@@ -555,3 +600,15 @@ class Coordinator(JobFacts):
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         dismissed = self._checkpoints.dismiss(reason)
         return [*self._to_all(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]
+
+    def _timer(self, kind: on.TimerKind, delay_ms: int) -> do.StartTimer:
+        """Return a timer of this epoch."""
+        return do.StartTimer(on.Timer(kind, self.epoch), delay_ms)
+
+    def _go(self, turn: Turn) -> None:
+        self.phase = after(self.phase, turn)
+
+    def _to_all(self, message: CoordinatorMessage) -> list[JobEffect]:
+        if not isinstance(message, ShutDown):
+            return self._roster.to_holders(message)
+        return self._roster.to_everybody(message)

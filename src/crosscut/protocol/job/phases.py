@@ -39,7 +39,7 @@ class Turn(Enum):
     STOP = "stop"
     FAILURE = "a failure that a restart may mend"
     RESTART = "the restart delay is over"
-    END = "the end: finished, stopped, cancelled, failed, fenced"
+    END = "the job is over for this driver, one way or another"
 
 
 TRANSITIONS: Mapping[tuple[Phase, Turn], Phase] = {

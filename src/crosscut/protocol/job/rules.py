@@ -5,11 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crosscut.ids import TaskId
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.ending import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRules:
+    """When to take checkpoints, in milliseconds.
+
+    Attributes:
+        periodic: False: only on request and at the end (`snapshots="none"`).
+        failures_max: Failed checkpoints in a row that are tolerated.
+        pause_ms: At least so long between the end of one and the periodic start of the next.
+        in_flight_max: Checkpoints that may be under way at once.
+    """
+
+    periodic: bool
+    interval_ms: int
+    timeout_ms: int
+    failures_max: int
+    pause_ms: int = 0
+    in_flight_max: int = 1
 
 
 @dataclass(frozen=True, slots=True)

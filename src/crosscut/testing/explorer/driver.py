@@ -9,10 +9,10 @@ from typing import NamedTuple
 from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import Coordinator, JobRules
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,

@@ -12,10 +12,10 @@ from crosscut.graph.specs import FilterSpec, FlatMapSpec, InspectSpec, JobGraph,
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
-from crosscut.protocol.job.checkpoints import CheckpointRules
 from crosscut.protocol.job.coordinator import JobRules
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
+from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
