@@ -16,6 +16,7 @@ NAMES = (
     "scale",
     "simulator",
     "fixed_cost",
+    "state",
 )
 
 

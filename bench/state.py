@@ -1,0 +1,118 @@
+"""Large keyed state: a running count of many keys, a checkpoint every second, and a worker that is killed.
+
+`uniform`: every key changes, in turn. `hot`: all keys have been counted once, and from then on 1,000 of
+them change. Prints a JSON line for each: records/s once all keys are there, how long checkpoints take,
+memory for each key, and the time from SIGKILL of a worker until records flow again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import crosscut as cc
+from bench.recovery import wait_until
+from bench.throughput import Discard, counted, cpu_seconds, first
+
+HOT_KEYS = 1_000
+STEP = 7_919
+"""A prime: keys come in no order, and each once before any comes again."""
+
+
+class Keys:
+    """Record i is (key, i); all of `count` keys come once, then `again` of them in turn."""
+
+    def __init__(self, count: int, again: int) -> None:
+        self.count = count
+        self.again = again
+
+    def __call__(self, i: int) -> tuple[str, int]:
+        number = i * STEP % self.count if i < self.count else i * STEP % self.again
+        return (f"key-{number:08d}", i)
+
+
+def run(workload: str, keys: int, seconds: float, kill: bool) -> dict[str, Any]:
+    """Run one workload; return what was measured."""
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    flow = cc.Flow("state")
+    records = cc.generate(Keys(keys, keys if workload == "uniform" else HOT_KEYS))
+    flow.source(records).key_by(first).count().sink(Discard())
+    settings = cc.Settings(
+        parallelism=2,
+        checkpoint_dir=directory,
+        checkpoint_interval="1s",
+        heartbeat_timeout="4s",
+    )
+    job = flow.start(settings)
+    try:
+        began = time.monotonic()
+        while job.progress()["records_read"] < keys * 1.2:
+            if job.wait(0.1) or time.monotonic() > began + 600:
+                raise SystemExit("the keys did not all come")
+        until_complete = job.snapshot().checkpoints_completed + 1
+        wait_until(job, lambda status: status.checkpoints_completed >= until_complete)
+        first_id = job.checkpoints()[-1].checkpoint_id
+        before, started = counted(job)
+        cpu_before = cpu_seconds(job)
+        job.wait(seconds)
+        after, ended = counted(job)
+        cpu_after = cpu_seconds(job)
+        checkpoints = [one for one in job.checkpoints() if one.checkpoint_id > first_id]
+        memory = sum(resident_bytes(worker.pid) for worker in job.workers())
+        flowing_s = seconds_to_flowing(job) if kill else None
+    finally:
+        job.cancel()
+        shutil.rmtree(directory)
+    return {
+        "benchmark": "state",
+        "workload": workload,
+        "keys": keys,
+        "records_per_s": round((after - before) / (ended - started)),
+        "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
+        "checkpoints": len(checkpoints),
+        "checkpoint_ms": [one.duration_ms for one in checkpoints],
+        "median_checkpoint_ms": statistics.median(one.duration_ms for one in checkpoints)
+        if checkpoints
+        else 0,
+        "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
+        "resident_bytes_per_key": round(memory / keys),
+        "kill_to_flowing_s": flowing_s,
+    }
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory a process has in use."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def seconds_to_flowing(job: Any) -> float:
+    """Kill a worker; return the seconds until records flow again."""
+    recovered = len(job.snapshot().recoveries)
+    killed_ns = time.monotonic_ns()
+    os.kill(job.workers()[1].pid, signal.SIGKILL)
+    wait_until(job, lambda status: len(status.recoveries) > recovered)
+    return round((job.snapshot().recoveries[-1].flowing_ns - killed_ns) / 1e9, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--workload", choices=("uniform", "hot"), nargs="+", default=["uniform", "hot"])
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    for keys in options.keys:
+        for workload in options.workload:
+            print(json.dumps(run(workload, keys, options.seconds, workload == "uniform")), flush=True)
+
+
+if __name__ == "__main__":
+    main()
