@@ -93,7 +93,7 @@ def test_a_state_of_a_process_that_is_not_in_the_snapshot_is_noticed(
     plain = Table.rows
 
     def rows(self: Table, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[object]:
-        return (row for row in plain(self, checkpoint_id, since) if self is not left_out.get(id(self)))
+        return (rows for rows in plain(self, checkpoint_id, since) if self is not left_out.get(id(self)))
 
     left_out: dict[int, Table] = {}
     encoded = KeyedState.encoded

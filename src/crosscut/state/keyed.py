@@ -79,9 +79,8 @@ class KeyedState:
         """
         yield MAGIC
         for name, table in self.tables.items():
-            for block in table.rows(checkpoint_id, since):
-                keys, values = zip(*block, strict=True)
-                yield encode_block(name, list(keys), list(values))
+            for keys, values in table.rows(checkpoint_id, since):
+                yield encode_block(name, keys, values)
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into one, a step at a time.

@@ -14,7 +14,9 @@ from typing import Protocol, TypeVar
 from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import Part
 
-PARTS_MAX = 12
+PARTS_MAX = 8
+"""Rows that change with every checkpoint are merged, rather than counted again and again until a whole part
+is due, if they are fewer than this part of all."""
 _NONE = CheckpointId(0)
 
 
@@ -43,9 +45,7 @@ def merged_count(rows: Sequence[int], new_rows: int) -> int:
         return 0
     whole, *changes = rows
     if sum(changes) + new_rows > whole:
-        # If they change the same rows again and again, they are small together. If they were merged
-        # before and are large nevertheless, only a whole part is smaller.
-        return len(changes) if len(changes) > 1 and changes[0] <= whole // 2 else len(rows)
+        return len(rows)
     if len(rows) < PARTS_MAX:
         return 0
     count, merged = 1, new_rows + changes[-1]

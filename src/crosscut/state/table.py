@@ -182,8 +182,8 @@ class Table:
         self._frozen.append((checkpoint_id, self.values))
         self._begin_layer()
 
-    def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[list[tuple[Any, Any]]]:
-        """Yield the rows frozen at `checkpoint_id`, each key once, in steps of `ROWS_PER_BLOCK`.
+    def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield the keys and values frozen at `checkpoint_id`, each key once, `ROWS_PER_BLOCK` at a time.
 
         Args:
             since: 0 for the whole table, without what is deleted; else only what changed after that
@@ -192,17 +192,15 @@ class Table:
         layers: list[dict[Any, Any]] = [
             layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
         ]
+        written: list[Any] = []
         if since:
             tails = [one.keys for one in reversed(self._parts or ()) if one.checkpoint_id > since]
-            rows = _changed(layers, tails, self._base)
+            for keys, values in _changed(layers, tails, self._base):
+                written += keys
+                yield keys, values
         else:
-            rows = _everything([*layers, self._base])
-        keys: list[Any] = []
-        while block := list(islice(rows, ROWS_PER_BLOCK)):
-            if since:
-                keys += [key for key, _ in block]
-            yield block
-        self._written[checkpoint_id] = _Written(checkpoint_id, since, keys)
+            yield from _everything([*layers, self._base])
+        self._written[checkpoint_id] = _Written(checkpoint_id, since, written)
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into the base, a step at a time.
@@ -219,7 +217,11 @@ class Table:
             else:
                 rows = iter(layer.items())
                 while block := list(islice(rows, ROWS_PER_BLOCK)):
-                    take_in(self._base, *map(list, zip(*block, strict=True)))
+                    self._base.update(block)
+                    if layer.has_deleted:
+                        for key, value in block:
+                            if value is DELETED:
+                                del self._base[key]
                     yield
             self._frozen.pop(0)
             self._base_id, self._base_count = n, len(self._base)
@@ -282,42 +284,50 @@ class Table:
             self._parts = [*kept(self._parts, written.since), written]
 
 
-def _everything(layers: list[dict[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+def _everything(layers: list[dict[Any, Any]]) -> Iterator[tuple[list[Any], list[Any]]]:
     """Yield the newest row of each key that has a value; the last of `layers` is the base."""
-    if len(layers) == 1:
-        yield from layers[0].items()
-        return
     for position, layer in enumerate(layers):
         newer = layers[:position]
-        for row in layer.items():
-            # Not any(): a generator for each key would cost more than the look-ups.
-            for one in newer:
-                if row[0] in one:
-                    break
+        for keys, values in _blocks(layer):
+            if newer or layer is not layers[-1]:
+                # Not any(): a generator for each key would cost more than the look-ups.
+                rows = list(zip(keys, values, strict=True))
+                for one in newer:
+                    rows = [row for row in rows if row[0] not in one]
+                rows = [row for row in rows if row[1] is not DELETED]
+                if rows:
+                    yield [key for key, _ in rows], [value for _, value in rows]
             else:
-                if row[1] is not DELETED:
-                    yield row
+                yield keys, values
 
 
 def _changed(
     layers: list[dict[Any, Any]], tails: list[list[Any]], base: dict[Any, Any]
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[tuple[list[Any], list[Any]]]:
     """Yield the newest row of each key of `layers` and `tails`, those deleted too.
 
     Args:
         tails: Keys whose changes are in the base.
     """
     if len(layers) == 1 and not tails:
-        yield from layers[0].items()
+        yield from _blocks(layers[0])
         return
     seen: set[Any] = set()
     for layer in layers:
-        for row in layer.items():
-            if row[0] not in seen:
-                seen.add(row[0])
-                yield row
-    for keys in tails:
-        for key in keys:
-            if key not in seen:
-                seen.add(key)
-                yield key, base.get(key, DELETED)
+        for some, _ in _blocks(layer):
+            if keys := [key for key in some if key not in seen]:
+                seen.update(keys)
+                yield keys, [layer[key] for key in keys]
+    for tail in tails:
+        for first in range(0, len(tail), ROWS_PER_BLOCK):
+            # Once each, in order: a tail that was loaded may name a key twice.
+            some = list(dict.fromkeys(tail[first : first + ROWS_PER_BLOCK]))
+            if keys := [key for key in some if key not in seen]:
+                seen.update(keys)
+                yield keys, [base.get(key, DELETED) for key in keys]
+
+
+def _blocks(layer: dict[Any, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    keys, values = iter(layer), iter(layer.values())
+    while block := list(islice(keys, ROWS_PER_BLOCK)):
+        yield block, list(islice(values, ROWS_PER_BLOCK))
