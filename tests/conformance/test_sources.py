@@ -22,7 +22,7 @@ from crosscut.connectors.generate import generate
 from crosscut.connectors.items import items
 from crosscut.connectors.jsonl_source import read_jsonl
 from crosscut.connectors.lines import Lines
-from crosscut.connectors.parquet_source import read_parquet
+from crosscut.connectors.parquet_source import ParquetSource, read_parquet
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.testing.sources import (
     SOURCE_CHECKS,
@@ -104,15 +104,21 @@ def csv_source(directory: Path) -> Source:
     return replace(source, lines=replace(source.lines, chunk_bytes=80))
 
 
-def parquet_source(directory: Path) -> Source:
+def parquet_source(directory: Path) -> ParquetSource:
     arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
     library = pytest.importorskip("pyarrow.parquet")
     for name, rows in (("a", 500), ("b", 3), ("c", 0)):
         table = arrow.table({"i": range(rows), "text": [f"{name} {i}" for i in range(rows)]})
         library.write_table(table, directory / f"{name}.parquet", row_group_size=120)
     source = read_parquet(directory / "*.parquet")
+    assert isinstance(source, ParquetSource)
     assert len(read_source(source)) == 503
     return replace(source, split_bytes=1_500, batch_rows=50)
+
+
+def remote_parquet_source(directory: Path) -> Source:
+    source = parquet_source(directory)
+    return replace(source, pattern=f"far://{directory}/*.parquet")
 
 
 def generate_source(_: Path) -> Source:
@@ -136,6 +142,7 @@ def paced_source(_: Path) -> Source:
         jsonl_source,
         csv_source,
         parquet_source,
+        remote_parquet_source,
         generate_source,
         items_source,
         paced_source,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 
+from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus, finished_status
 from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
@@ -23,6 +25,8 @@ from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
+
+SLOW_LOOK_S = 5.0
 
 
 def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
@@ -61,14 +65,24 @@ def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
         if vertex.sink is None:
             continue
         uid = vertex.chain[-1].uid
+        # If it never answers, the start fails in the end; this tells which sink it was.
+        slow = threading.Timer(
+            SLOW_LOOK_S,
+            LOGGER.warning,
+            ("sink %r has not said for %g s what it has committed", uid, SLOW_LOOK_S),
+        )
+        slow.daemon = True
+        slow.start()
         try:
             found += vertex.sink.sink.committed()
         except Exception as error:
             # It may be a sink of the user's own, which may raise anything.
             raise ConnectorError(
                 f"sink {uid!r} can't say what it has committed, so whether this job would write it again is "
-                f"not known: {error or type(error).__name__}"
+                f"not known: {type(error).__name__}: {error}"
             ) from error
+        finally:
+            slow.cancel()
     return tuple(found)
 
 
