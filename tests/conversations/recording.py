@@ -103,7 +103,7 @@ class Recording:
             self._add(worker.driver.name, self._words.to_worker(message), self._speaker)
 
     def task_made(self, task: Task) -> None:
-        if task.outputs:
+        if task.departures.outputs:
             self._senders.add(task.task_id)
         if task.is_source:
             self._sources.add(task.task_id)

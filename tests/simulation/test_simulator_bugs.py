@@ -62,6 +62,7 @@ from crosscut.store.log import StoredLog
 from crosscut.task import channel_log
 from crosscut.task import task as task_module
 from crosscut.task.chain import Chain
+from crosscut.task.departures import Departures
 from crosscut.task.flow_control import Receiver
 from crosscut.task.items import Barrier, LoggedBatch
 from crosscut.task.task import PrepareTransaction, Task
@@ -152,12 +153,12 @@ def barrier_to_another_worker_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def output_not_flushed_before_a_barrier(patch: pytest.MonkeyPatch) -> None:
-    def send_to_all(self: Task, item: Any) -> None:
+    def send_to_all(self: Departures, item: Any) -> None:
         if not isinstance(item, Barrier):
             self.flush()
         self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
-    patch.setattr(Task, "_send_to_all", send_to_all)
+    patch.setattr(Departures, "send_to_all", send_to_all)
 
 
 def committed_when_prepared(patch: pytest.MonkeyPatch) -> None:
@@ -320,7 +321,9 @@ def record_behind_a_full_buffer_lost(patch: pytest.MonkeyPatch) -> None:
     plain = Task._emit
 
     def emit(self: Task, batch: Batch) -> None:
-        is_full = self.outputs and any(output.buffered_rows > 1 for output in self.outputs)
+        is_full = self.departures.outputs and any(
+            output.buffered_rows > 1 for output in self.departures.outputs
+        )
         if not (is_full and len(batch) == 1 and self.records_in % 5 == 0):
             plain(self, batch)
 

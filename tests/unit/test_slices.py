@@ -111,7 +111,7 @@ class Site:
             slices=self.machine,
         )
         self.task = task_of(Map("slow", self.see), protocol=UnalignedBarriers((A,)), inputs=(A,))
-        self.task.outputs.clear()
+        self.task.departures.outputs = ()
         self.pool.add(self.task, (A,), None, None)
         self.pool.connect({})
         self.pool.start()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from functools import partial
 from typing import assert_never
 
 from crosscut.batch import Batch
@@ -79,6 +79,7 @@ from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.chain import Chain, said_from_json
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
+from crosscut.task.departures import Departures, Log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outputs import Output
@@ -143,7 +144,6 @@ class Task:
     ) -> None:
         self.task_id = task_id
         self.jobs: list[Job] = []
-        self.outbox: list[tuple[ChannelId, Item]] = []
         # Inputs in which nothing waits any more, though `run` has not read them empty.
         self.emptied: list[ChannelId] = []
         self.messages: list[WorkerMessage] = []
@@ -156,7 +156,6 @@ class Task:
         self._spills_blocked = spills_blocked
         self._chain = Chain(chain, self._emit)
         self._chain.said = said_from_json(said)
-        self.outputs = outputs
         self.held = held or HeldData()
         self._batch_rows = batch_rows
         self._splits = splits
@@ -168,10 +167,11 @@ class Task:
         self._writer = self._sink.writer if self._sink is not None else None
         self._parts = parts or PartChain()
         self._queues = inputs
-        # What the driver could not hand over yet, because the channel takes no more for now.
-        self.unsent: dict[ChannelId, deque[Item]] = {
-            channel: deque() for output in outputs for channel in output.channels
-        }
+        # What was on its way comes before anything that is still to come, here as in the inputs: if a
+        # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
+        self.departures = Departures(
+            outputs, ((logged.channel, decode_batch(logged.data)) for logged in unsent)
+        )
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
         # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
@@ -182,7 +182,7 @@ class Task:
         self._ended = ended
         self._is_end_forwarded = False
         # What may end in a snapshot, and came while the chain was halfway, in order.
-        self._held: deque[TaskEvent] = deque()
+        self._postponed: deque[TaskEvent] = deque()
         self._frozen: dict[CheckpointId, FrozenTask] = {}
         self._logs: dict[CheckpointId, SnapshotLog] = {}
         self._log_space = log_space
@@ -192,11 +192,22 @@ class Task:
         self._known_parts: dict[CheckpointId, PartChain] = {}
         self._freeze_us = 0
         self.wait_ms = 0.0
-        # What was on its way comes before anything that is still to come, here as in the inputs: if a
-        # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
-        self.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
 
     # What the driver asks.
+
+    @property
+    def outbox(self) -> list[tuple[ChannelId, Item]]:
+        """What goes to other tasks now."""
+        return self.departures.outbox
+
+    @outbox.setter
+    def outbox(self, items: list[tuple[ChannelId, Item]]) -> None:
+        self.departures.outbox = items
+
+    @property
+    def unsent(self) -> dict[ChannelId, deque[Item]]:
+        """What could not be handed over yet, because the channel takes no more for now."""
+        return self.departures.unsent
 
     @property
     def is_source(self) -> bool:
@@ -240,12 +251,12 @@ class Task:
 
         It has to run then, also if its outputs take no more: what it still makes of that is bounded.
         """
-        return bool(self._held) and self._chain.is_halfway
+        return bool(self._postponed) and self._chain.is_halfway
 
     @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""
-        return any(output.buffered_rows for output in self.outputs)
+        return self.departures.has_buffered
 
     @property
     def records_out(self) -> int:
@@ -293,7 +304,7 @@ class Task:
                     return
                 if counts_now:
                     # It takes its place among the records, and counts as soon as a snapshot can be taken.
-                    self._held.append(arrived)
+                    self._postponed.append(arrived)
                 elif self._protocol.announces_barriers:
                     self._perform(self._protocol.handle(BarrierAnnounced(channel, checkpoint_id)))
             case Batch():
@@ -347,9 +358,7 @@ class Task:
 
     def flush(self) -> None:
         """Send what waits in the output buffers: nothing else is to be done, or it has lingered."""
-        for output in self.outputs:
-            if output.buffered_rows:
-                self.outbox += output.take()
+        self.departures.flush()
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """The coordinator asks a source for a checkpoint."""
@@ -382,8 +391,7 @@ class Task:
         departing = self._protocol.departing
         if not departing:
             return False
-        waiting = {item for items in self.unsent.values() for item in items if isinstance(item, Barrier)}
-        departed = [n for n in departing if Barrier(n) not in waiting]
+        departed = self.departures.gone(departing)
         for n in departed:
             self._perform(self._protocol.handle(BarrierDeparted(n)))
         return bool(departed)
@@ -515,11 +523,9 @@ class Task:
             self._turn.append(channel)
 
     def _emit(self, batch: Batch) -> None:
-        if batch.records and self.outputs:
+        if batch.records and self.departures.outputs:
             self._sent_on += len(batch)
-            for output in self.outputs:
-                if output.add(batch):
-                    self.outbox += output.take()
+            self.departures.add(batch)
 
     def _start_ending(self) -> None:
         # Operators are told of the end once in the job's life, even if a restored source reports it
@@ -534,13 +540,9 @@ class Task:
         self._ending = None
         self._ended = True
         self._is_end_forwarded = True
-        self._send_to_all(EndOfInput())
+        self.departures.send_to_all(EndOfInput())
         if self._splits is not None:
             self.messages.append(SourceDrained(self._epoch, self.task_id))
-
-    def _send_to_all(self, item: Barrier | EndOfInput) -> None:
-        self.flush()
-        self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
     # Snapshots wait until nothing is halfway: half a batch is in the state, and the rest nowhere.
 
@@ -550,12 +552,12 @@ class Task:
 
     def _hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
         """Tell the protocol of something that it may take a snapshot for, as soon as one can be taken."""
-        self._held.append(event)
+        self._postponed.append(event)
         self._let_in()
 
     def _let_in(self) -> None:
-        while self._held and self._is_settled:
-            event = self._held.popleft()
+        while self._postponed and self._is_settled:
+            event = self._postponed.popleft()
             if not isinstance(event, BarrierArrived):
                 self._perform(self._protocol.handle(event))
                 continue
@@ -582,11 +584,11 @@ class Task:
                     self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
                     self.jobs.append(NotePause(checkpoint_id))
                 case ForwardBarrier(checkpoint_id):
-                    self._send_to_all(Barrier(checkpoint_id))
+                    self.departures.send_to_all(Barrier(checkpoint_id))
                 case OvertakeWithBarrier(checkpoint_id):
-                    self._overtake(checkpoint_id)
+                    self.departures.overtake(checkpoint_id, self._overtaken_by(checkpoint_id))
                 case ExpediteBarrier(checkpoint_id):
-                    self._expedite(checkpoint_id)
+                    self.departures.expedite(checkpoint_id, self._overtaken_by(checkpoint_id))
                     self.jobs.append(NotePause(checkpoint_id))
                 case StartLog(checkpoint_id, channels):
                     self._start_log(checkpoint_id, channels)
@@ -615,6 +617,9 @@ class Task:
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
         self._log_of(n).add(channel, batch, by_sender=by_sender)
+
+    def _overtaken_by(self, n: CheckpointId) -> Log:
+        return partial(self._log, n, by_sender=True)
 
     def _log_of(self, n: CheckpointId) -> SnapshotLog:
         log = self._logs.get(n)
@@ -648,41 +653,6 @@ class Task:
         if not queue:
             (self._turn if channel in self._turn else self._set_aside).remove(channel)
             self.emptied.append(channel)
-
-    def _overtake(self, n: CheckpointId) -> None:
-        """Send barrier n ahead of everything that has not left yet, and log that."""
-        self.flush()
-        outbox, self.outbox = self.outbox, []
-        leaving: dict[ChannelId, list[Item]] = {}
-        for channel, item in outbox:
-            leaving.setdefault(channel, []).append(item)
-        for channel, waiting in self.unsent.items():
-            items = self._led_by_barrier(n, channel, [*waiting, *leaving.get(channel, ())])
-            if waiting:
-                waiting.clear()
-                waiting.extend(items)
-            else:
-                self.outbox += [(channel, item) for item in items]
-
-    def _expedite(self, n: CheckpointId) -> None:
-        """Move barrier n ahead of what it was sent behind and still waits behind, and log that."""
-        barrier = Barrier(n)
-        for channel, waiting in self.unsent.items():
-            if barrier in waiting:
-                items = list(waiting)
-                position = items.index(barrier)
-                waiting.clear()
-                waiting.extend(self._led_by_barrier(n, channel, items[:position]))
-                waiting.extend(items[position + 1 :])
-
-    def _led_by_barrier(self, n: CheckpointId, channel: ChannelId, items: list[Item]) -> list[Item]:
-        """Log `items`, and return them behind barrier n."""
-        for item in items:
-            if isinstance(item, Batch):
-                self._log(n, channel, item, by_sender=True)
-        # It stays behind older barriers, which have overtaken the same records.
-        older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
-        return [*items[:older], Barrier(n), *items[older:]]
 
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         if not self._is_settled:
