@@ -61,6 +61,7 @@ from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log import StoredLog
 from crosscut.task import channel_log
 from crosscut.task import task as task_module
+from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.flow_control import Receiver
@@ -264,15 +265,15 @@ def changes_of_a_part_that_is_replaced_left_out(patch: pytest.MonkeyPatch) -> No
 
 
 def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
-    plain = Task._acknowledgement
+    plain = Captures.acknowledge
 
-    def acknowledgement(self: Task, frozen: Any) -> Any:
-        made = plain(self, frozen)
+    def acknowledge(self: Captures, n: CheckpointId, pending: Any) -> Any:
+        made = plain(self, n, pending)
         # As if it were complete with the acknowledgement.
-        self._parts = self._known_parts.get(frozen.checkpoint_id, self._parts)
+        self._parts = self._chains[n]
         return made
 
-    patch.setattr(Task, "_acknowledgement", acknowledgement)
+    patch.setattr(Captures, "acknowledge", acknowledge)
 
 
 def frozen_value_changed_by_later_records(patch: pytest.MonkeyPatch) -> None:

@@ -495,7 +495,7 @@ async def test_after_a_failure_in_the_middle_of_a_batch_nothing_reaches_the_task
     runner.tell(lambda task: task.alignment_timed_out(N1))
     site.pool._round()
     assert reached == []
-    assert site.join._frozen == {}
+    assert site.join._captures._frozen == {}
     assert not site.store.writing.is_set()
     assert isinstance(site.said[-1], TaskFailed)
     assert not [one for one in site.said if isinstance(one, SnapshotAcknowledged)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -65,7 +64,6 @@ from crosscut.protocol.events import (
 from crosscut.protocol.messages import (
     FailureCause,
     Part,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -77,8 +75,9 @@ from crosscut.protocol.messages import (
 )
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
+from crosscut.task.captures import Captures, Stored
 from crosscut.task.chain import Chain, said_from_json
-from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
+from crosscut.task.channel_log import SpilledBlocks
 from crosscut.task.departures import Departures, Log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
@@ -165,7 +164,6 @@ class Task:
         sink = chain[-1] if chain else None
         self._sink = sink if isinstance(sink, SinkOperator) else None
         self._writer = self._sink.writer if self._sink is not None else None
-        self._parts = parts or PartChain()
         self._queues = inputs
         # What was on its way comes before anything that is still to come, here as in the inputs: if a
         # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
@@ -183,14 +181,7 @@ class Task:
         self._is_end_forwarded = False
         # What may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
-        self._frozen: dict[CheckpointId, FrozenTask] = {}
-        self._logs: dict[CheckpointId, SnapshotLog] = {}
-        self._log_space = log_space
-        self._stored_logs: dict[CheckpointId, tuple[Part, ...]] = {}
-        self._stored_parts: dict[CheckpointId, tuple[Part, ...]] = {}
-        self._stored_held: dict[CheckpointId, Mapping[CheckpointId, Part]] = {}
-        self._known_parts: dict[CheckpointId, PartChain] = {}
-        self._freeze_us = 0
+        self._captures = Captures(parts or PartChain(), log_space)
         self.wait_ms = 0.0
 
     # What the driver asks.
@@ -422,17 +413,8 @@ class Task:
             freeze_us: How long the driver saw the task stopped while it froze.
             held: The records of pending transactions, by the checkpoint they were cut off at.
         """
-        frozen = self._frozen.get(checkpoint_id)
-        if frozen is None:
-            return
-        self._freeze_us = freeze_us
-        if log is not None:
-            self._stored_logs[checkpoint_id] = (log,)
-        if held:
-            self._stored_held[checkpoint_id] = held
-        if part is not None:
-            self._stored_parts[checkpoint_id] = self._parts.with_part(part, frozen.since)
-        self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
+        if self._captures.stored(checkpoint_id, Stored(part, freeze_us, log, held)):
+            self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
 
     def snapshot_failed(self, checkpoint_id: CheckpointId, reason: str) -> None:
         """The frozen snapshot could not be stored."""
@@ -440,10 +422,7 @@ class Task:
 
     def checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         """Checkpoint n is complete: commit, and build the next part on this one."""
-        chain = self._known_parts.pop(checkpoint_id, None)
-        if chain is not None:
-            self._parts = chain
-        self._known_parts = {n: one for n, one in self._known_parts.items() if n > checkpoint_id}
+        self._captures.completed(checkpoint_id)
         if self._splits is not None:
             self._splits.acknowledge(checkpoint_id)
         if self._state is not None:
@@ -581,7 +560,7 @@ class Task:
                     self._turn.extendleft(reversed(self._set_aside))
                     self._set_aside.clear()
                 case CaptureState(checkpoint_id):
-                    self._frozen[checkpoint_id] = self._freeze(checkpoint_id)
+                    self._captures.begin(self._freeze(checkpoint_id))
                     self.jobs.append(NotePause(checkpoint_id))
                 case ForwardBarrier(checkpoint_id):
                     self.departures.send_to_all(Barrier(checkpoint_id))
@@ -598,16 +577,12 @@ class Task:
                 case StartAlignmentTimer(checkpoint_id):
                     self.jobs.append(WaitForAlignment(checkpoint_id))
                 case StoreSnapshot(checkpoint_id):
-                    log = self._logs.pop(checkpoint_id, SnapshotLog()).take()
-                    frozen = self._frozen[checkpoint_id] = replace(self._frozen[checkpoint_id], log=log)
-                    self.jobs.append(StoreFrozen(frozen))
+                    self.jobs.append(StoreFrozen(self._captures.whole(checkpoint_id)))
                 case DiscardSnapshot(checkpoint_id):
-                    release_log(self._logs.pop(checkpoint_id, SnapshotLog()).take())
-                    self._frozen.pop(checkpoint_id, None)
-                    self._stored_held.pop(checkpoint_id, None)
+                    self._captures.discard(checkpoint_id)
                     self.jobs.append(CancelStore(checkpoint_id))
                 case AcknowledgeSnapshot(checkpoint_id):
-                    self.messages.append(self._acknowledgement(self._frozen.pop(checkpoint_id)))
+                    self.messages.append(self._acknowledgement(checkpoint_id))
                 case DeclineCheckpoint(checkpoint_id, reason):
                     self.messages.append(SnapshotDeclined(self._epoch, checkpoint_id, self.task_id, reason))
                 case ReportQuiet(checkpoint_id):
@@ -616,16 +591,10 @@ class Task:
                     assert_never(effect)
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
-        self._log_of(n).add(channel, batch, by_sender=by_sender)
+        self._captures.log(n, channel, batch, by_sender=by_sender)
 
     def _overtaken_by(self, n: CheckpointId) -> Log:
         return partial(self._log, n, by_sender=True)
-
-    def _log_of(self, n: CheckpointId) -> SnapshotLog:
-        log = self._logs.get(n)
-        if log is None:
-            log = self._logs[n] = SnapshotLog(self._log_space)
-        return log
 
     def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
         """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
@@ -635,7 +604,7 @@ class Task:
             queue = self._queues[channel]
             for waiting in queue.in_front_of(barrier):
                 if isinstance(waiting, SpilledBlocks):
-                    self._log_of(n).add_blocks(waiting)
+                    self._captures.log_blocks(n, waiting)
                 else:
                     self._log(n, channel, waiting, by_sender=False)
             if barrier in queue:
@@ -660,7 +629,7 @@ class Task:
         since = CheckpointId(0)
         if self._state is not None:
             self._state.freeze(checkpoint_id)
-            since = self._parts.next_base(self._state.part_rows, self._state.changed_rows)
+            since = self._captures.next_base(self._state)
         transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None
         if transaction is not None:
             self.jobs.append(PrepareTransaction(checkpoint_id, transaction))
@@ -676,32 +645,9 @@ class Task:
             state_keys=len(self._state) if self._state is not None else 0,
         )
 
-    def _acknowledgement(self, frozen: FrozenTask) -> SnapshotAcknowledged:
-        n = frozen.checkpoint_id
-        parts = self._stored_parts.pop(n, ())
-        if self._state is not None:
-            self._known_parts[n] = PartChain(n, parts)
+    def _acknowledgement(self, n: CheckpointId) -> SnapshotAcknowledged:
         pending = self._committer.pending(n) if self._committer is not None else ()
-        if held := self._stored_held.pop(n, None):
-            pending = tuple(replace(one, held=held.get(one.checkpoint_id)) for one in pending)
-        # Buffers, timers and asynchronous calls of operators belong here, once there are any.
-        at_rest = not frozen.log
-        snapshot = Snapshot(
-            parts=parts,
-            positions=frozen.positions,
-            pending=pending,
-            drained=frozen.is_end_forwarded and at_rest,
-            log=self._stored_logs.pop(n, ()),
-            in_flight=sum(one.rows for one in frozen.log),
-            ended=frozen.ended,
-            said=frozen.said,
-            at_rest=at_rest,
-            freeze_us=self._freeze_us,
-            records_in=frozen.records_in,
-            records_out=frozen.records_out,
-            state_keys=frozen.state_keys,
-        )
-        return SnapshotAcknowledged(self._epoch, n, self.task_id, snapshot)
+        return SnapshotAcknowledged(self._epoch, n, self.task_id, self._captures.acknowledge(n, pending))
 
     def _commit(self, effects: list[CommitterEffect]) -> None:
         for effect in effects:

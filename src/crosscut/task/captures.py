@@ -1,0 +1,120 @@
+"""The snapshots of a task that are under way: frozen, logged, stored, until they are acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from crosscut.batch import Batch
+from crosscut.ids import ChannelId, CheckpointId
+from crosscut.protocol.messages import Part, PendingTransaction, Snapshot
+from crosscut.state.keyed import KeyedState
+from crosscut.state.parts import PartChain
+from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
+from crosscut.task.requests import FrozenTask
+from crosscut.task.spilling import SpillSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What of a snapshot is durable.
+
+    Attributes:
+        part: Holds the keyed state, if any.
+        freeze_us: How long the driver saw the task stopped while it froze.
+        log: Holds what was on its way, if anything was.
+        held: The records of pending transactions, by the checkpoint they were cut off at.
+    """
+
+    part: Part | None
+    freeze_us: int
+    log: Part | None = None
+    held: Mapping[CheckpointId, Part] | None = None
+
+
+class Captures:
+    """What is known of each.
+
+    Args:
+        parts: Those of the restored checkpoint.
+        log_space: Takes logs that are too long for memory.
+    """
+
+    def __init__(self, parts: PartChain, log_space: SpillSpace | None) -> None:
+        self._parts = parts
+        self._log_space = log_space
+        self._frozen: dict[CheckpointId, FrozenTask] = {}
+        self._logs: dict[CheckpointId, SnapshotLog] = {}
+        self._stored: dict[CheckpointId, Stored] = {}
+        # By checkpoints that have been acknowledged and may yet become complete.
+        self._chains: dict[CheckpointId, PartChain] = {}
+
+    def next_base(self, state: KeyedState) -> CheckpointId:
+        """Return the checkpoint that the next part holds the changes since; 0: it has to be a full one."""
+        return self._parts.next_base(state.part_rows, state.changed_rows)
+
+    def begin(self, frozen: FrozenTask) -> None:
+        """The task is frozen; what is on its way is still to be logged."""
+        self._frozen[frozen.checkpoint_id] = frozen
+
+    def log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
+        """Let snapshot n hold a batch that is on its way."""
+        self._log_of(n).add(channel, batch, by_sender=by_sender)
+
+    def log_blocks(self, n: CheckpointId, blocks: SpilledBlocks) -> None:
+        """Let snapshot n hold what a queue has on disk."""
+        self._log_of(n).add_blocks(blocks)
+
+    def whole(self, n: CheckpointId) -> FrozenTask:
+        """All that was on its way is logged: return what is to be stored."""
+        frozen = self._frozen[n] = replace(self._frozen[n], log=self._logs.pop(n, SnapshotLog()).take())
+        return frozen
+
+    def stored(self, n: CheckpointId, stored: Stored) -> bool:
+        """Snapshot n is durable; return whether it is still wanted."""
+        if n not in self._frozen:
+            return False
+        self._stored[n] = stored
+        return True
+
+    def discard(self, n: CheckpointId) -> None:
+        """Give snapshot n up."""
+        release_log(self._logs.pop(n, SnapshotLog()).take())
+        self._frozen.pop(n, None)
+        self._stored.pop(n, None)
+
+    def acknowledge(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> Snapshot:
+        """Return what is told of snapshot n, with the transactions that its checkpoint commits."""
+        frozen, stored = self._frozen.pop(n), self._stored.pop(n)
+        parts = self._parts.with_part(stored.part, frozen.since) if stored.part is not None else ()
+        self._chains[n] = PartChain(n, parts)
+        if stored.held:
+            pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)
+        # Buffers, timers and asynchronous calls of operators belong here, once there are any.
+        at_rest = not frozen.log
+        return Snapshot(
+            parts=parts,
+            positions=frozen.positions,
+            pending=pending,
+            drained=frozen.is_end_forwarded and at_rest,
+            log=(stored.log,) if stored.log is not None else (),
+            in_flight=sum(one.rows for one in frozen.log),
+            ended=frozen.ended,
+            said=frozen.said,
+            at_rest=at_rest,
+            freeze_us=stored.freeze_us,
+            records_in=frozen.records_in,
+            records_out=frozen.records_out,
+            state_keys=frozen.state_keys,
+        )
+
+    def completed(self, n: CheckpointId) -> None:
+        """Checkpoint n is complete: later parts build on its own."""
+        self._parts = self._chains.pop(n, self._parts)
+        self._chains = {other: one for other, one in self._chains.items() if other > n}
+
+    def _log_of(self, n: CheckpointId) -> SnapshotLog:
+        log = self._logs.get(n)
+        if log is None:
+            log = self._logs[n] = SnapshotLog(self._log_space)
+        return log
