@@ -104,7 +104,7 @@ def run(snapshots: str, slowness: float, options: argparse.Namespace) -> Measure
     too_long = 0
     try:
         deadline = time.monotonic() + 60
-        while not job.snapshot().first_flow_ns:
+        while not job.report().first_flow_ns:
             if job.wait(0.05) or time.monotonic() > deadline:
                 raise SystemExit("the job did not start")
         job.wait(options.warm_up)

@@ -45,7 +45,7 @@ def main() -> None:
     flow.source(records).key_by(lambda record: record[0]).reduce(lambda old, new: new).sink(Slow())
     job = flow.start(cc.Settings(parallelism=2, checkpoint_dir=directory))
     try:
-        while not job.snapshot().first_flow_ns:
+        while not job.report().first_flow_ns:
             job.wait(0.1)
         job.wait(5)
         pids = [worker.pid for worker in job.workers()]
@@ -53,7 +53,7 @@ def main() -> None:
         for _ in range(max(2, int(options.seconds / 2))):
             samples.append(sum(map(resident_mib, pids)))
             job.wait(2)
-        status = job.snapshot()
+        status = job.report()
     finally:
         job.cancel()
         shutil.rmtree(directory)

@@ -158,7 +158,7 @@ def run(number: int, snapshots: str, interval_ms: int, records: int, keys: int) 
         )
         job = three_shuffles(records, keys, directory).start(settings)
         job.wait()
-        status = job.snapshot()
+        status = job.report()
         first, last = read_stamps(directory, "first"), read_stamps(directory, "last")
     finally:
         shutil.rmtree(directory)

@@ -39,13 +39,13 @@ def main() -> None:
         wait_until(job, lambda status: status.first_flow_ns)
         measured = []
         for number in range(options.kills):
-            completed = job.snapshot().checkpoints_completed
+            completed = job.report().checkpoints_completed
             wait_until(job, lambda status, n=completed: status.checkpoints_completed >= n + 3)
             victim = job.workers()[number % 2]
             killed_ns = time.monotonic_ns()
             os.kill(victim.pid, signal.SIGKILL)
             wait_until(job, lambda status, n=number: len(status.recoveries) > n)
-            seconds = (job.snapshot().recoveries[-1].flowing_ns - killed_ns) / 1e9
+            seconds = (job.report().recoveries[-1].flowing_ns - killed_ns) / 1e9
             measured.append(seconds)
             line = {"benchmark": "recovery", "kill": number, "seconds": round(seconds, 3)}
             print(json.dumps(line), flush=True)
@@ -58,7 +58,7 @@ def main() -> None:
 
 def wait_until(job: Any, condition: Any) -> None:
     deadline = time.monotonic() + 60
-    while not condition(job.snapshot()):
+    while not condition(job.report()):
         if job.wait(0.01) or time.monotonic() > deadline:
             raise SystemExit(f"waited in vain: {job.progress()}")
 

@@ -30,7 +30,7 @@ def flow() -> None:
     numbers = cc.generate(lambda i: (str(i % 100), i), rate=1_000)
     started.source(numbers).key_by(lambda record: record[0]).count().sink(cc.collect())
     job = started.start(cc.Settings(parallelism=2, checkpoint_dir=directory))
-    while not job.snapshot().first_flow_ns:
+    while not job.report().first_flow_ns:
         job.wait(0.005)
     print(time.monotonic(), flush=True)
     job.cancel()

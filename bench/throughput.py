@@ -141,7 +141,7 @@ def counted(job: Any) -> tuple[int, float]:
 
 
 def counts(job: Any) -> int:
-    return sum(one.records_in for one in job.snapshot().tasks if "source" not in one.task.vertex)
+    return sum(one.records_in for one in job.report().tasks if "source" not in one.task.vertex)
 
 
 def main() -> None:

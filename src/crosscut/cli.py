@@ -117,7 +117,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
             return
         view.note(f"{flow.name}: starting", style="")
         job = flow.start(settings)
-        if takeover := job.snapshot().takeover:
+        if takeover := job.report().takeover:
             view.note(takeover, style="")
 
         def interrupted(count: int) -> None:
@@ -128,7 +128,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
                 job.cancel()
 
         follow(job, view, interrupted=interrupted)
-        status = job.snapshot()
+        status = job.report()
         view.note(_ending(job.status, status, job.checkpoint_dir))
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)

@@ -53,7 +53,7 @@ def main(directory: Path) -> None:
     report("second", error=refusal(NumberedJob(directory / "second", parallelism=3)))
     lost = job.workers()[0].pid
     os.kill(lost, signal.SIGKILL)
-    until(lambda: job.snapshot().recoveries and job.status == "running", "the recovery")
+    until(lambda: job.report().recoveries and job.status == "running", "the recovery")
     report("recovered", lost=lost, pids=[one.pid for one in job.workers()])
     first.open_gate()
     report("finished", **end_of(job), python=context.pythonExec)

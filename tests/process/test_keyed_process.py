@@ -57,9 +57,9 @@ def test_every_state_of_a_process_survives_the_loss_of_its_worker(started: Any, 
         restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
     )
     job = started.flow(flow, settings)
-    until(lambda: started.watch(job) and job.snapshot().checkpoints_completed >= 3, "three checkpoints")
+    until(lambda: started.watch(job) and job.report().checkpoints_completed >= 3, "three checkpoints")
     os.kill(started.watch(job)[1], signal.SIGKILL)
-    until(lambda: job.snapshot().restarts == 1, "the restart")
+    until(lambda: job.report().restarts == 1, "the restart")
     gate.touch()
     started.finish(job)
     found: dict[int, list[Any]] = defaultdict(list)

@@ -74,11 +74,11 @@ class LoopJob:
 
 def kill_after(job: Any, started: Any, checkpoints: int, worker: int) -> None:
     """SIGKILL a worker once so many more checkpoints are complete and the job runs."""
-    wanted = job.snapshot().checkpoints_completed + checkpoints
+    wanted = job.report().checkpoints_completed + checkpoints
 
     def is_time() -> bool:
         assert not job.wait(0), "the job has ended before it was killed"
-        seen = job.snapshot()
+        seen = job.report()
         is_whole = seen.phase == "running" and len(seen.workers) > worker
         return is_whole and seen.checkpoints_completed >= wanted
 

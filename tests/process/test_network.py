@@ -25,8 +25,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 def has_completed(job: Any, more: int = 1) -> Callable[[], bool]:
     """Return whether `more` checkpoints are complete than when this was asked for."""
-    wanted = job.snapshot().checkpoints_completed + more
-    return lambda: job.snapshot().checkpoints_completed >= wanted
+    wanted = job.report().checkpoints_completed + more
+    return lambda: job.report().checkpoints_completed >= wanted
 
 
 def finish(numbered: NumberedJob, job: Any, started: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_connection_cut_within_a_frame_is_a_failover_and_half_a_frame_is_no_fr
         cut = ends[count - 1]
         cut.cut_after(size_bytes)
         until(lambda cut=cut: cut.is_cut, "the cut")
-        until(lambda count=count: len(job.snapshot().recoveries) >= count, "the failover")
+        until(lambda count=count: len(job.report().recoveries) >= count, "the failover")
     finish(numbered, job, started)
     assert job.progress()["restarts"] == 4
     numbered.check_nothing_is_left_over()
@@ -76,7 +76,7 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
         link.there.clog()
     if way != "there":
         link.back.clog()
-    until(lambda: len(job.snapshot().recoveries) >= 1, "the failover")
+    until(lambda: len(job.report().recoveries) >= 1, "the failover")
     link.there.unclog()
     link.back.unclog()
     until(has_completed(job, 2), "checkpoints of the next epoch")

@@ -48,17 +48,17 @@ class SlowUntil:
 
 def in_flight(job: Any) -> int:
     """How many records the sources have read that no keyed task has taken up, as the workers last said."""
-    tasks = job.snapshot().tasks
+    tasks = job.report().tasks
     read = sum(one.records_in for one in tasks if one.task.vertex.startswith("numbers"))
     return read - sum(one.records_in for one in tasks if one.task.vertex.startswith("sums"))
 
 
 def kill(job: Any, started: Any, *indexes: int) -> None:
-    recoveries = len(job.snapshot().recoveries)
+    recoveries = len(job.report().recoveries)
     pids = started.watch(job)
     for index in indexes:
         os.kill(pids[index], signal.SIGKILL)
-    until(lambda: len(job.snapshot().recoveries) > recoveries, "the recovery")
+    until(lambda: len(job.report().recoveries) > recoveries, "the recovery")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_task_that_falls_behind_throttles_the_sources_and_checkpoints_go_on(
     job = started(numbered)
 
     def decided() -> int:
-        status = job.snapshot()
+        status = job.report()
         assert in_flight(job) <= IN_FLIGHT_MAX
         return status.checkpoints_failed if timeout == "1s" else status.checkpoints_completed
 

@@ -31,7 +31,7 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     started.finish(second)
     final = second.progress()
     assert (final["records_read"], final["state_keys"]) == (9_000, KEYS)
-    sums = [one for one in second.snapshot().tasks if one.task.vertex.startswith("sums")]
+    sums = [one for one in second.report().tasks if one.task.vertex.startswith("sums")]
     assert sum(one.records_in for one in sums) == 9_000
     assert sum(one.records_out for one in sums) == 9_000, "what its sink has written"
     numbered.check_output_is_exact()

@@ -15,10 +15,10 @@ from crosscut.errors import CheckpointError
 
 def lose_a_worker(job: Any, count: int) -> None:
     """Kill one worker once a few more checkpoints are complete, and wait for the recovery."""
-    until(lambda: job.snapshot().checkpoints_completed >= 3 * count, "some checkpoints")
+    until(lambda: job.report().checkpoints_completed >= 3 * count, "some checkpoints")
     until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
     os.kill(job.workers()[count % 2].pid, signal.SIGKILL)
-    until(lambda: len(job.snapshot().recoveries) >= count, "the recovery")
+    until(lambda: len(job.report().recoveries) >= count, "the recovery")
 
 
 @pytest.mark.parametrize(

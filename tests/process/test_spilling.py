@@ -50,10 +50,10 @@ class NumbersFrom:
 
 
 def lose(job: Any, pid: int) -> None:
-    restarts = job.snapshot().restarts
+    restarts = job.report().restarts
     os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(pid), "the killed to die")
-    until(lambda: job.snapshot().restarts > restarts, "the recovery")
+    until(lambda: job.report().restarts > restarts, "the recovery")
 
 
 @pytest.mark.parametrize("snapshots", ["aligned", "aligned, unaligned after 300ms"])
@@ -73,10 +73,10 @@ def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_reco
             return flow.start(numbered.all_settings(), spark=spark)
 
     job = started(Gated())
-    until(lambda: job.snapshot().spilled_bytes > 0, "something to be spilled")
+    until(lambda: job.report().spilled_bytes > 0, "something to be spilled")
     lose(job, started.watch(job)[0])
-    completed = job.snapshot().checkpoints_completed
-    until(lambda: job.snapshot().checkpoints_completed > completed, "a checkpoint")
+    completed = job.report().checkpoints_completed
+    until(lambda: job.report().checkpoints_completed > completed, "a checkpoint")
     until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
     lose(job, started.watch(job)[1])
     (tmp_path / "gate").touch()

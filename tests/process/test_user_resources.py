@@ -92,7 +92,7 @@ def test_a_forked_process_dies_with_a_worker_that_is_killed_and_keeps_nobody_wai
     (parent,) = [pid for pid in started.watch(job) if child in _children(pid)]
     os.kill(parent, signal.SIGKILL)
     until(lambda: is_gone(child), "the child to die")
-    until(lambda: len(job.snapshot().recoveries) == 1, "the failover")
+    until(lambda: len(job.report().recoveries) == 1, "the failover")
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
@@ -203,7 +203,7 @@ def test_what_a_function_does_to_the_records_that_it_gets_is_in_no_snapshot(
         until(logs_records, "a checkpoint with records in flight")
         for pid in started.watch(job)[: 3 - count]:
             os.kill(pid, signal.SIGKILL)
-        until(lambda count=count: len(job.snapshot().recoveries) == count, "the failover")
+        until(lambda count=count: len(job.report().recoveries) == count, "the failover")
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()

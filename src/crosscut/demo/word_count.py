@@ -135,7 +135,7 @@ def run(request: Request, console: Console) -> Result | None:
             if follow(job, view, interrupted=lambda count: job.cancel(), watch=killer.watch):
                 return None
             ended_ns = killer.ended_ns or time.monotonic_ns()
-            status = job.snapshot()
+            status = job.report()
         console.print("Counting once more, in one plain Python process ...", style="dim")
         plain_ns = time.monotonic_ns()
         expected = word_counts(paths)

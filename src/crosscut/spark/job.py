@@ -111,9 +111,9 @@ class Job:
         """
         if self._end is not None:
             return self._end.outcome
-        return self.snapshot().phase
+        return self.report().phase
 
-    def snapshot(self) -> JobStatus:
+    def report(self) -> JobStatus:
         """Return everything there is to know of the job at this moment.
 
         Raises:
@@ -139,15 +139,15 @@ class Job:
 
     def progress(self) -> dict[str, Any]:
         """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates."""
-        return {**self.snapshot().as_dict(), "status": self.status}
+        return {**self.report().as_dict(), "status": self.status}
 
     def workers(self) -> list[WorkerStatus]:
         """Return the admitted workers, by index: `index`, `host`, `pid`, `epoch`."""
-        return list(self.snapshot().workers)
+        return list(self.report().workers)
 
     def checkpoints(self) -> list[CheckpointStatus]:
         """Return the checkpoints that this driver has completed, oldest first (the newest 1,000)."""
-        return list(self.snapshot().checkpoints)
+        return list(self.report().checkpoints)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended.

@@ -66,7 +66,7 @@ def follow(
         has_ended = False
         while not has_ended:
             has_ended = job.wait(_POLL_S)
-            status = job.snapshot()
+            status = job.report()
             view.show(status)
             if has_ended:
                 break

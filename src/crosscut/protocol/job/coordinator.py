@@ -472,9 +472,11 @@ class Coordinator:
             self._kept.waste(path for path in retention.paths_of(message.snapshot) if path.startswith(own))
             return self._give_up(n, f"task {message.task} builds on parts that are gone: {lost[0]}")
         entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, self._now)
+        if entry is not None:
+            return self._append(entry)
         # If n was given up before this came, what was written for it is of no use. Only then: going through
         # what is in use for each acknowledgement would cost the square of the number of tasks.
-        return self._append(entry) or (self._delete() if self._checkpoints.has_void else [])
+        return self._delete() if self._checkpoints.has_void else []
 
     def _append(self, entry: CheckpointCompleted | None) -> list[JobEffect]:
         return self._log.append(entry) if entry is not None else []
