@@ -57,7 +57,7 @@ def run(workload: str, keys: int, seconds: float, kill: bool) -> dict[str, Any]:
         while job.progress()["records_read"] < keys * 1.2:
             if job.wait(0.1) or time.monotonic() > began + 600:
                 raise SystemExit("the keys did not all come")
-        until_complete = job.snapshot().checkpoints_completed + 1
+        until_complete = job.report().checkpoints_completed + 1
         wait_until(job, lambda status: status.checkpoints_completed >= until_complete)
         first_id = job.checkpoints()[-1].checkpoint_id
         before, started = counted(job)
@@ -96,11 +96,11 @@ def resident_bytes(pid: int) -> int:
 
 def seconds_to_flowing(job: Any) -> float:
     """Kill a worker; return the seconds until records flow again."""
-    recovered = len(job.snapshot().recoveries)
+    recovered = len(job.report().recoveries)
     killed_ns = time.monotonic_ns()
     os.kill(job.workers()[1].pid, signal.SIGKILL)
     wait_until(job, lambda status: len(status.recoveries) > recovered)
-    return round((job.snapshot().recoveries[-1].flowing_ns - killed_ns) / 1e9, 2)
+    return round((job.report().recoveries[-1].flowing_ns - killed_ns) / 1e9, 2)
 
 
 def main() -> None:
