@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any
 
 from tests.conversations.recording import Line, recorded
 from tests.conversations.stage import Stage, Times, stage
 
 from crosscut.flow.stream import Stream
+from crosscut.keys import key_group, owner_of_group
+from crosscut.testing.simulator.graphs import MAX_PARALLELISM
 from crosscut.testing.simulator.options import FaultKind, Moment, PlannedFault
 
 Source = Callable[[str], Stream]
@@ -46,8 +49,15 @@ class Script:
         return recording.lines
 
 
+FIRST = [
+    letter
+    for letter in ascii_lowercase
+    if owner_of_group(key_group(letter, MAX_PARALLELISM), MAX_PARALLELISM, 2) == 0
+]
+"""Letters that belong to counts[0], if there are two of them."""
+
+
 def counts(source: Source, sink: Sink) -> None:
-    """letters -> counts; a, b, d, f, g and i belong to counts[0], if there are two of them."""
     sink(source("letters").key_by(str).count().named("counts"))
 
 
@@ -71,9 +81,10 @@ def one_worker(*faults: PlannedFault, **changed: Any) -> Stage:
 
 def two_workers(*faults: PlannedFault, **changed: Any) -> Stage:
     """A job of two workers; what worker 1 sends worker 0 is on its way for 31 ms."""
+    one, two, *others = FIRST
     letters: Mapping[str, Times] = {
-        "s0": [(50, "a"), (104, "b"), (110, "a"), (800, None)],
-        "s1": [(50, "d"), (95, "f"), (97, "g"), (99, "i"), (800, None)],
+        "s0": [(50, one), (104, two), (110, one), (800, None)],
+        "s1": [(50, others[0]), (95, others[1]), (97, others[2]), (99, others[3]), (800, None)],
     }
     on = stage(counts, {"letters": letters}, faults, **changed)
     on.after_ms(48, lambda: on.slow_way(1, 0, 30))
@@ -138,7 +149,8 @@ SCRIPTS: Mapping[str, Script] = {
         "Alignment",
         'letters -> counts on two workers, snapshots="aligned". What letters[1] sends counts[0] is on '
         "its way for 31 ms. counts[0] has barrier 1 of letters[0] at once, and then takes nothing "
-        "from there until it has that of letters[1], too: b and the second a wait, since they come "
+        "from there until it has that of letters[1], too: "
+        f"{FIRST[1]} and the second {FIRST[0]} wait, since they come "
         "after the barrier. (counts[1] is left out.)",
         two_workers,
         ASKED,

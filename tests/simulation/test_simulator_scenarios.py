@@ -263,7 +263,7 @@ def test_a_store_that_hangs_is_answered_for() -> None:
     hung = [at("hang the store", ms, choice=2) for ms in range(40, 160, 20)]
     survives(
         *hung,
-        when("hang the store", "driver.acknowledged", 4, choice=2, after_ms=300),
+        *(when("hang the store", "driver.acknowledged", nth, choice=2, after_ms=300) for nth in (4, 8, 12)),
         must=["part given up and deleted", "drop: late log answer"],
         source_ms=400,
     )

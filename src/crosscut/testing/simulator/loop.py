@@ -174,6 +174,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        answers = self._process.answers
+        if answers is not None:
+            answers.append(lambda: self.call_soon(callback, *args))
+            return VirtualHandle(callback, args, self)
         return self.call_soon(callback, *args)
 
     def call_later(  # type: ignore[override]

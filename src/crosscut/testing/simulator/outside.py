@@ -28,8 +28,19 @@ class Outside:
         self._hung: list[Action] = []
 
     def call(self, place: Place, process: Process, work: Action) -> None:
-        """Do `work` there, some time, in the name of `process`. The request may outlive its sender."""
+        """Do `work` there, some time, in the name of `process`. The request may outlive its sender.
+
+        It may be done at once, and answered late; or late, and answered at once.
+        """
         world = self._world
+        answers: deque[Action] = deque()
+        is_begun = is_over = False
+
+        def begin() -> None:
+            nonlocal is_begun
+            if not is_begun:
+                is_begun = True
+                due()
 
         def due() -> None:
             if not process.is_alive:
@@ -41,7 +52,9 @@ class Outside:
                 process.when_resumed(due)
                 return
             with process:
+                process.answers = None if is_over else answers
                 work()
+                process.answers = None
             process.last_requests = 0
 
         delay_us = 10 + world.below(world.options.store_us)
@@ -50,18 +63,21 @@ class Outside:
         if self.hangs[place]:
             world.seen[f"hung call: {place}"] += 1
             delay_us = self.hangs[place].popleft()
-        is_answered = False
 
-        def once() -> None:
-            nonlocal is_answered
-            if not is_answered:
-                is_answered = True
-                due()
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                begin()
+                while answers:
+                    answers.popleft()()
 
         if delay_us > 10 + world.options.store_us:
             # It takes longer than when nothing is wrong: that ends with the faults.
-            self._hung.append(once)
-        world.clock.after(delay_us, once)
+            self._hung.append(end)
+        if world.coin():
+            world.clock.after(10, begin)
+        world.clock.after(delay_us, end)
 
     def slow_store(self, factor: int, duration_us: int) -> None:
         """Let the store take `factor` times as long for a while."""

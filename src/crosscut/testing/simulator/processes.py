@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -52,6 +53,7 @@ class Process:
         is_frozen: It is stopped, and never goes on: its machine hangs, and keeps its connections.
         dies_after: Operations until a crash, if one is planned.
         last_requests: What is on its way when the process dies may arrive all the same: so many operations.
+        answers: What a thread tells the loop goes here while it is on its way; None: it arrives at once.
         may_raise: What its main coroutine may end with.
     """
 
@@ -74,6 +76,7 @@ class Process:
         self.reason = ""
         self.has_exited = False
         self.last_requests = 0
+        self.answers: deque[Action] | None = None
         self._when_resumed: list[Action] = []
 
     def __repr__(self) -> str:
