@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from crosscut.testing.simulator.clock import Action
@@ -33,7 +34,7 @@ class Outside:
         It may be done at once, and answered late; or late, and answered at once.
         """
         world = self._world
-        answers: deque[Action] = deque()
+        answers: deque[Callable[[], object]] = deque()
         is_begun = is_over = False
 
         def begin() -> None:

@@ -76,7 +76,7 @@ class Process:
         self.reason = ""
         self.has_exited = False
         self.last_requests = 0
-        self.answers: deque[Action] | None = None
+        self.answers: deque[Callable[[], object]] | None = None
         self._when_resumed: list[Action] = []
 
     def __repr__(self) -> str:
