@@ -18,7 +18,7 @@ from crosscut.type_variables import Record, Written
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 """A value that JSON can hold. Positions and transaction handles are JSON: they go into the job log,
-where people read them and nothing has to be unpickled."""
+where people read them and nothing needs unpickling."""
 
 
 @dataclass(frozen=True, slots=True)

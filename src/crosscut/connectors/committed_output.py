@@ -1,4 +1,4 @@
-"""What is known of all that file sinks have ever committed into a directory."""
+"""The memory of everything that file sinks have ever committed into a directory."""
 
 from __future__ import annotations
 

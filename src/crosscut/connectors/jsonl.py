@@ -25,10 +25,10 @@ def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None 
     """Return a sink that writes one JSON value a line into files of `directory`, exactly once.
 
     Each task adds one `part-*.jsonl` file a checkpoint, if it has records; by name they sort by task,
-    then checkpoint. What is visible is final, and may be taken away at once. What is not committed yet is
-    in the hidden directory `.crosscut`, and so is what the job knows to be committed: it stays for as long as
-    the job's checkpoints do. Tuples become arrays; str, int (of any size), float, bool, None, list, dict,
-    dataclasses, enums, dates and UUIDs can be written.
+    then checkpoint. Visible files are final, and may be taken away at once. Output that is not committed yet
+    is in the hidden directory `.crosscut`, and so is the job's memory of what it has committed: it stays for
+    as long as the job's checkpoints do. Tuples become arrays; str, int (of any size), float, bool, None,
+    list, dict, dataclasses, enums, dates and UUIDs can be written.
 
     Args:
         directory: A path, or file:///path, on a POSIX file system that the driver and all workers

@@ -30,7 +30,7 @@ def read_parquet(
 
     Args:
         pattern: As for `crosscut.files.lines`; URLs, too.
-        columns: Which to read; default: all. What is not read costs nothing.
+        columns: Which to read; default: all. Other columns cost nothing.
 
     Raises:
         ConnectorError: pyarrow is missing, or an argument can't be used. Later, in the job: a file is no

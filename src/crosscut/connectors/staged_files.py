@@ -76,7 +76,7 @@ class StagedFiles(SinkWriter):
 
     A handle commits from any process that sees the directory, for as long as nobody touches the stage.
     `recover` removes staged files of older epochs of the same logical task, so within one lineage a
-    task has to be given all handles that it staged itself.
+    task must be given all handles that it staged itself.
 
     Args:
         directory: Absolute path of the sink's directory; made by `recover`.

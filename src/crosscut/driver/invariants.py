@@ -26,7 +26,7 @@ _LOG = logging.getLogger("crosscut")
 
 @dataclass(frozen=True, slots=True)
 class InvariantStatus:
-    """What is known of one invariant, in this run of the driver.
+    """The record of one invariant in this run of the driver.
 
     Attributes:
         evaluated: Cuts on which it was evaluated.

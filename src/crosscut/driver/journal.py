@@ -75,7 +75,7 @@ class Journal:
             case "fenced":
                 return [Line(logging.WARNING, f"another driver has taken it over{why}")]
             case "failed":
-                # What has not even claimed an epoch raises where it was started.
+                # A job that has not even claimed an epoch raises where it was started.
                 text = f"failed{why}; the next start {where}"
                 return [Line(logging.ERROR, text)] if coordinator.epoch else []
             case _:

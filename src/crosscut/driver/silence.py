@@ -1,7 +1,7 @@
 """Sources that give nothing, though they have not said that there is nothing to read now.
 
 A reader that has nothing returns `Wait` or `EndOfSplit`. One that returns empty lists looks like a job
-that runs and does nothing, for ever: people have to be told.
+that runs and does nothing, for ever: people must be told.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Silences:
         self._told: set[TaskId] = set()
 
     def note(self, now_ns: int, tasks: Iterable[TaskStatistics]) -> list[str]:
-        """Note what a worker says of its tasks; return what people have to be told, once for each silence."""
+        """Note what a worker says of its tasks; return what to tell people, once for each silence."""
         texts = []
         for one in tasks:
             if not one.empty_split:

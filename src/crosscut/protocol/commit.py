@@ -56,7 +56,7 @@ class Committer:
         )
 
     def handle(self, event: CommitterEvent) -> list[CommitterEffect]:
-        """Take one event and return what has to be done, in order.
+        """Take one event and return the effects to perform, in order.
 
         Raises:
             ProtocolError: The event is impossible; nothing has changed.

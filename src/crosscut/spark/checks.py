@@ -1,4 +1,4 @@
-"""What is checked of Spark and of the settings before a job starts; nothing has been changed by then."""
+"""Checks of Spark and of the settings before a job starts; by then nothing has been changed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Protection:
 
     Attributes:
         is_encrypted: Whether connections are.
-        complaint: What is wrong with that, or "".
+        complaint: The reason why that is wrong, or "".
         is_refused: Nobody may go on with it; else it is up to `strict`.
     """
 

@@ -68,7 +68,7 @@ class PartChain:
     parts: tuple[Part, ...] = ()
 
     def next_base(self, rows: Sequence[int] | None, new_rows: int) -> CheckpointId:
-        """Return the checkpoint that the next part holds the changes since; 0: it has to be a full one.
+        """Return the checkpoint that the next part holds the changes since; 0: it must be a full one.
 
         Args:
             rows: Of these parts; of other parts, if it is not told yet that these are complete. None: no part

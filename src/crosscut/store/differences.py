@@ -1,4 +1,4 @@
-"""What has changed from one JSON value to another, as JSON: most of a manifest is as it was before.
+"""The changes from one JSON value to another, as JSON: most of a manifest is as it was before.
 
 A change is one of
 

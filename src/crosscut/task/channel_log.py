@@ -127,7 +127,7 @@ def encoded_log(log: Iterable[Logged]) -> Iterator[bytes]:
     """Yield the part, in pieces of bounded size: at most a batch, or `SLICE_BYTES`.
 
     Raises:
-        SpillError: What is on disk can't be read.
+        SpillError: The records on disk can't be read.
     """
     yield MAGIC
     for one in log:

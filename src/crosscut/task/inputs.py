@@ -1,6 +1,6 @@
 """Input queues of a task: in memory, and on disk where the sender must not be made to wait.
 
-What is on disk lies behind what was in memory before it and in front of what has come since. A file
+Items on disk come after those that were in memory before them, and before those that have come since. A file
 holds batches alone, as a channel log does; where barriers stand between them is kept in memory. So a
 snapshot that has to hold a backlog refers to it, and nothing of it is read.
 """
@@ -97,7 +97,7 @@ class _Segment:
 
 
 class InputQueue:
-    """What waits in one input channel, in order. Small batches that wait one behind the other become one.
+    """What waits in one input channel, in order. Small batches that wait one after the other become one.
 
     Args:
         space: Where it may spill to. None: nowhere.
@@ -134,7 +134,7 @@ class InputQueue:
     def in_front_of(self, barrier: Barrier) -> Iterator[Batch | SpilledBlocks]:
         """Yield the records that wait in front of `barrier`, or all if it does not wait here.
 
-        What is on disk is not read; it is held for whoever takes it.
+        Items on disk are not read; they are held for whoever takes them.
         """
         for item in self._head:
             if item == barrier:
@@ -230,7 +230,7 @@ class InputQueue:
         return item
 
     def remove(self, barrier: Barrier) -> None:
-        """Take a barrier out, which has to be there."""
+        """Take out a barrier, which must be there."""
         for part in (self._head, self._tail):
             if barrier in part:
                 part.remove(barrier)

@@ -41,7 +41,7 @@ class FrozenTask:
 class PrepareTransaction:
     """Make what the sink's writer rotated off durable; answer `transaction_prepared`.
 
-    It has to be done even if the checkpoint is aborted: its records come before every later barrier.
+    It must be done even if the checkpoint is aborted: its records come before every later barrier.
     """
 
     checkpoint_id: CheckpointId

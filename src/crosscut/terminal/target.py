@@ -23,7 +23,7 @@ def load_flow(target: str) -> Flow:
     Args:
         target: "app.py:name" (its directory becomes importable, as if Python ran the file) or
             "package.module:name" (found from the working directory on). The name may be left out if
-            it is "flow". What has the name is a Flow, or a function of no arguments that returns one.
+            it is "flow". The name stands for a Flow, or for a function of no arguments that returns one.
 
     Raises:
         FlowError: There is no such file, module or name, or it is no flow; or the module itself

@@ -188,7 +188,7 @@ class KafkaSource(Source):
             self.options,
             group_id=self.group or "crosscut",
             enable_auto_commit=False,
-            # Never a quiet jump: what is gone has to be said.
+            # Never a quiet jump: lost messages are named.
             auto_offset_reset="error",
             enable_partition_eof=True,
             isolation_level=self.isolation,

@@ -210,7 +210,7 @@ class _PostgresSession(Session):
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
         owner = (self._table.name, context.lineage, context.sink_uid, task.vertex, task.index)
-        # There has to be a row to lock: two who begin at once would both find none.
+        # There must be a row to lock: two who begin at once would both find none.
         made = self._connection.execute(
             f"insert into {_MARKERS} ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, 0) "
             "on conflict do nothing",

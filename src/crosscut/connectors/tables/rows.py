@@ -19,7 +19,7 @@ class Table:
     """What a sink writes to.
 
     Attributes:
-        types: By column, "" where the table has to be there already.
+        types: By column, "" where the table must be there already.
         key: Rows with equal values in these columns replace each other; empty: rows are appended.
     """
 

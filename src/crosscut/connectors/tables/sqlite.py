@@ -283,5 +283,5 @@ def _advice(error: sqlite3.Error) -> str:
     if "locked" in str(error):
         return f"; another program has kept it locked for {LOCK_TIMEOUT_S:g} s"
     if "unable to open" in str(error):
-        return "; its directory has to be there, and writable for the user of the workers"
+        return "; its directory must be there, and writable for the user of the workers"
     return ""

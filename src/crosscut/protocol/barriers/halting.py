@@ -12,7 +12,7 @@ section 3.4: stop, wait until everything that was on its way is processed, check
 6. When the checkpoint is complete, or given up, all go on.
 
 The barrier only tells where the input of the checkpoint ends: nothing follows it before the task that
-sent it goes on, so nothing has to be blocked before the task is quiet. A loop never runs empty by
+sent it goes on, so nothing need be blocked before the task is quiet. A loop never runs empty by
 itself; that is why its head stops as well, and what goes around is logged.
 """
 

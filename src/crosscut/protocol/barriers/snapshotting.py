@@ -103,7 +103,7 @@ class SnapshotProtocol(ABC):
 
     @property
     def departing(self) -> tuple[CheckpointId, ...]:
-        """The forwarded barriers of which it has to be told when they have left on every output."""
+        """The forwarded barriers of which it must be told when they have left on every output."""
         return ()
 
     def state(self, checkpoint_id: CheckpointId) -> SnapshotState:
@@ -129,7 +129,7 @@ class SnapshotProtocol(ABC):
         return tuple(n for n, owing in self._logging.items() if channel in owing)
 
     def handle(self, event: TaskEvent) -> list[TaskEffect]:
-        """Take one event and return what has to be done, in order.
+        """Take one event and return the effects to perform, in order.
 
         Raises:
             ProtocolError: The event is impossible; nothing has changed.

@@ -145,7 +145,7 @@ class Coordinator:
         return [*self._log.start(), *self._roster.start()]
 
     def handle(self, event: on.JobEvent) -> list[JobEffect]:
-        """Take one event and return what has to be done, in order.
+        """Take one event and return the effects to perform, in order.
 
         Raises:
             ProtocolError: The event is impossible; nothing has changed.

@@ -12,7 +12,7 @@ rest; *at rest* if nothing of its own is still to come out: no record in a log o
 buffer, no timer, no asynchronous call. "Every source is drained and no channel holds a record" is not
 stable: an operator may still have its results to say, because the end of the input has not reached it.
 
-`Ending` remembers what else has to be known before a job may end: whose output is committed (the
+`Ending` remembers what else must be known before a job may end: whose output is committed (the
 coordinator's side of `crosscut.protocol.commit`), and what the invariants say of the last cut.
 """
 
@@ -164,7 +164,7 @@ class Ending:
 
     Args:
         dropped: Where to count what is dropped.
-        awaits_verdict: An invariant may end the job as failed, so the final cut has to be judged first.
+        awaits_verdict: An invariant may end the job as failed, so the final cut must be judged first.
     """
 
     def __init__(self, sinks: frozenset[TaskId], dropped: Counter[str], *, awaits_verdict: bool) -> None:

@@ -62,7 +62,7 @@ def conflict_of_task(
             epoch has written, plays no part.
     """
     others = [one for one in found if _is_same_task(one, context) and not _is_own(one, context)]
-    # What is newer first: that says more about what has gone wrong.
+    # Newer output first: it says more about what has gone wrong.
     for one in others:
         if one.checkpoint_id > restored:
             return NewerOutput(one, restored)
@@ -84,7 +84,7 @@ def conflict_at_start(claim: Claim, found: Iterable[CommittedOutput], *, is_fres
     found = tuple(found)
     restored = claim.restored.checkpoint_id if claim.restored is not None else CheckpointId(0)
     of_this_history = [one for one in found if one.lineage == claim.entry.lineage]
-    # What is newer first: that says more about what has gone wrong.
+    # Newer output first: it says more about what has gone wrong.
     for one in of_this_history:
         if one.checkpoint_id > restored:
             return NewerOutput(one, restored)

@@ -78,7 +78,7 @@ class AnotherJob:
     """It is the state of something else.
 
     Attributes:
-        reason: What is different, in words that name both sides.
+        reason: The difference, in words that name both sides.
     """
 
     reason: str

@@ -168,7 +168,7 @@ class LogWriter:
         return ended
 
     def append(self, entry: JobEntry) -> list[LogEffect]:
-        """Append `entry` behind those under way."""
+        """Append `entry` after those under way."""
         self._queue.append(entry)
         return self._ask_next() if len(self._queue) == 1 else []
 

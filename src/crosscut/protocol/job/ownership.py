@@ -211,7 +211,7 @@ class Ownership:
         return self.append(entry)
 
     def append(self, entry: JobEntry) -> list[JobEffect]:
-        """Append `entry` behind those under way; `handle` returns what becomes of it."""
+        """Append `entry` after those under way; `handle` returns what becomes of it."""
         return [*self._writer.append(entry)] if self._writer is not None else []
 
     def handle(self, event: LogEvent) -> tuple[list[JobEffect], Verdict | None]:

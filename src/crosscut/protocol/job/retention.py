@@ -1,4 +1,4 @@
-"""What is kept, the newest completed checkpoints, and what may be deleted: parts and log entries.
+"""Which completed checkpoints stay, the newest, and which parts and log entries may be deleted.
 
 A part is deleted only after the newer log entry is durable, and only if no retained manifest refers
 to it. When in doubt it stays: a leak is tidied later, a deletion is for ever. The decisions are pure, over
