@@ -15,6 +15,7 @@ from crosscut.errors import WireError
 from crosscut.ids import ChannelId, Epoch
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Credentials
 from crosscut.net.listener import Listener
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
@@ -60,13 +61,12 @@ class OutgoingChannel(ConnectingSide):
         super().__init__(credentials, Role.CHANNEL, epoch, channel_detail(channel), decoder)
         self.channel = channel
         self._host: ChannelHost | None = host
-        self._bytes_max = bytes_max
-        self._under_way_bytes = 0
+        self._credit = Credit(channel, bytes_max)
 
     @property
     def is_full(self) -> bool:
         """Whether records have to wait. Barriers need not: they are few, and the protocol's."""
-        return self._under_way_bytes >= self._bytes_max
+        return self._credit.is_used_up
 
     def send_item(self, item: Item) -> None:
         """Send a batch, a barrier, or the end of input.
@@ -77,7 +77,7 @@ class OutgoingChannel(ConnectingSide):
         match item:
             case Batch():
                 payload = encode_batch(item)
-                self._under_way_bytes += len(payload)
+                self._credit.take(len(payload))
                 self.send(FrameType.BATCH, payload, sequenced=True)
             case Barrier(checkpoint_id):
                 self.send(FrameType.BARRIER, encode_barrier(checkpoint_id), sequenced=True)
@@ -91,14 +91,7 @@ class OutgoingChannel(ConnectingSide):
             self._host.channel_opened(self.channel)
 
     def received(self, frame: Frame) -> None:
-        credit_bytes = decode_credit(frame.payload)
-        if credit_bytes > self._under_way_bytes:
-            raise WireError(
-                f"channel {self.channel}: credit for {credit_bytes} of {self._under_way_bytes} bytes"
-            )
-        was_full = self.is_full
-        self._under_way_bytes -= credit_bytes
-        if was_full and not self.is_full and self._host is not None:
+        if self._credit.give_back(decode_credit(frame.payload)) and self._host is not None:
             self._host.channel_unclogged(self.channel)
 
     def lost(self, reason: str) -> None:
