@@ -158,11 +158,13 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
     flow.explain(settings.parallelism, settings.max_parallelism)
     if directory is not None:
         from crosscut.store import open_store
+        from crosscut.store.log_key import log_key
         from crosscut.terminal.checkpoints import next_start
 
         graph = flow.compile(settings.parallelism, settings.max_parallelism)
-        store = open_store(directory, create=False)
+        store = open_store(directory, create=False, key=log_key())
         click.echo(f"\ncheckpoint directory {shown_url(directory)}: {next_start(store, graph)}")
+        click.echo(store.protection)
 
 
 @program.command()
@@ -242,10 +244,11 @@ def checkpoints() -> None:
 def list_checkpoints(directory: str, last: int) -> None:
     """List the newest completed checkpoints in DIRECTORY, and the epochs claimed meanwhile."""
     from crosscut.store import open_store
+    from crosscut.store.log_key import log_key
     from crosscut.terminal.checkpoints import listing
     from crosscut.terminal.view import make_console
 
-    make_console().print(listing(open_store(directory, create=False), last))
+    make_console().print(listing(open_store(directory, create=False, key=log_key()), last))
 
 
 @checkpoints.command(name="show")
@@ -254,10 +257,11 @@ def list_checkpoints(directory: str, last: int) -> None:
 def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
     """Show the snapshots of checkpoint N in DIRECTORY, by default of the newest."""
     from crosscut.store import open_store
+    from crosscut.store.log_key import log_key
     from crosscut.terminal.checkpoints import details
     from crosscut.terminal.view import make_console
 
-    make_console().print(details(open_store(directory, create=False), checkpoint_id))
+    make_console().print(details(open_store(directory, create=False, key=log_key()), checkpoint_id))
 
 
 @program.command()

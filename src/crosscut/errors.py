@@ -55,6 +55,10 @@ class StoreError(CrosscutError):
     """The checkpoint store failed, or holds something other than was written."""
 
 
+class AuthenticityError(StoreError):
+    """An entry of the job log was not written with the key that this process has, or has not."""
+
+
 class SpillError(CrosscutError):
     """Records that do not fit into memory could not be written to disk, or read back."""
 

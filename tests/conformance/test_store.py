@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from crosscut.store import CheckpointStore, open_store
+from crosscut.store.log_key import LogKey
 from crosscut.testing.stores import MemoryFiles, StoreConformance
 
 
@@ -27,6 +28,15 @@ class TestObjectsThroughFsspec(StoreConformance):
 
     def open(self) -> CheckpointStore:
         return open_store(self._url)
+
+
+class TestLocalDirectoryWithAKey(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._root = str(tmp_path)
+
+    def open(self) -> CheckpointStore:
+        return open_store(self._root, key=LogKey("k" * 32))
 
 
 class TestMemoryFiles(StoreConformance):

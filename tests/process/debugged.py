@@ -19,6 +19,7 @@ from jobs import DEADLINE_S, NumberedJob, until
 from pyspark import SparkConf, SparkContext
 
 from crosscut.net.connections import Credentials
+from crosscut.store.log_key import VARIABLE
 
 ALIGNMENTS = 3
 """Base64 turns three bytes into four characters, so there are as many ways to write the same bytes down."""
@@ -90,7 +91,8 @@ def looked_through(directory: Path, spark: SparkContext, name: str, encryption: 
     numbered = NumberedJob(place, count=2_000, held=True, hook=hook, settings={"encryption": encryption})
     job = numbered.start(spark)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
-    secrets = {**secrets_of(job._driver._credentials), "the user's": hook.password}
+    log_key = os.environ[VARIABLE].encode()
+    secrets = {**secrets_of(job._driver._credentials), "the user's": hook.password, "log key": log_key}
     while_it_runs = list(found_in(directory, secrets))
     numbered.open_gate()
     job.wait(DEADLINE_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from jobs import DEADLINE_S
 
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
+from crosscut.store.log_key import VARIABLE
 
 
 def test_what_is_looked_for_is_found_wherever_it_begins(tmp_path: Path) -> None:
@@ -42,7 +44,12 @@ def test_no_log_at_debug_and_no_file_holds_the_secret_or_the_key_of_a_job(tmp_pa
     temporary.mkdir()
     done = subprocess.run(
         [sys.executable, debugged.__file__, str(tmp_path)],
-        env={**os.environ, "TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable},
+        env={
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "PYSPARK_PYTHON": sys.executable,
+            VARIABLE: secrets.token_hex(32),
+        },
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -50,9 +57,9 @@ def test_no_log_at_debug_and_no_file_holds_the_secret_or_the_key_of_a_job(tmp_pa
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     report = json.loads(done.stdout.splitlines()[-1])
-    everything = ["key as DER", "key as PEM", "secret", "the user's"]
+    everything = ["key as DER", "key as PEM", "log key", "secret", "the user's"]
     assert report == {
-        "plain": {"looked for": ["secret", "the user's"], "found": []},
+        "plain": {"looked for": ["log key", "secret", "the user's"], "found": []},
         "encrypted": {"looked for": everything, "found": []},
         "in files": {"looked for": everything, "found": []},
         "control": ["Spark", "a command", "a worker"],

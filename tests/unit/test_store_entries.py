@@ -31,7 +31,7 @@ DATA = file_of(ENTRY)
 def with_body(body: bytes, form: int = entries.FORMAT) -> bytes:
     """Return a file with a right digest around any body."""
     head = DATA[: DATA.index(b'"sha256":"') + 10].replace(b'"format":2', b'"format":%d' % form)
-    return head + entries._digest(head, body).encode() + b'","entry":' + body + b"}\n"
+    return head + entries._digest(head, body).encode() + b'","key":"","mac":"","entry":' + body + b"}\n"
 
 
 def test_an_entry_is_read_back_and_is_one_json_document() -> None:

@@ -23,7 +23,7 @@ from crosscut.driver.status import (
     checkpoint_status,
     records_read,
 )
-from crosscut.errors import CheckpointError, CrosscutError, StoreError
+from crosscut.errors import AuthenticityError, CheckpointError, CrosscutError, StoreError
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
@@ -423,7 +423,7 @@ class CoordinatorDriver:
         try:
             return EntryRead(index, self._store.read(index))
         except StoreError as error:
-            if getattr(error, "damaged", False):
+            if getattr(error, "damaged", False) or isinstance(error, AuthenticityError):
                 raise
             return EntryUncertain(index, str(error))
 

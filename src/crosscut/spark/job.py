@@ -53,6 +53,7 @@ from crosscut.spark.rules import assignments, committed_output, job_rules, statu
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
+from crosscut.store.log_key import log_key
 from crosscut.urls import shown_url
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskRules
@@ -263,7 +264,8 @@ class Job:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
         self._packed = pack_graph(self._graph)
-        self._store = open_store(self._checkpoint_dir)
+        self._store = open_store(self._checkpoint_dir, key=log_key())
+        LOGGER.info("job %r: %s", self._name, self._store.protection)
         self._thread.start()
         try:
             while not self._claimed.wait(0.1):

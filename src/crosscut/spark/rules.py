@@ -24,6 +24,7 @@ from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
+from crosscut.store.log_key import log_key
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
 
 SLOW_LOOK_S = 5.0
@@ -98,7 +99,7 @@ def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
     check_checkpoint_dir_is_private(url, strict=settings.strict)
     if "://" not in url and not os.path.isdir(url):
         return None
-    tail = open_store(url, create=False).tail()
+    tail = open_store(url, create=False, key=log_key()).tail()
     found = claim(tail, _identity(graph, settings))
     if isinstance(found, NotThisJob):
         raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")

@@ -24,13 +24,16 @@ from crosscut.protocol.job.job_log import AppendOutcome
 from crosscut.protocol.messages import LogEntry, Part
 from crosscut.store.files import Files, LocalFiles, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
+from crosscut.store.log_key import VARIABLE, LogKey
 from crosscut.store.objects import ObjectFiles
 
 INLINE_BYTES = 4096
 _PART_PATH = re.compile(r"parts/\d{1,20}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 
 
-def open_store(url: str, *, inline_bytes: int = INLINE_BYTES, create: bool = True) -> CheckpointStore:
+def open_store(
+    url: str, *, inline_bytes: int = INLINE_BYTES, create: bool = True, key: LogKey | None = None
+) -> CheckpointStore:
     """Open the checkpoint store at a local path or an fsspec URL.
 
     Args:
@@ -38,6 +41,7 @@ def open_store(url: str, *, inline_bytes: int = INLINE_BYTES, create: bool = Tru
         inline_bytes: Parts smaller than this travel in the manifest instead of in a file.
         create: Make a local directory (mode 0700) if there is none, and require that it can be written;
             False to look at a store only.
+        key: The key of the job log, for who reads or writes that.
 
     Raises:
         StoreError: No permission, or not a directory.
@@ -45,7 +49,7 @@ def open_store(url: str, *, inline_bytes: int = INLINE_BYTES, create: bool = Tru
     """
     path = url.removeprefix("file://").removeprefix("local://")
     if "://" in path or "::" in path:
-        return CheckpointStore(ObjectFiles(url), inline_bytes)
+        return CheckpointStore(ObjectFiles(url), inline_bytes, key)
     files = LocalFiles(path, create=create)
     if create:
         for directory in ("log", "parts"):
@@ -53,7 +57,7 @@ def open_store(url: str, *, inline_bytes: int = INLINE_BYTES, create: bool = Tru
                 files.make_directory(directory)
             except OSError as error:
                 raise failed("can't make", files, directory, error) from error
-    return CheckpointStore(files, inline_bytes)
+    return CheckpointStore(files, inline_bytes, key)
 
 
 class CheckpointStore:
@@ -63,10 +67,21 @@ class CheckpointStore:
     if the store could not be used, which may pass.
     """
 
-    def __init__(self, files: Files, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(self, files: Files, inline_bytes: int = INLINE_BYTES, key: LogKey | None = None) -> None:
         self._files = files
         self._inline_bytes = inline_bytes
-        self._log = StoredLog(files)
+        self._log = StoredLog(files, key)
+        self._key = key
+
+    @property
+    def protection(self) -> str:
+        """What keeps others from changing what the job goes on from, in words."""
+        if self._key is not None:
+            return f"the job log is authenticated, with key {self._key.key_id}"
+        return (
+            f"the job log is not authenticated ({VARIABLE} is not set): whoever may write to the checkpoint "
+            f"directory decides what the job goes on from"
+        )
 
     # The job log: see `StoredLog`.
 

@@ -3,12 +3,13 @@
 The file is one JSON document that people and jq can read, with a fixed beginning:
 
     {"format":2,"segment":3,"number":17,"epoch":5,"since":0,"before":"<64 hex digits>",
-     "sha256":"<64 hex digits>","entry":{"type":"EpochClaimed",...}}
+     "sha256":"<64 hex digits>","key":"","mac":"","entry":{"type":"EpochClaimed",...}}
 
 "before" is the digest of the entry before, so that the entries form a chain. The digest covers all
 else, so that a torn file, a flipped bit and a file in the place of another are told from the real one
 before anything is parsed. If "since" is not 0, "entry" is what has changed since that entry of the
-same segment (`crosscut.store.differences`).
+same segment (`crosscut.store.differences`). "key" and "mac" are the signature of the digest, if the log
+is authenticated (`crosscut.store.log_key`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from crosscut.errors import StoreError
 from crosscut.ids import Epoch, LogIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.messages import LogEntry
+from crosscut.store.log_key import LogKey, Signature
 
 FORMAT = 2
 _FILE = re.compile(
     rb'\{"format":(\d{1,9}),"segment":(\d{1,18}),"number":(\d{1,18}),"epoch":(\d{1,18}),'
-    rb'"since":(\d{1,18}),"before":"([0-9a-f]{64}|)","sha256":"([0-9a-f]{64})","entry":([{\[].*[}\]])\}\n',
+    rb'"since":(\d{1,18}),"before":"([0-9a-f]{64}|)","sha256":"([0-9a-f]{64})",'
+    rb'"key":"([0-9a-f]{16}|)","mac":"([0-9a-f]{64}|)","entry":([{\[].*[}\]])\}\n',
     re.DOTALL,
 )
 _OF_ANOTHER_FORMAT = re.compile(rb'\{"format":(\d{1,9}),.*\}\n', re.DOTALL)
@@ -43,6 +46,7 @@ class Sealed:
         since: Number of the entry of the same segment that `content` says the changes of; 0: none.
         before: Digest of the entry before; "" if there is none.
         content: The entry as JSON, or what has changed.
+        signature: Of the log's key; None if the log is not authenticated.
     """
 
     index: LogIndex
@@ -50,6 +54,7 @@ class Sealed:
     since: int
     before: str
     content: JSON
+    signature: Signature | None = None
 
 
 def content_of(entry: LogEntry) -> JSON:
@@ -71,15 +76,20 @@ def entry_of(content: JSON) -> LogEntry:
     return entry
 
 
-def encode_file(one: Sealed) -> tuple[bytes, str]:
-    """Return the content of the file that holds `one`, and its digest."""
+def encode_file(one: Sealed, key: LogKey | None = None) -> tuple[bytes, str]:
+    """Return the content of the file that holds `one`, and its digest.
+
+    Args:
+        key: Signs it anew; else it has the signature that `one` has.
+    """
     body = json.dumps(one.content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     head = (
         f'{{"format":{FORMAT},"segment":{one.index.segment},"number":{one.index.number},"epoch":{one.epoch},'
         f'"since":{one.since},"before":"{one.before}","sha256":"'
     )
     digest = _digest(head.encode("ascii"), body)
-    head += f'{digest}","entry":'
+    signature = key.signature(digest) if key is not None else one.signature or Signature("", "")
+    head += f'{digest}","key":"{signature.key_id}","mac":"{signature.mac}","entry":'
     return head.encode("ascii") + body + b"}\n", digest
 
 
@@ -99,7 +109,8 @@ def decode_file(data: bytes, index: LogIndex) -> tuple[Sealed, str]:
     if match is None:
         raise StoreError(f"{len(data)} bytes that are no complete entry: the file is torn or overwritten")
     found, epoch, since = LogIndex(int(match[2]), int(match[3])), Epoch(int(match[4])), int(match[5])
-    before, stated, body = match[6].decode("ascii"), match[7].decode("ascii"), match[8]
+    before, stated, body = match[6].decode("ascii"), match[7].decode("ascii"), match[10]
+    signature = Signature(match[8].decode("ascii"), match[9].decode("ascii")) if match[8] else None
     digest = _digest(data[: match.start(7)], body)
     if digest != stated:
         raise StoreError(f"expected sha256 {stated}, found {digest}")
@@ -113,7 +124,7 @@ def decode_file(data: bytes, index: LogIndex) -> tuple[Sealed, str]:
         content: JSON = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {type(error).__name__}") from error
-    return Sealed(found, epoch, since, before, content), digest
+    return Sealed(found, epoch, since, before, content, signature), digest
 
 
 def _digest(head: bytes, body: bytes) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from crosscut.errors import StoreError, invariant
+from crosscut.errors import AuthenticityError, StoreError, invariant
 from crosscut.ids import Epoch, LogIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken, Unknown
@@ -24,6 +24,7 @@ from crosscut.protocol.messages import CheckpointCompleted, LogEntry, SegmentOpe
 from crosscut.store.differences import applied, difference
 from crosscut.store.entries import FORMAT, Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, failed
+from crosscut.store.log_key import VARIABLE, LogKey, Signature
 
 _NUMBER_MAX = 10**18
 _ENTRY_PATH = re.compile(r"log/(\d{20})/(\d{20})\.json")
@@ -54,12 +55,16 @@ class _Missing(Exception):
 class StoredLog:
     """The job log. All methods block; any thread may call them.
 
+    Args:
+        key: Signs what is written, and is needed to read it; None: nothing is signed.
+
     Every StoreError has an attribute `damaged`: True if what is stored is not what was written, False
     if the store could not be used, which may pass.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, key: LogKey | None = None) -> None:
         self._files = files
+        self._key = key
         # The newest entry, as far as this handle knows: the next one needs it.
         self._newest: _Known | None = None
 
@@ -81,7 +86,7 @@ class StoredLog:
             if self._exists(index):
                 return Taken(index)
             raise self._missing(error.index) from error
-        data, digest = encode_file(sealed)
+        data, digest = encode_file(sealed, self._key)
         try:
             put = self._put(index, path, data)
         except UncertainError as error:
@@ -364,7 +369,7 @@ class StoredLog:
 
     def _opened(self, index: LogIndex, data: bytes) -> tuple[Sealed, str]:
         try:
-            return decode_file(data, index)
+            sealed, digest = decode_file(data, index)
         except StoreError as error:
             if (form := error.ids.get("format")) is not None:
                 raise StoreError(
@@ -375,6 +380,41 @@ class StoredLog:
                     damaged=False,
                 ) from error
             raise self._damaged(index, str(error)) from error
+        self._check_signature(index, sealed.signature, digest)
+        return sealed, digest
+
+    def _check_signature(self, index: LogIndex, signature: Signature | None, digest: str) -> None:
+        """Raise AuthenticityError unless the entry was written with the key that there is, or is not."""
+        key = self._key
+        if key is None:
+            if signature is None:
+                return
+            reason = (
+                f"was written with key {signature.key_id}, and this process has none: set {VARIABLE} to the "
+                f"key that the job was begun with"
+            )
+        elif signature is None:
+            reason = (
+                f"was written without a key, and {VARIABLE} is set: if the job was begun without one, unset "
+                f"it, or choose another checkpoint_dir; else somebody without the key has written there: "
+                f"restore this file from a backup"
+            )
+        elif signature.key_id != key.key_id:
+            reason = (
+                f"was written with key {signature.key_id}, and {VARIABLE} is key {key.key_id}: set it to the "
+                f"key that the job was begun with"
+            )
+        elif not key.has_made(signature, digest):
+            reason = (
+                f"says that it was written with key {key.key_id}, and was not: somebody without the key has "
+                f"written there; restore this file from a backup"
+            )
+        else:
+            return
+        path = _path(index)
+        raise AuthenticityError(
+            f"entry {index} of the job log, {self._files.root}/{path}, {reason}", path=path, damaged=False
+        )
 
     def _put(self, index: LogIndex, path: str, data: bytes) -> Put:
         if index.number == 1:

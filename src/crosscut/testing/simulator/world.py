@@ -16,6 +16,7 @@ from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import JobRules
 from crosscut.protocol.messages import SegmentOpened, SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.store.log_key import LogKey
 from crosscut.testing.simulator import violation
 from crosscut.testing.simulator.blame import told_cause
 from crosscut.testing.simulator.checkers import Checkers
@@ -50,6 +51,7 @@ UNTIDY: tuple[FaultKind, ...] = ("refuse a part", "refuse a delete")
 """After these there are parts that nobody can know of."""
 
 BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
+LOG_KEY = LogKey("the key of worlds with an odd seed")
 LIVENESS_MS = 120_000
 DRIVER_US = 50
 WHOLE = 0.9
@@ -203,7 +205,9 @@ class World:
 
     def store_of(self, process: Process) -> CheckpointStore:
         """Return the checkpoint store as one process has it."""
-        return CheckpointStore(self.files, self.options.inline_bytes)
+        # Only a driver has the key.
+        key = LOG_KEY if self.options.seed % 2 and isinstance(process, DriverProcess) else None
+        return CheckpointStore(self.files, self.options.inline_bytes, key)
 
     def plan(self, driver: DriverProcess) -> WorkerPlan:
         """Return what the workers of `driver` know."""

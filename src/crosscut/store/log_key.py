@@ -1,0 +1,80 @@
+"""The key that the job log is authenticated with, if the user has set one. Only the driver has it.
+
+An entry pins each part by its SHA-256 and the entry before by its digest. So a MAC over the digest of
+each entry covers the whole checkpoint directory: who can write there, and has not the key, can destroy
+a job, but can't have it go on from anything that it has not written.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from dataclasses import dataclass
+from typing import NoReturn
+
+from crosscut.errors import SettingsError
+
+VARIABLE = "CROSSCUT_LOG_KEY"
+CHARACTERS_MIN = 32
+_KEY_ID_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an entry carries that was written with a key.
+
+    Attributes:
+        key_id: Says which key it was, and nothing of it.
+    """
+
+    key_id: str
+    mac: str
+
+
+class LogKey:
+    """A key. It shows itself nowhere, and can't be pickled: no closure carries it away.
+
+    Args:
+        secret: At least 32 characters, not a word that somebody could guess.
+
+    Raises:
+        SettingsError: It is shorter.
+    """
+
+    __slots__ = ("_secret", "key_id")
+
+    def __init__(self, secret: str) -> None:
+        if len(secret) < CHARACTERS_MIN:
+            raise SettingsError(
+                f"{VARIABLE} has {len(secret)} characters: expected a secret of at least {CHARACTERS_MIN}, "
+                f"as from `openssl rand -hex 32`; or unset it, for a job log that is not authenticated"
+            )
+        self._secret = secret.encode()
+        self.key_id = self._mac(b"crosscut job log: key id")[:_KEY_ID_DIGITS]
+
+    def __repr__(self) -> str:
+        return f"LogKey({self.key_id})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the key of the job log stays in the driver: it can't be pickled")
+
+    def signature(self, digest: str) -> Signature:
+        """Return the signature of the entry with this digest."""
+        return Signature(self.key_id, self._mac(b"crosscut job log: entry " + digest.encode("ascii")))
+
+    def has_made(self, signature: Signature, digest: str) -> bool:
+        """Whether `signature` is of this key and of the entry with this digest."""
+        return hmac.compare_digest(signature.mac, self.signature(digest).mac)
+
+    def _mac(self, data: bytes) -> str:
+        return hmac.digest(self._secret, data, "sha256").hex()
+
+
+def log_key() -> LogKey | None:
+    """Return the key that is in the environment of this process, None if there is none.
+
+    Raises:
+        SettingsError: It is too short; nothing of it is shown.
+    """
+    secret = os.environ.get(VARIABLE)
+    return LogKey(secret) if secret is not None else None
