@@ -163,8 +163,8 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
 
         graph = flow.compile(settings.parallelism, settings.max_parallelism)
         store = open_store(directory, create=False, key=log_key())
-        click.echo(f"\ncheckpoint directory {shown_url(directory)}: {next_start(store, graph)}")
-        click.echo(store.protection)
+        click.echo(f"\ncheckpoint directory {shown_url(directory)}: {store.protection}")
+        click.echo(next_start(store, graph))
 
 
 @program.command()

@@ -245,6 +245,7 @@ def test_explain_says_whether_the_flow_can_go_on_from_a_directory(
     result = invoked("explain", app, "--checkpoint-dir", directory)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].endswith(text)
+    assert "the job log is not authenticated" in result.stdout.splitlines()[-2]
 
 
 def test_explain_shows_what_is_different_from_what_is_in_a_directory(app: Path, tmp_path: Path) -> None:
