@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from crosscut.protocol.log import Appended
 
 from crosscut.cli import program
 from crosscut.errors import SettingsError, StoreError
 from crosscut.ids import LogIndex
+from crosscut.protocol.job.job_log import Appended
 from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import VARIABLE, LogKey, log_key
