@@ -16,6 +16,7 @@ from tests.conversations.words import Words
 
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId, TaskId
+from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
@@ -131,10 +132,22 @@ class Recording:
             self._add(name, f"takes {text}", task=name, is_record=True)
 
     def task_heard(
-        self, protocol: SnapshotProtocol, event: on.TaskEvent, effects: list[Any], drops: str
+        self,
+        protocol: SnapshotProtocol,
+        event: on.TaskEvent,
+        effects: list[Any],
+        drops: str,
+        logged: set[int],
     ) -> None:
         task = self._task_of[id(protocol)]
         done = self._words.task_effects(effects, has_outputs=task in self._senders)
+        if isinstance(event, on.BarrierArrived):
+            logged |= {
+                one.checkpoint_id
+                for one in effects
+                if isinstance(one, do.StartLog) and event.channel in one.channels
+            }
+            done = self._words.channel(protocol, event, done, was_logged=event.checkpoint_id in logged)
         name = self._words.task(task)
         if drops and isinstance(event, on.AlignmentTimedOut):
             # It was not late; nobody stops a timer.
@@ -208,8 +221,9 @@ def recorded(stage: Stage) -> Iterator[Recording]:
 
         def task_handle(self: SnapshotProtocol, event: on.TaskEvent) -> list[Any]:
             drops = self.dropped.copy()
+            logged = set(self.logging(event.channel)) if isinstance(event, on.BarrierArrived) else set()
             effects = plain_task(self, event)
-            recording.task_heard(self, event, effects, "".join(self.dropped - drops))
+            recording.task_heard(self, event, effects, "".join(self.dropped - drops), logged)
             return effects
 
         patch.setattr(SnapshotProtocol, "handle", task_handle)

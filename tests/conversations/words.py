@@ -11,6 +11,7 @@ from crosscut.ids import ChannelId, TaskId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol import messages as say
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.task.items import Barrier, EndOfInput, Item
 
 
@@ -71,18 +72,29 @@ class Words:
 
     def task_effects(self, effects: Sequence[do.TaskEffect], *, has_outputs: bool) -> list[str]:
         """Return what a task does because of one event."""
-        # The last barrier blocks its channel for no time at all, and at a sink it goes nowhere.
-        captures = any(isinstance(one, do.CaptureState) for one in effects)
-        left_out = ((do.BlockChannel,) if captures else ()) + (
-            () if has_outputs else (do.ForwardBarrier, do.OvertakeWithBarrier)
-        )
+        # At a sink a barrier goes nowhere.
+        left_out = () if has_outputs else (do.ForwardBarrier, do.OvertakeWithBarrier)
         shown = [one for one in effects if not isinstance(one, left_out)]
         return [text for one in shown if (text := self._task_effect(one))]
 
+    def channel(
+        self, protocol: SnapshotProtocol, event: on.BarrierArrived, done: list[str], *, was_logged: bool
+    ) -> list[str]:
+        """Return `done` with what becomes of the channel of a barrier, as the machine says when it is asked.
+
+        Args:
+            was_logged: Whether the channel was or has been logged for this checkpoint.
+        """
+        n, source = event.checkpoint_id, self.source(event.channel)
+        if protocol.aligning == n and protocol.is_blocked(event.channel):
+            return [*done, f"takes nothing more from {source} for now"]
+        if was_logged and n not in protocol.logging(event.channel):
+            stored = [text for text in done if text == f"stores snapshot {n}"]
+            return [*(text for text in done if text not in stored), f"the log of {source} is whole", *stored]
+        return done
+
     def _task_effect(self, effect: do.TaskEffect) -> str:
         match effect:
-            case do.BlockChannel(channel):
-                return f"takes nothing more from {self.source(channel)} for now"
             case do.UnblockChannels(channels):
                 return "takes from all again" if len(channels) > 1 else ""
             case do.CaptureState():
@@ -95,8 +107,6 @@ class Words:
                 return f"moves barrier {n} ahead of what it waits behind"
             case do.StartLog(_, channels):
                 return f"logs what is on its way from {self.sources(channels)}" if channels else ""
-            case do.StopLog(_, channel):
-                return f"the log of {self.source(channel)} is whole"
             case do.StartAlignmentTimer():
                 return "starts a timer"
             case do.StoreSnapshot(n):

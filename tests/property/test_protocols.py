@@ -31,7 +31,6 @@ from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
-    BlockChannel,
     CaptureState,
     DeclineCheckpoint,
     DiscardSnapshot,
@@ -41,7 +40,6 @@ from crosscut.protocol.effects import (
     ReportQuiet,
     StartAlignmentTimer,
     StartLog,
-    StopLog,
     StoreSnapshot,
     TaskEffect,
     UnblockChannels,
@@ -303,7 +301,7 @@ class World:
                     self.quiet[n].add(one)
                     if self.quiet[n] == set(self.tasks) and n in self.under_way:
                         self.tell_all(CaptureAllowed(n))
-                case BlockChannel() | UnblockChannels() | StopLog() | DiscardSnapshot():
+                case UnblockChannels() | DiscardSnapshot():
                     pass
                 case _:
                     assert_never(effect)

@@ -10,7 +10,6 @@ from crosscut.protocol.effects import (
     DeclineCheckpoint,
     ForwardBarrier,
     StartLog,
-    StopLog,
     StoreSnapshot,
 )
 from crosscut.protocol.events import (
@@ -62,7 +61,7 @@ def test_a_back_edge_is_logged_from_the_capture_until_the_barrier_comes_back() -
         StartLog(N1, (L,)),
     ]
     assert machine.logging(L) == (N1,)
-    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(L, N1)) == [StoreSnapshot(N1)]
 
 
 def test_a_barrier_that_comes_back_early_is_not_waited_for_again() -> None:

@@ -15,7 +15,6 @@ from crosscut.protocol.effects import (
     ForwardBarrier,
     ReportQuiet,
     StartLog,
-    StopLog,
     StoreSnapshot,
     TaskEffect,
     UnblockChannels,
@@ -74,7 +73,7 @@ def test_what_waits_in_a_back_edge_in_front_of_the_barrier_is_logged() -> None:
     assert machine.is_blocked(L)
     assert machine.handle(CaptureAllowed(N1)) == [CaptureState(N1), StartLog(N1, (L,))]
     assert machine.takes_on_arrival(L, N1)
-    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(L, N1)) == [StoreSnapshot(N1)]
 
 
 def test_a_back_edge_that_delivered_the_barrier_earlier_owes_nothing() -> None:

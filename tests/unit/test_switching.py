@@ -9,7 +9,6 @@ from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
-    BlockChannel,
     CaptureState,
     DeclineCheckpoint,
     DiscardSnapshot,
@@ -18,7 +17,6 @@ from crosscut.protocol.effects import (
     OvertakeWithBarrier,
     StartAlignmentTimer,
     StartLog,
-    StopLog,
     StoreSnapshot,
     UnblockChannels,
 )
@@ -41,11 +39,10 @@ def join(*inputs: ChannelId) -> AlignedThenUnaligned:
 def test_each_checkpoint_starts_aligned() -> None:
     machine = join(A, B)
     after(machine, BarrierAnnounced(A, N1), BarrierAnnounced(B, N1))
-    assert machine.handle(BarrierArrived(A, N1)) == [BlockChannel(A)]
+    assert machine.handle(BarrierArrived(A, N1)) == []
     assert machine.is_blocked(A)
     assert not machine.takes_on_arrival(B, N1)
     assert machine.handle(BarrierArrived(B, N1)) == [
-        BlockChannel(B),
         CaptureState(N1),
         ForwardBarrier(N1),
         UnblockChannels((A, B)),
@@ -77,7 +74,7 @@ def test_a_timeout_during_alignment_captures_overtakes_unblocks_and_logs_the_res
     assert not machine.is_blocked(A)
     assert (machine.logging(A), machine.logging(B)) == ((), (N1,))
     assert machine.takes_on_arrival(B, N1)
-    assert machine.handle(BarrierArrived(B, N1)) == [StopLog(N1, B), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(B, N1)) == [StoreSnapshot(N1)]
 
 
 def test_a_timeout_before_any_barrier_was_delivered_logs_every_input() -> None:
@@ -127,7 +124,7 @@ def test_a_timeout_of_a_later_checkpoint_ends_the_alignment_of_an_older_one() ->
 def test_the_next_checkpoint_starts_aligned_again() -> None:
     machine = join(A, B)
     after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1), BarrierArrived(B, N1))
-    assert machine.handle(BarrierArrived(A, N2)) == [BlockChannel(A)]
+    assert machine.handle(BarrierArrived(A, N2)) == []
 
 
 def test_a_newer_barrier_gives_a_log_up_and_aligns() -> None:
@@ -135,7 +132,6 @@ def test_a_newer_barrier_gives_a_log_up_and_aligns() -> None:
     assert after(machine, BarrierArrived(A, N1), AlignmentTimedOut(N1), BarrierArrived(B, N2)) == [
         DiscardSnapshot(N1),
         DeclineCheckpoint(N1, f"superseded by barrier 2 on {B}"),
-        BlockChannel(B),
     ]
 
 
@@ -187,13 +183,13 @@ def test_the_clock_of_a_source_starts_at_its_trigger() -> None:
 def test_a_log_and_the_departure_are_both_waited_for_in_either_order() -> None:
     machine = captured(A, L)
     assert machine.handle(BarrierDeparted(N1)) == []
-    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(L, N1)) == [StoreSnapshot(N1)]
     machine = captured(A, L)
-    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L)]
+    assert machine.handle(BarrierArrived(L, N1)) == []
     assert machine.handle(BarrierDeparted(N1)) == [StoreSnapshot(N1)]
     machine = captured(A, L)
     assert machine.handle(AlignmentTimedOut(N1)) == [ExpediteBarrier(N1)]
-    assert machine.handle(BarrierArrived(L, N1)) == [StopLog(N1, L), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(L, N1)) == [StoreSnapshot(N1)]
 
 
 def test_a_barrier_that_overtook_has_left() -> None:

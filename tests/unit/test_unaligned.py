@@ -11,7 +11,6 @@ from crosscut.protocol.effects import (
     DiscardSnapshot,
     OvertakeWithBarrier,
     StartLog,
-    StopLog,
     StoreSnapshot,
 )
 from crosscut.protocol.events import (
@@ -40,7 +39,6 @@ def test_the_first_barrier_at_any_input_captures_forwards_and_starts_the_logs() 
         CaptureState(N1),
         OvertakeWithBarrier(N1),
         StartLog(N1, (A, B)),
-        StopLog(N1, B),
     ]
 
 
@@ -48,14 +46,13 @@ def test_every_other_input_is_logged_until_its_own_barrier() -> None:
     machine = join(A, B, L)
     machine.handle(BarrierArrived(B, N1))
     assert {one: machine.logging(one) for one in (A, B, L)} == {A: (N1,), B: (), L: (N1,)}
-    assert machine.handle(BarrierArrived(A, N1)) == [StopLog(N1, A)]
+    assert machine.handle(BarrierArrived(A, N1)) == []
     assert {one: machine.logging(one) for one in (A, B, L)} == {A: (), B: (), L: (N1,)}
 
 
 def test_state_and_logs_are_written_when_the_last_input_has_delivered_the_barrier() -> None:
     machine = join(A, B)
     assert after(machine, BarrierArrived(B, N1), BarrierArrived(A, N1)) == [
-        StopLog(N1, A),
         StoreSnapshot(N1),
     ]
     assert machine.handle(SnapshotStored(N1)) == [AcknowledgeSnapshot(N1)]
@@ -66,7 +63,6 @@ def test_with_a_single_input_everything_happens_at_once() -> None:
         CaptureState(N1),
         OvertakeWithBarrier(N1),
         StartLog(N1, (A,)),
-        StopLog(N1, A),
         StoreSnapshot(N1),
     ]
 
@@ -93,9 +89,8 @@ def test_a_back_edge_is_an_input_like_any_other() -> None:
         CaptureState(N1),
         OvertakeWithBarrier(N1),
         StartLog(N1, (A, L)),
-        StopLog(N1, L),
     ]
-    assert machine.handle(BarrierArrived(A, N1)) == [StopLog(N1, A), StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(A, N1)) == [StoreSnapshot(N1)]
 
 
 def test_two_checkpoints_may_be_logged_at_once() -> None:
@@ -104,11 +99,10 @@ def test_two_checkpoints_may_be_logged_at_once() -> None:
         CaptureState(N2),
         OvertakeWithBarrier(N2),
         StartLog(N2, (A, B)),
-        StopLog(N2, A),
     ]
     assert machine.logging(B) == (N1, N2)
-    assert machine.handle(BarrierArrived(B, N1)) == [StopLog(N1, B), StoreSnapshot(N1)]
-    assert machine.handle(BarrierArrived(B, N2)) == [StopLog(N2, B), StoreSnapshot(N2)]
+    assert machine.handle(BarrierArrived(B, N1)) == [StoreSnapshot(N1)]
+    assert machine.handle(BarrierArrived(B, N2)) == [StoreSnapshot(N2)]
 
 
 def test_a_newer_barrier_on_a_channel_that_owes_an_older_one_gives_the_older_up() -> None:
@@ -119,7 +113,6 @@ def test_a_newer_barrier_on_a_channel_that_owes_an_older_one_gives_the_older_up(
         CaptureState(N2),
         OvertakeWithBarrier(N2),
         StartLog(N2, (A, B)),
-        StopLog(N2, B),
     ]
 
 

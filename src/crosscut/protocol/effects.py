@@ -19,13 +19,6 @@ from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, 
 
 
 @dataclass(frozen=True, slots=True)
-class BlockChannel:
-    """Deliver nothing more from `channel` until it is unblocked."""
-
-    channel: ChannelId
-
-
-@dataclass(frozen=True, slots=True)
 class UnblockChannels:
     channels: tuple[ChannelId, ...]
 
@@ -69,14 +62,6 @@ class StartLog:
 
 
 @dataclass(frozen=True, slots=True)
-class StopLog:
-    """The log of `channel` for n is whole."""
-
-    checkpoint_id: CheckpointId
-    channel: ChannelId
-
-
-@dataclass(frozen=True, slots=True)
 class StartAlignmentTimer:
     """Answer AlignmentTimedOut when the alignment has taken as long as the settings allow."""
 
@@ -117,8 +102,8 @@ class ReportQuiet:
 
 
 TaskEffect = (
-    BlockChannel | UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | ExpediteBarrier
-    | StartLog | StopLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
+    UnblockChannels | CaptureState | ForwardBarrier | OvertakeWithBarrier | ExpediteBarrier
+    | StartLog | StartAlignmentTimer | StoreSnapshot | DiscardSnapshot | AcknowledgeSnapshot
     | DeclineCheckpoint | ReportQuiet
 )  # fmt: skip
 

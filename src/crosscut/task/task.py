@@ -26,7 +26,6 @@ from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     AnnounceCommitted,
-    BlockChannel,
     CaptureState,
     CommitterEffect,
     CommitTransactions,
@@ -39,7 +38,6 @@ from crosscut.protocol.effects import (
     ReportQuiet,
     StartAlignmentTimer,
     StartLog,
-    StopLog,
     StoreSnapshot,
     TaskEffect,
     UnblockChannels,
@@ -552,9 +550,6 @@ class Task:
     def _perform(self, effects: list[TaskEffect]) -> None:
         for effect in effects:
             match effect:
-                case BlockChannel():
-                    # Carried out by asking `is_blocked` before each delivery.
-                    pass
                 case UnblockChannels():
                     # In front: they have waited for longer.
                     self._turn.extendleft(reversed(self._set_aside))
@@ -571,9 +566,6 @@ class Task:
                     self.jobs.append(NotePause(checkpoint_id))
                 case StartLog(checkpoint_id, channels):
                     self._start_log(checkpoint_id, channels)
-                case StopLog():
-                    # Carried out by asking `logging` for each batch that arrives.
-                    pass
                 case StartAlignmentTimer(checkpoint_id):
                     self.jobs.append(WaitForAlignment(checkpoint_id))
                 case StoreSnapshot(checkpoint_id):

@@ -29,7 +29,6 @@ from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.effects import (
-    BlockChannel,
     CaptureState,
     DeclineCheckpoint,
     TaskEffect,
@@ -82,7 +81,6 @@ class AlignedBarriers(SnapshotProtocol):
             return effects
         self._aligning = checkpoint_id
         self._delivered.add(channel)
-        effects.append(BlockChannel(channel))
         if self._regular <= self._delivered:
             effects += [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
             owing = self._back_edges - self._delivered

@@ -22,7 +22,6 @@ from crosscut.protocol.effects import (
     DiscardSnapshot,
     ForwardBarrier,
     StartLog,
-    StopLog,
     StoreSnapshot,
     TaskEffect,
 )
@@ -239,11 +238,10 @@ class SnapshotProtocol(ABC):
         """The barrier has come on a channel that owed it: the log of that channel is whole."""
         owing = self._logging[checkpoint_id]
         owing.remove(channel)
-        effects: list[TaskEffect] = [StopLog(checkpoint_id, channel)]
-        if not owing:
-            del self._logging[checkpoint_id]
-            effects += self._store(checkpoint_id)
-        return effects
+        if owing:
+            return []
+        del self._logging[checkpoint_id]
+        return self._store(checkpoint_id)
 
     def _forget_log(self, checkpoint_id: CheckpointId) -> None:
         del self._logging[checkpoint_id]

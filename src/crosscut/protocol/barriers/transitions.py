@@ -78,9 +78,7 @@ def _any(*outcomes: Outcome) -> frozenset[Outcome]:
 
 # What is captured is logged until the owed barriers have come, then written, then acknowledged.
 _CAPTURED: Table = {
-    (LOGGING, BARRIER): _any(
-        _to(LOGGING), _to(LOGGING, do.StopLog), _to(STORING, do.StopLog, do.StoreSnapshot)
-    ),
+    (LOGGING, BARRIER): _any(_to(LOGGING), _to(STORING, do.StoreSnapshot)),
     (LOGGING, NEWER_BARRIER): _any(_to(LOGGING), _to(PASSED, *_DECLINES)),
     (LOGGING, ABORTED): _any(_to(PASSED, do.DiscardSnapshot)),
     (STORING, ABORTED): _any(_to(PASSED, do.DiscardSnapshot)),
@@ -121,8 +119,8 @@ _UNALIGNED: Table = {
     **_CAPTURED,
     (UNSEEN, TRIGGERED): _any(_to(STORING, *_OVERTAKES, do.StoreSnapshot)),
     (UNSEEN, BARRIER): _any(
-        _to(LOGGING, *_OVERTAKES, do.StartLog, do.StopLog),
-        _to(STORING, *_OVERTAKES, do.StartLog, do.StopLog, do.StoreSnapshot),
+        _to(LOGGING, *_OVERTAKES, do.StartLog),
+        _to(STORING, *_OVERTAKES, do.StartLog, do.StoreSnapshot),
     ),
 }
 
@@ -142,7 +140,7 @@ _SWITCHING: Table = {
     (DEPARTING, DEPARTED): _any(_to(STORING, do.StoreSnapshot)),
     (DEPARTING, TIMED_OUT): _any(_to(STORING, do.ExpediteBarrier, do.StoreSnapshot)),
     (DEPARTING, ABORTED): _any(_to(PASSED, do.DiscardSnapshot)),
-    (BOTH, BARRIER): _any(_to(BOTH), _to(BOTH, do.StopLog), _to(DEPARTING, do.StopLog)),
+    (BOTH, BARRIER): _any(_to(BOTH), _to(DEPARTING)),
     (BOTH, NEWER_BARRIER): _any(_to(BOTH), _to(PASSED, *_DECLINES)),
     (BOTH, DEPARTED): _any(_to(LOGGING)),
     (BOTH, TIMED_OUT): _any(_to(LOGGING, do.ExpediteBarrier)),

@@ -322,7 +322,7 @@ class ExploredTask:
     def perform(self, effect: do.TaskEffect) -> None:
         """Carry out one effect, as `crosscut.task.task.Task` does."""
         match effect:
-            case do.BlockChannel() | do.UnblockChannels() | do.StopLog():
+            case do.UnblockChannels():
                 pass
             case do.CaptureState(n):
                 self.captured[n] = Captured(
