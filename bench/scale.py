@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.net.control import heartbeat_interval_s
 from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output
 from crosscut.task.task import Task
@@ -136,7 +136,7 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
         task_id=here,
         epoch=Epoch(1),
         protocol=AlignedBarriers(inputs),
-        inputs={channel: deque() for channel in inputs},
+        inputs={channel: InputQueue(channel) for channel in inputs},
         chain=(),
         outputs=[
             build_output(

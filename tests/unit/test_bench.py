@@ -8,7 +8,7 @@ import pytest
 from bench import plot
 from bench.coordinating import VERTICES, LargeJob
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
-from bench.scale import SHUFFLES
+from bench.scale import SHUFFLES, barrier_costs_us
 
 from crosscut.protocol.job import retention
 from crosscut.protocol.messages import Snapshot
@@ -141,3 +141,9 @@ def test_the_coordinators_work_for_a_checkpoint_grows_with_the_tasks_and_not_wit
 
     monkeypatch.setattr(retention, "paths_of", counted)
     assert per_task(40) <= 2 * per_task(5)
+
+
+def test_what_a_barrier_costs_is_measured_on_a_real_task() -> None:
+    handled_us, sent_us = barrier_costs_us(2)
+    assert handled_us > 0
+    assert sent_us > 0
