@@ -103,7 +103,7 @@ def measure(parallelism: int, hop_us: float, socket_us: float) -> Measured:
         tasks=len(job.tasks),
         parallelism=parallelism,
         channels=SHUFFLES * parallelism**2,
-        sockets_per_worker=2 * SHUFFLES * (parallelism - 1) + 1,
+        sockets_per_worker=parallelism,
         barrier_ms=round(barrier_latency_us(parallelism, SHUFFLES, costs) / 1e3, 3),
         barrier_cpu_ms=round(SHUFFLES * parallelism * (costs.send_us + costs.handle_us) / 1e3, 3),
         handle_us=round(handle_us, 2),

@@ -172,7 +172,7 @@ class Network:
         monkeypatch.setattr(CoordinatorDriver, "link_message", hear_ours)
 
     def into(self, job: Any, worker: int) -> Proxy:
-        """The proxy that all channels into one worker of a job go through."""
+        """The proxy of what connects to one worker: the workers with a lower index."""
         port = job._driver._coordinator.held[worker].registration.data_port
         return next(one for one in self._data.values() if one.port == port)
 

@@ -18,12 +18,12 @@ from pyspark import SparkContext
 
 from crosscut.batch import Batch
 from crosscut.errors import SettingsError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net import connections
-from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.net.listener import Listener
+from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour, Neighbour
 from crosscut.settings import Settings
 from crosscut.spark.checks import checked_encryption
 from crosscut.task.task import Barrier, EndOfInput, Item
@@ -57,25 +57,35 @@ def credentials() -> Credentials:
 
 
 class Owner:
-    """The owner of one end of a channel: writes down what happens to it."""
+    """The owner of one end of a connection with one channel: writes down what happens to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: int, bytes_max: int = 1 << 20) -> None:
         self.proven: list[Proven] = []
         self.is_open = False
         self.items: list[Item] = []
         self.received_bytes = 0
         self.unclogged: list[ChannelId] = []
         self.reasons: list[str] = []
-        self.end: IncomingChannel | None = None
+        self.end: Neighbour | None = None
+        self._own = own
+        self._bytes_max = bytes_max
 
-    def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict:
-        self.proven.append(proven)
+    def carry(self, end: Neighbour) -> None:
         self.end = end
-        end.assign(self, CHANNEL)
+        end.carry(WorkerIndex(self._own), WorkerIndex(1 - self._own), [CHANNEL], self, self._bytes_max)
+
+    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict:
+        self.proven.append(proven)
+        self.carry(end)
         return Verdict.ACCEPTED
 
-    def channel_opened(self, channel: ChannelId) -> None:
+    def neighbour_opened(self, end: Neighbour) -> None:
         self.is_open = True
+
+    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+        # One that was never proven has no channels.
+        if end is self.end:
+            self.reasons.append(reason)
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         self.items.append(item)
@@ -84,8 +94,16 @@ class Owner:
     def channel_unclogged(self, channel: ChannelId) -> None:
         self.unclogged.append(channel)
 
-    def channel_lost(self, channel: ChannelId, reason: str) -> None:
-        self.reasons.append(reason)
+
+class Sender(ConnectingNeighbour):
+    """The sending end of the channel, with its connection."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.outgoing[CHANNEL].is_full
+
+    def send_item(self, item: Item) -> None:
+        self.outgoing[CHANNEL].send_item(item)
 
 
 async def eventually(condition: Callable[[], Any], what: str) -> None:
@@ -101,16 +119,16 @@ class Receiver:
     """A listening worker, as far as its channels go."""
 
     def __init__(self, credentials: Credentials) -> None:
-        self.owner = Owner()
+        self.owner = Owner(1)
         self.listener = Listener("the test", lambda _: 0)
-        self.accepted: list[IncomingChannel] = []
+        self.accepted: list[AcceptingNeighbour] = []
         self._credentials = credentials
 
     async def listen(self) -> int:
         return await self.listener.listen(LOOPBACK, self._accept)
 
-    def _accept(self) -> IncomingChannel:
-        end = IncomingChannel(self.owner, self.listener, self._credentials)
+    def _accept(self) -> AcceptingNeighbour:
+        end = AcceptingNeighbour(self.owner, self.listener, self._credentials)
         self.accepted.append(end)
         return end
 
@@ -125,11 +143,10 @@ class Receiver:
             end.abandon()
 
 
-async def connect(
-    port: int, credentials: Credentials, bytes_max: int = 1 << 20
-) -> tuple[Owner, OutgoingChannel]:
-    owner = Owner()
-    end = OutgoingChannel(owner, CHANNEL, EPOCH, credentials, bytes_max)
+async def connect(port: int, credentials: Credentials, bytes_max: int = 1 << 20) -> tuple[Owner, Sender]:
+    owner = Owner(0, bytes_max)
+    end = Sender(owner, credentials, EPOCH, [CHANNEL])
+    owner.carry(end)
     await asyncio.get_running_loop().create_connection(lambda: end, LOOPBACK, port)
     return owner, end
 
@@ -196,7 +213,7 @@ def test_a_stranger_that_connects_is_closed_before_any_parse(
     async def test() -> None:
         receiver = Receiver(credentials)
         stranger, end = await connect(await receiver.listen(), strangers(credentials)[kind])
-        end.send(FrameType.BATCH, b"x" * 1_000, sequenced=True)
+        end.send(FrameType.BATCH, b"x" * 1_000, sequence=1)
         started_s = asyncio.get_running_loop().time()
         await eventually(lambda: stranger.reasons, "the stranger to be closed")
         assert asyncio.get_running_loop().time() - started_s < connections.HANDSHAKE_DEADLINE_S / 2
@@ -375,7 +392,7 @@ def test_a_channel_without_credit_makes_the_sender_wait_and_loses_nothing(
         assert end.is_full
         assert sender.unclogged == []
         assert receiver.owner.end is not None
-        receiver.owner.end.give_credit(receiver.owner.received_bytes)
+        receiver.owner.end.incoming[CHANNEL].give_credit(receiver.owner.received_bytes)
         await eventually(lambda: sender.unclogged == [CHANNEL], "the sender to go on")
         assert not end.is_full
         firsts = [one.records[0] for one in receiver.owner.items if isinstance(one, Batch)]

@@ -17,8 +17,8 @@ import pytest
 from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 
 from crosscut.graph.channels import inputs_of
-from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
-from crosscut.net.channels import OutgoingChannel
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
 from crosscut.task.task import Barrier, Item
 
 SLEEPER = {"heartbeat_timeout": "600ms"}
@@ -116,18 +116,25 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     assert [path for path in left if path.suffix != ".ledger"] == []
 
 
-class Peer:
-    """The owner of one raw outgoing channel."""
+class Owner:
+    """The owner of one raw connection to a worker."""
 
     def __init__(self) -> None:
         self.opened = False
-        self.reason = asyncio.get_running_loop().create_future()
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def channel_opened(self, channel: ChannelId) -> None:
+    def neighbour_opened(self, end: Neighbour) -> None:
         self.opened = True
 
-    def channel_proven(self, proven: Any, end: Any) -> None:
+    def neighbour_proven(self, proven: Any, end: Any) -> None:
         raise AssertionError
+
+    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+        self.reason.set_result(reason)
+
+
+class Channels:
+    """What its channels lead to: nothing may come."""
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         raise AssertionError
@@ -135,11 +142,8 @@ class Peer:
     def channel_unclogged(self, channel: ChannelId) -> None:
         raise AssertionError
 
-    def channel_lost(self, channel: ChannelId, reason: str) -> None:
-        self.reason.set_result(reason)
 
-
-def test_a_channel_of_an_older_epoch_is_refused_by_the_new_downstream(tmp_path: Path, started: Any) -> None:
+def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Path, started: Any) -> None:
     """C3, I7: a zombie that knows the secret and the channel, and connects with the epoch it knows."""
     numbered = NumberedJob(tmp_path, rate=None, held=True)
     job = started(numbered)
@@ -148,15 +152,22 @@ def test_a_channel_of_an_older_epoch_is_refused_by_the_new_downstream(tmp_path: 
     until(lambda: epoch_of(job) == 2 and job.status == "running", "the next epoch")
     plan = job._driver._supply._plan
     place = job._driver._coordinator.held[1].registration
-    target = TaskId(VertexId(job._graph.vertices[-1].vertex_id), 1)
-    (channel,) = [one for one in inputs_of(job._graph, target) if one.source.index == 0]
+    vertex = VertexId(job._graph.vertices[-1].vertex_id)
+    channels = sorted(
+        one
+        for index in (0, 1)
+        for one in inputs_of(job._graph, TaskId(vertex, index))
+        if one.source.index == 1 - index
+    )
+    (channel,) = [one for one in channels if one.source.index == 0]
 
     async def connect(epoch: int) -> tuple[bool, str]:
-        peer = Peer()
-        end = OutgoingChannel(peer, channel, Epoch(epoch), plan.credentials, 1 << 20)
+        owner = Owner()
+        end = ConnectingNeighbour(owner, plan.credentials, Epoch(epoch), channels)
+        end.carry(WorkerIndex(0), WorkerIndex(1), channels, Channels(), 1 << 20)
         await asyncio.get_running_loop().create_connection(lambda: end, place.host, place.data_port)
-        end.send_item(Barrier(10**6))  # type: ignore[arg-type]
-        return peer.opened, await asyncio.wait_for(peer.reason, 10)
+        end.outgoing[channel].send_item(Barrier(CheckpointId(10**6)))
+        return owner.opened, await asyncio.wait_for(owner.reason, 10)
 
     assert asyncio.run(connect(1)) == (False, "the peer refused: stale epoch")
     # Of this epoch, there is one already.

@@ -30,7 +30,7 @@ def pair(
     client_nonce: bytes = b"c" * 32,
     server_nonce: bytes = b"s" * 32,
 ) -> tuple[ClientHandshake, ServerHandshake]:
-    role = Role.CHANNEL
+    role = Role.WORKER_TO_WORKER
     return (
         ClientHandshake(
             secret=SECRET, job=JOB, role=role, epoch=Epoch(epoch), detail=detail, nonce=client_nonce
@@ -86,7 +86,7 @@ def test_genuine_sides_agree_however_the_bytes_are_cut(
 ) -> None:
     near, far = pair(epoch, detail, client_nonce, server_nonce)
     assert converse(near, far, piece=piece) == (
-        [Proven(Role.CHANNEL, Epoch(epoch), detail)],
+        [Proven(Role.WORKER_TO_WORKER, Epoch(epoch), detail)],
         [VerdictReceived(Verdict.ACCEPTED)],
     )
 

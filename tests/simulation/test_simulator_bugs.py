@@ -14,8 +14,11 @@ from crosscut.errors import StoreError
 from crosscut.graph import channels
 from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
+from crosscut.net import mesh
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.mesh import Mesh
+from crosscut.net.neighbours import Neighbour
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -79,7 +82,8 @@ from crosscut.testing.simulator.options import (
 from crosscut.testing.simulator.shrink import live
 from crosscut.wire.frames import Frame, FrameType
 from crosscut.wire.handshake import Verdict
-from crosscut.worker import deployment, worker
+from crosscut.wire.lanes import Lanes, Piece
+from crosscut.worker import deployment
 from crosscut.worker.background import BackgroundWork, Threads
 from crosscut.worker.pool import TaskPool, TaskRunner
 from crosscut.worker.worker import Worker
@@ -139,7 +143,7 @@ def channel_of_an_older_epoch_accepted(patch: pytest.MonkeyPatch) -> None:
     def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) -> Verdict | None:
         return Verdict.ACCEPTED if is_wanted else None
 
-    patch.setattr(worker, "verdict_on", verdict_on)
+    patch.setattr(mesh, "verdict_on", verdict_on)
 
 
 def barrier_to_another_worker_lost(patch: pytest.MonkeyPatch) -> None:
@@ -525,17 +529,17 @@ def barriers_in_flight_give_each_other_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def credit_given_twice(patch: pytest.MonkeyPatch) -> None:
-    plain = Worker._give_credit
+    plain = Mesh.give_credit
 
-    def give(self: Worker, channel: ChannelId, size_bytes: int) -> None:
+    def give(self: Mesh, channel: ChannelId, size_bytes: int) -> None:
         plain(self, channel, size_bytes)
         plain(self, channel, size_bytes)
 
-    patch.setattr(Worker, "_give_credit", give)
+    patch.setattr(Mesh, "give_credit", give)
 
 
 def credit_never_given(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "_give_credit", lambda self, channel, size_bytes: None)
+    patch.setattr(Mesh, "give_credit", lambda self, channel, size_bytes: None)
 
 
 def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -679,16 +683,110 @@ def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def channel_of_an_older_epoch_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IncomingChannel, "abandon", lambda self: None)
-    patch.setattr(OutgoingChannel, "abandon", lambda self: None)
+    patch.setattr(Neighbour, "abandon", lambda self: None)
 
 
-def loss_of_a_channel_not_reported(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "channel_lost", lambda self, channel, reason: None)
+def loss_of_a_connection_not_reported(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "connection_lost", lambda self, task, reason: None)
 
 
 def silence_of_a_worker_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "tick", lambda self: [])
+
+
+# Several channels on one connection.
+
+
+def credit_given_to_another_channel(patch: pytest.MonkeyPatch) -> None:
+    """To the next one that comes from the same worker."""
+    plain = Mesh.give_credit
+
+    def give(self: Mesh, channel: ChannelId, size_bytes: int) -> None:
+        near = [one for one in self.incoming if one.source.index == channel.source.index]
+        if channel in near:
+            channel = near[(near.index(channel) + 1) % len(near)]
+        plain(self, channel, size_bytes)
+
+    patch.setattr(Mesh, "give_credit", give)
+
+
+def frame_delivered_to_another_channel(patch: pytest.MonkeyPatch) -> None:
+    """The second batch of a channel goes to the next that comes from the same worker."""
+    plain = Neighbour.received
+
+    def received(self: Neighbour, frame: Frame) -> None:
+        coming = [number for number, one in enumerate(self._channels) if isinstance(one, IncomingChannel)]
+        if frame.kind is FrameType.BATCH and frame.sequence == 2 and len(coming) > 1:
+            other = coming[(coming.index(frame.channel) + 1) % len(coming)]
+            frame = replace(frame, channel=other)
+        plain(self, frame)
+
+    patch.setattr(Neighbour, "received", received)
+
+
+def barrier_held_up_by_what_another_channel_lacks(patch: pytest.MonkeyPatch) -> None:
+    """Where one channel has no credit, nothing is sent on its neighbours either."""
+    plain = TaskPool.unclog
+
+    def unclog(self: TaskPool, sender: TaskRunner, channel: ChannelId) -> None:
+        near = [one for at, one in self._outgoing.items() if at.target.index == channel.target.index]
+        if channel in self._outgoing and any(one.is_full for one in near):
+            sender.clogged[channel] = None
+        else:
+            plain(self, sender, channel)
+
+    patch.setattr(TaskPool, "unclog", unclog)
+
+
+def pieces_of_two_channels_mixed(patch: pytest.MonkeyPatch) -> None:
+    """One list of pieces for the whole connection."""
+    plain = Neighbour.carry
+
+    def carry(self: Neighbour, *args: Any) -> None:
+        plain(self, *args)
+        pieces: list[Any] = []
+        for channel in self.incoming.values():
+            channel._pieces = pieces
+
+    def keep(self: IncomingChannel, piece: Any) -> None:
+        self._pieces.append(piece)
+
+    plain_received = IncomingChannel.received
+
+    def received(self: IncomingChannel, frame: Frame) -> None:
+        shared = self._pieces
+        plain_received(self, frame)
+        if self._pieces is not shared:
+            shared.clear()
+            self._pieces = shared
+
+    patch.setattr(Neighbour, "carry", carry)
+    patch.setattr(IncomingChannel, "_keep", keep)
+    patch.setattr(IncomingChannel, "received", received)
+
+
+def lanes_not_emptied_when_there_is_room_again(patch: pytest.MonkeyPatch) -> None:
+    def resume_writing(self: Neighbour) -> None:
+        self._is_clogged = False
+
+    patch.setattr(Neighbour, "resume_writing", resume_writing)
+
+
+def rest_of_a_batch_sent_after_what_follows_it(patch: pytest.MonkeyPatch) -> None:
+    plain = Lanes.take
+
+    def take(self: Lanes) -> Piece:
+        piece = plain(self)
+        if piece.kind is FrameType.PIECE:
+            self._lanes[piece.channel].rotate(-1)
+        return piece
+
+    patch.setattr(Lanes, "take", take)
+
+
+def connection_kept_for_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
+    """It is not closed, and whatever it says is taken for the new epoch's."""
+    patch.setattr(Mesh, "close", lambda self: setattr(self, "_is_expecting", False))
 
 
 # The end of a job.
@@ -768,6 +866,9 @@ def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> 
 ANY = tuple(GRAPHS)
 LOOPS = ("loop", "nested loops")
 COUNTS = ("chain", "union", "rebalance")
+SHARED = ("diamond", "union", "rebalance", "loop", "nested loops")
+"""Several channels lead from one worker to another."""
+CROWDED = {"parallelism": 2, "channel_bytes": 50, "record_count": 15, "batch_rows": 1}
 STOPS: tuple[FaultKind, ...] = ("stop the job", "refuse a part", "refuse a log append")
 REFUSED_AFTER_COMPLETION: Mapping[str, Any] = {
     "in_flight_max": 4,
@@ -973,7 +1074,20 @@ BUGS: dict[Plant, Where] = {
         COUNTS, kinds=("start a second attempt", "freeze a worker"), changed={"spark_start_ms": 5}
     ),
     channel_of_an_older_epoch_read: Where(COUNTS, kinds=("raise in user code", "kill a worker")),
-    loss_of_a_channel_not_reported: Where(COUNTS, kinds=("break a channel", "half-open channel")),
+    credit_given_to_another_channel: Where(SHARED, changed=CROWDED),
+    frame_delivered_to_another_channel: Where(SHARED, changed=CROWDED),
+    barrier_held_up_by_what_another_channel_lacks: Where(SHARED, changed=CROWDED),
+    pieces_of_two_channels_mixed: Where(
+        SHARED, changed={"parallelism": 2, "channel_bytes": 10_000, "piece_bytes": 10, "buffer_bytes": 100}
+    ),
+    lanes_not_emptied_when_there_is_room_again: Where(
+        COUNTS, changed={"parallelism": 2, "buffer_bytes": 100}
+    ),
+    rest_of_a_batch_sent_after_what_follows_it: Where(
+        COUNTS, changed={"parallelism": 2, "piece_bytes": 30, "buffer_bytes": 100}
+    ),
+    connection_kept_for_the_next_epoch: Where(COUNTS, kinds=("raise in user code", "kill a worker")),
+    loss_of_a_connection_not_reported: Where(COUNTS, kinds=("break a channel", "half-open channel")),
     silence_of_a_worker_not_noticed: Where(COUNTS, kinds=("freeze a worker",)),
     tasks_closed_before_their_calls_have_returned: Where(COUNTS),
     refusal_after_the_final_checkpoint_not_followed_up: Where(

@@ -217,8 +217,8 @@ async def test_two_ends_that_know_the_secret_exchange_frames_both_ways(site: Sit
     assert client.local_address == "127.0.0.1"
     payloads = [b"x", b"", b"y" * 1_000_000]
     for payload in payloads:
-        client.send(FrameType.CONTROL, payload, sequenced=False)
-        server.send(FrameType.CONTROL, payload, sequenced=False)
+        client.send(FrameType.CONTROL, payload)
+        server.send(FrameType.CONTROL, payload)
     await server.until(lambda: len(server.frames) == 3)
     await client.until(lambda: len(client.frames) == 3)
     assert server.frames == client.frames == payloads
@@ -249,7 +249,7 @@ async def test_a_frame_in_one_packet_with_the_verdict_is_not_lost(site: Site) ->
     class Eager(Server):
         def opened(self) -> None:
             super().opened()
-            self.send(FrameType.CONTROL, b"at once", sequenced=False)
+            self.send(FrameType.CONTROL, b"at once")
 
     site.accept = lambda: Eager(site.listener)  # type: ignore[method-assign]
     client = await site.connected(Client())
@@ -286,7 +286,7 @@ async def test_what_is_sent_after_the_end_goes_nowhere(site: Site) -> None:
     await client.until(lambda: client.is_open)
     client.close("done")
     await client.until(lambda: client.lost_reason is not None)
-    client.send(FrameType.CONTROL, b"late", sequenced=False)
+    client.send(FrameType.CONTROL, b"late")
     client.close_gently("again")
     assert client.lost_reason == "done"
 
@@ -297,7 +297,7 @@ async def test_a_proven_peer_that_breaks_the_frame_rules_is_closed(site: Site) -
     client = await site.connected(Client())
     server = await site.server()
     await client.until(lambda: client.is_open)
-    client._write(b"XC\x01\x04\xff\xff\xff\xff" + bytes(8))
+    client._write(b"XC\x02\x04\xff\xff\xff\xff" + bytes(12))
     await server.until(lambda: server.lost_reason is not None)
     assert server.lost_reason is not None
     assert "its limit is" in server.lost_reason
@@ -346,7 +346,7 @@ async def test_a_client_that_only_claims_to_know_the_secret_is_closed(site: Site
 @scene()
 async def test_a_peer_of_another_role_is_closed(site: Site) -> None:
     """M4: a channel can't pose as a control link."""
-    client = await site.connected(Client(role=Role.CHANNEL))
+    client = await site.connected(Client(role=Role.WORKER_TO_WORKER))
     await client.until(lambda: client.lost_reason is not None)
     await closed_without_a_trace(site)
 
@@ -461,7 +461,7 @@ async def test_a_real_peer_is_served_among_many_idle_connections_and_most_of_the
     assert crowded() != site.accepted[: count - IDLE_MAX], "by lot, not by age"
     client = await site.connected(Client())
     await client.until(lambda: client.is_open)
-    client.send(FrameType.CONTROL, b"hello", sequenced=False)
+    client.send(FrameType.CONTROL, b"hello")
     real = await site.server(count)
     await real.until(lambda: real.frames == [b"hello"])
     assert sum(server.lost_reason is None for server in site.accepted) <= IDLE_MAX + 1
@@ -661,8 +661,8 @@ async def test_sealed_frames_go_both_ways(site: Site) -> None:
     server = await site.server()
     sent = [b"small", b"", b"x" * 200_000]
     for payload in sent:
-        client.send(FrameType.CONTROL, payload, sequenced=False)
-        server.send(FrameType.CONTROL, payload[::-1], sequenced=False)
+        client.send(FrameType.CONTROL, payload)
+        server.send(FrameType.CONTROL, payload[::-1])
     await server.until(lambda: server.frames == sent)
     await client.until(lambda: client.frames == [payload[::-1] for payload in sent])
 
@@ -679,8 +679,8 @@ async def test_a_byte_that_was_changed_on_the_way_ends_a_sealed_connection(site:
     client = await site.connected(Changed(SEALING))
     await client.until(lambda: client.is_open)
     server = await site.server()
-    client.send(FrameType.CONTROL, b"hello", sequenced=False)
-    client.send(FrameType.CONTROL, b"pay 1", sequenced=False)
+    client.send(FrameType.CONTROL, b"hello")
+    client.send(FrameType.CONTROL, b"pay 1")
     await server.until(lambda: server.lost_reason is not None)
     assert server.frames == [b"hello"]
     assert server.lost_reason is not None
@@ -695,6 +695,6 @@ async def test_a_peer_that_leaves_the_seals_out_is_closed(site: Site) -> None:
     await client.until(lambda: client.is_open)
     server = await site.server()
     for _ in range(2):
-        client.send(FrameType.CONTROL, b"x" * 100, sequenced=False)
+        client.send(FrameType.CONTROL, b"x" * 100)
     await server.until(lambda: server.lost_reason is not None)
     assert server.frames == []

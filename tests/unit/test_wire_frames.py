@@ -26,9 +26,14 @@ def wire(kind: FrameType, sequence: int, payload: bytes = b"") -> bytes:
 
 
 def header(
-    magic: bytes = b"XC", version: int = 1, kind: int = FrameType.BATCH, length: int = 0, sequence: int = 1
+    magic: bytes = b"XC",
+    version: int = 2,
+    kind: int = FrameType.BATCH,
+    length: int = 0,
+    sequence: int = 1,
+    channel: int = 0,
 ) -> bytes:
-    return struct.pack(">2sBBIQ", magic, version, kind, length, sequence)
+    return struct.pack(">2sBBIIQ", magic, version, kind, length, channel, sequence)
 
 
 def decoded(decoder: FrameDecoder, data: bytes) -> list[tuple[FrameType, int, bytes]]:
@@ -36,10 +41,10 @@ def decoded(decoder: FrameDecoder, data: bytes) -> list[tuple[FrameType, int, by
     return [(frame.kind, frame.sequence, bytes(frame.payload)) for frame in decoder]
 
 
-def test_a_header_is_sixteen_bytes() -> None:
-    assert HEADER.size == 16
-    assert encode_frame(FrameType.BATCH, 7, b"abc") == (
-        b"XC\x01\x01" + b"\x00\x00\x00\x03" + b"\x00" * 7 + b"\x07",
+def test_a_header_is_twenty_bytes() -> None:
+    assert HEADER.size == 20
+    assert encode_frame(FrameType.BATCH, 7, b"abc", 9) == (
+        b"XC\x02\x01" + b"\x00\x00\x00\x03" + b"\x00\x00\x00\x09" + b"\x00" * 7 + b"\x07",
         b"abc",
     )
 
@@ -82,7 +87,7 @@ def test_iteration_left_at_a_barrier_goes_on_later_with_the_frames_behind_it() -
 
 def test_frames_before_a_bad_one_are_delivered_first() -> None:
     decoder = data_decoder()
-    decoder.feed(wire(FrameType.BATCH, 1, b"good") + b"?" * 16)
+    decoder.feed(wire(FrameType.BATCH, 1, b"good") + b"?" * HEADER.size)
     assert bytes(next(decoder).payload) == b"good"
     with pytest.raises(WireError):
         next(decoder)
@@ -92,7 +97,7 @@ def test_frames_before_a_bad_one_are_delivered_first() -> None:
     ("bad", "expected"),
     [
         (header(magic=b"GE"), "starts with b'GE'"),
-        (header(version=2), "version 2"),
+        (header(version=1), "version 1"),
         (header(kind=0), "type 0"),
         (header(kind=255), "type 255"),
         (header(kind=FrameType.CONTROL), "type 4"),
@@ -134,6 +139,25 @@ def test_a_repeated_frame_is_refused() -> None:
         next(decoder)
 
 
+def test_each_channel_has_numbers_of_its_own() -> None:
+    decoder = data_decoder()
+    decoder.expect_channels(2)
+    sent = [(1, 1), (0, 1), (1, 2), (1, 3), (0, 2)]
+    decoder.feed(b"".join(b"".join(encode_frame(FrameType.BATCH, n, b"", one)) for one, n in sent))
+    assert [(frame.channel, frame.sequence) for frame in decoder] == sent
+    decoder.feed(b"".join(encode_frame(FrameType.BATCH, 4, b"", 0)))
+    with pytest.raises(WireError, match="number 4: expected 3"):
+        next(decoder)
+
+
+def test_a_frame_of_a_channel_that_the_connection_does_not_carry_is_refused() -> None:
+    decoder = data_decoder()
+    decoder.expect_channels(2)
+    decoder.feed(b"".join(encode_frame(FrameType.BATCH, 1, b"", 2)))
+    with pytest.raises(WireError, match="of channel 2: there are 2"):
+        next(decoder)
+
+
 def test_a_control_link_takes_control_frames_without_numbers_only() -> None:
     decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)
     frame = wire(FrameType.CONTROL, 0, b"{}")
@@ -154,15 +178,15 @@ def test_an_announced_payload_takes_no_memory_before_it_arrives() -> None:
 
 def test_a_payload_that_comes_a_byte_at_a_time_is_not_held_as_a_million_objects() -> None:
     decoder = data_decoder()
-    decoder.feed(header(length=100_000) + b"abc")
+    decoder.feed(header(length=50_000) + b"abc")
     assert list(decoder) == []
-    for _ in range(99_996):
+    for _ in range(49_996):
         decoder.feed(b"x")
         assert len(decoder._chunks) <= 1024 + decoder.held_bytes // 1024
     assert list(decoder) == []
     decoder.feed(b"x")
     (frame,) = decoder
-    assert frame.payload == b"abc" + b"x" * 99_997
+    assert frame.payload == b"abc" + b"x" * 49_997
 
 
 @pytest.mark.parametrize("kind", list(FrameType))

@@ -16,20 +16,20 @@ from crosscut.wire.handshake import (
     ServerHandshake,
     Verdict,
     VerdictReceived,
-    channel_detail,
+    channels_detail,
     worker_detail,
 )
 
 SECRET = bytes(range(32))
 JOB = b"job-token-16byte"
-DETAIL = channel_detail(ChannelId(0, TaskId(VertexId("split"), 0), TaskId(VertexId("count"), 1)))
+DETAIL = channels_detail([ChannelId(0, TaskId(VertexId("split"), 0), TaskId(VertexId("count"), 1))])
 
 
 def client(
     *,
     secret: bytes = SECRET,
     job: bytes = JOB,
-    role: Role = Role.CHANNEL,
+    role: Role = Role.WORKER_TO_WORKER,
     epoch: int = 5,
     detail: bytes = DETAIL,
     nonce: bytes = b"c" * 32,
@@ -38,7 +38,7 @@ def client(
 
 
 def server(
-    *, secret: bytes = SECRET, job: bytes = JOB, role: Role = Role.CHANNEL, nonce: bytes = b"s" * 32
+    *, secret: bytes = SECRET, job: bytes = JOB, role: Role = Role.WORKER_TO_WORKER, nonce: bytes = b"s" * 32
 ) -> ServerHandshake:
     return ServerHandshake(secret=secret, job=job, role=role, nonce=nonce)
 
@@ -54,7 +54,7 @@ def test_two_sides_with_the_secret_prove_themselves_and_the_verdict_arrives(verd
     assert [type(step) for step in challenge] == [SendBytes]
     proof = near.receive(sent(challenge))
     assert [type(step) for step in proof] == [SendBytes]
-    assert far.receive(sent(proof)) == [Proven(Role.CHANNEL, Epoch(5), DETAIL)]
+    assert far.receive(sent(proof)) == [Proven(Role.WORKER_TO_WORKER, Epoch(5), DETAIL)]
     assert near.receive(far.verdict(verdict)) == [VerdictReceived(verdict)]
     assert near.phase is far.phase is Phase.FINISHED
     assert near.trailing_data == far.trailing_data == b""
@@ -255,11 +255,15 @@ def test_arguments_of_a_wrong_size_are_a_bug_of_the_caller(wrong: dict[str, byte
 
 def test_details_differ_wherever_channels_and_workers_differ() -> None:
     count, other = TaskId(VertexId("count"), 0), TaskId(VertexId("count"), 1)
+    there, back = ChannelId(0, count, other), ChannelId(0, other, count)
     details = [
-        channel_detail(ChannelId(0, count, other)),
-        channel_detail(ChannelId(1, count, other)),
-        channel_detail(ChannelId(0, other, count)),
-        channel_detail(ChannelId(0, count, TaskId(VertexId("coun"), 1))),
+        channels_detail([there]),
+        channels_detail([ChannelId(1, count, other)]),
+        channels_detail([back]),
+        channels_detail([ChannelId(0, count, TaskId(VertexId("coun"), 1))]),
+        channels_detail([there, back]),
+        channels_detail([back, there]),
+        channels_detail([]),
         worker_detail(WorkerIndex(0), AttemptId(1)),
         worker_detail(WorkerIndex(1), AttemptId(0)),
         worker_detail(WorkerIndex(0), AttemptId(0)),

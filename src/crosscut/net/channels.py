@@ -1,67 +1,52 @@
-"""Channels between workers: one TCP connection each, with credit.
+"""Channels between workers, with credit: the two ends of one, whatever connection carries it.
 
 A sender may have so many bytes under way that the receiver has not processed; the receiver gives
 credit back as it does. So memory is bounded at both ends, a blocked channel stops its sender without
-stopping the socket, and a barrier, which needs no credit, always gets through: what it has to overtake
+stopping the connection, and a barrier, which needs no credit, always gets through: what it has to overtake
 waits in user space, at one end or the other (docs/decisions, credit).
 """
 
 from __future__ import annotations
 
-from typing import Protocol, assert_never
+from collections.abc import Callable
+from typing import assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.ids import ChannelId, Epoch
-from crosscut.net.connections import AcceptingSide, ConnectingSide, Credentials
-from crosscut.net.listener import Listener
+from crosscut.ids import ChannelId
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
-    CREDIT_LIMITS,
-    DATA_LIMITS,
+    BATCH_BYTES_MAX,
     Frame,
-    FrameDecoder,
     FrameType,
+    Payload,
     decode_barrier,
     decode_credit,
     encode_barrier,
     encode_credit,
 )
-from crosscut.wire.handshake import Proven, Role, Verdict, channel_detail
+
+SendFrame = Callable[[FrameType, Payload], None]
+"""Sends a frame of one channel, behind those sent before."""
 
 
-class ChannelHost(Protocol):
-    """What owns the channels of one worker."""
+class OutgoingChannel:
+    """The sending end.
 
-    def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
-        """Somebody genuine wants to be an input channel; None: the verdict comes later."""
-
-    def channel_opened(self, channel: ChannelId) -> None:
-        """A channel is ready for records."""
-
-    def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
-        """An item has arrived."""
-
-    def channel_unclogged(self, channel: ChannelId) -> None:
-        """An output channel that was full takes more again."""
-
-    def channel_lost(self, channel: ChannelId, reason: str) -> None:
-        """A channel is over, though nobody here closed it."""
-
-
-class OutgoingChannel(ConnectingSide):
-    """The sending end."""
+    Args:
+        bytes_max: Of batches that may be under way.
+        unclogged: Is called when the channel was full and takes more again.
+    """
 
     def __init__(
-        self, host: ChannelHost, channel: ChannelId, epoch: Epoch, credentials: Credentials, bytes_max: int
+        self, channel: ChannelId, bytes_max: int, send: SendFrame, unclogged: Callable[[ChannelId], None]
     ) -> None:
-        decoder = FrameDecoder(CREDIT_LIMITS, sequenced=True)
-        super().__init__(credentials, Role.CHANNEL, epoch, channel_detail(channel), decoder)
         self.channel = channel
-        self._host: ChannelHost | None = host
         self._credit = Credit(channel, bytes_max)
+        self._send = send
+        self._unclogged = unclogged
 
     @property
     def is_full(self) -> bool:
@@ -78,76 +63,78 @@ class OutgoingChannel(ConnectingSide):
             case Batch():
                 payload = encode_batch(item)
                 self._credit.take(len(payload))
-                self.send(FrameType.BATCH, payload, sequenced=True)
+                self._send(FrameType.BATCH, payload)
             case Barrier(checkpoint_id):
-                self.send(FrameType.BARRIER, encode_barrier(checkpoint_id), sequenced=True)
+                self._send(FrameType.BARRIER, encode_barrier(checkpoint_id))
             case EndOfInput():
-                self.send(FrameType.END_OF_INPUT, sequenced=True)
+                self._send(FrameType.END_OF_INPUT, b"")
             case _:
                 assert_never(item)
 
-    def opened(self) -> None:
-        if self._host is not None:
-            self._host.channel_opened(self.channel)
-
     def received(self, frame: Frame) -> None:
-        if self._credit.give_back(decode_credit(frame.payload)) and self._host is not None:
-            self._host.channel_unclogged(self.channel)
+        """Take credit.
 
-    def lost(self, reason: str) -> None:
-        if self._host is not None:
-            self._host.channel_lost(self.channel, reason)
-
-    def abandon(self) -> None:
-        """The epoch is over: close, and report nothing any more."""
-        self._host = None
-        self.close("the epoch is over")
+        Raises:
+            WireError: It is none, or for more than is under way.
+        """
+        if frame.kind is not FrameType.CREDIT:
+            raise WireError(f"channel {self.channel}: {frame.kind.name} frame from its receiving end")
+        if self._credit.give_back(decode_credit(frame.payload)):
+            self._unclogged(self.channel)
 
 
-class IncomingChannel(AcceptingSide):
-    """The receiving end; which channel it is, the handshake says."""
+class IncomingChannel:
+    """The receiving end.
 
-    def __init__(self, host: ChannelHost, listener: Listener, credentials: Credentials) -> None:
-        decoder = FrameDecoder(DATA_LIMITS, sequenced=True)
-        super().__init__(listener, credentials, Role.CHANNEL, decoder)
-        self._host: ChannelHost | None = host
-        self._channel: ChannelId | None = None
+    Args:
+        deliver: Gets each item, and how many bytes it had on the way.
+    """
 
-    def decide(self, proven: Proven) -> Verdict | None:
-        return self._host.channel_proven(proven, self) if self._host else Verdict.STALE_EPOCH
-
-    def assign(self, host: ChannelHost, channel: ChannelId) -> None:
-        """Say which channel this is; to be called before the verdict ACCEPTED."""
-        self._host = host
-        self._channel = channel
+    def __init__(
+        self, channel: ChannelId, send: SendFrame, deliver: Callable[[ChannelId, Item, int], None]
+    ) -> None:
+        self.channel = channel
+        self._send = send
+        self._deliver = deliver
+        self._pieces: list[Payload] = []
+        self._pieces_bytes = 0
 
     def give_credit(self, size_bytes: int) -> None:
         """Tell the sender that so much has been processed."""
-        self.send(FrameType.CREDIT, encode_credit(size_bytes), sequenced=True)
-
-    def opened(self) -> None:
-        if self._host is not None and self._channel is not None:
-            self._host.channel_opened(self._channel)
+        self._send(FrameType.CREDIT, encode_credit(size_bytes))
 
     def received(self, frame: Frame) -> None:
-        if self._host is None or self._channel is None:
+        """Take what the sender has sent.
+
+        Raises:
+            WireError: It is not what may come on a channel, or not what may come now.
+        """
+        kind, payload = frame.kind, frame.payload
+        if kind is FrameType.PIECE:
+            self._keep(payload)
             return
-        match frame.kind:
+        if self._pieces:
+            if kind is not FrameType.BATCH:
+                raise WireError(f"channel {self.channel}: {kind.name} frame in the middle of a batch")
+            self._keep(payload)
+            payload = b"".join(self._pieces)
+            self._pieces, self._pieces_bytes = [], 0
+        match kind:
             case FrameType.BATCH:
-                item: Item = decode_batch(frame.payload)
+                item: Item = decode_batch(payload)
             case FrameType.BARRIER:
-                item = Barrier(decode_barrier(frame.payload))
+                item = Barrier(decode_barrier(payload))
             case FrameType.END_OF_INPUT:
                 item = EndOfInput()
             case _:
-                raise WireError(f"channel {self._channel}: unexpected {frame.kind.name}")
-        self._host.channel_received(self._channel, item, len(frame.payload))
+                raise WireError(f"channel {self.channel}: unexpected {kind.name} frame")
+        self._deliver(self.channel, item, len(payload))
 
-    def lost(self, reason: str) -> None:
-        if self._host is not None and self._channel is not None:
-            self._host.channel_lost(self._channel, reason)
-
-    def abandon(self) -> None:
-        """The epoch is over: close, and report nothing any more."""
-        self._host = None
-        self.close("the epoch is over")
+    def _keep(self, piece: Payload) -> None:
+        """Keep a piece of a batch, unless it is more than a batch may be."""
+        self._pieces_bytes += len(piece)
+        if self._pieces_bytes > BATCH_BYTES_MAX:
+            raise WireError(
+                f"channel {self.channel}: a batch of more than {BATCH_BYTES_MAX} bytes, in pieces"
+            )
+        self._pieces.append(piece)

@@ -20,7 +20,7 @@ from crosscut.ids import Epoch
 from crosscut.net.encryption import JobCertificate, Tunnel
 from crosscut.net.keepalive import notice_vanished_peer
 from crosscut.net.listener import CLOSED_BY_PEER, Listener
-from crosscut.wire.frames import Frame, FrameDecoder, FrameType, encode_frame
+from crosscut.wire.frames import Frame, FrameDecoder, FrameType, Payload, encode_frame
 from crosscut.wire.handshake import (
     NONCE_BYTES,
     ClientHandshake,
@@ -71,7 +71,6 @@ class Connection(asyncio.Protocol, ABC):
         self._seals: FrameSeals | None = None
         self._transport: asyncio.Transport | None = None
         self._is_open = False
-        self._sequence = 0
         self._reason = CLOSED_BY_PEER
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -104,21 +103,19 @@ class Connection(asyncio.Protocol, ABC):
     def lost(self, reason: str) -> None:
         """The connection is over; called once, also if it was never opened."""
 
-    def send(self, kind: FrameType, payload: bytes = b"", *, sequenced: bool) -> None:
-        """Send a frame; what does not fit into the socket is buffered: credit bounds how much."""
+    def send(self, kind: FrameType, payload: Payload = b"", *, channel: int = 0, sequence: int = 0) -> None:
+        """Send a frame; what does not fit into the socket is buffered."""
         if self._transport is None or not self._is_open:
             return
-        if sequenced:
-            self._sequence += 1
-        header, body = encode_frame(kind, self._sequence, payload)
+        header, body = encode_frame(kind, sequence, payload, channel)
         seal = self._seals.next(header, body) if self._seals is not None else b""
         if len(body) <= _JOINED_BYTES_MAX:
-            self._write(header + body + seal)
+            self._write(b"".join((header, body, seal)))
         elif self._tunnel is None:
             self._transport.writelines((header, body, seal))
         else:
             self._write(header)
-            self._write(body + seal)
+            self._write(b"".join((body, seal)))
 
     def close(self, reason: str) -> None:
         """Close without waiting for the peer; what was sent may get lost."""

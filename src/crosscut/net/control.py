@@ -54,7 +54,7 @@ class WorkerLink(ConnectingSide):
 
     def say(self, message: WorkerMessage) -> None:
         """Send a message, after those said before."""
-        self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
+        self.send(FrameType.CONTROL, encode_control(message))
 
     def opened(self) -> None:
         self._on_open()
@@ -116,7 +116,7 @@ class CoordinatorLink(AcceptingSide):
 
     def say(self, message: CoordinatorMessage) -> None:
         """Send a message, after those said before."""
-        self.send(FrameType.CONTROL, encode_control(message), sequenced=False)
+        self.send(FrameType.CONTROL, encode_control(message))
 
     def decide(self, proven: Proven) -> Verdict | None:
         self._peer = proven_worker(proven.detail)

@@ -1,4 +1,4 @@
-"""Having the kernel notice a peer that has vanished without a word: a half-open connection (E2)."""
+"""What the kernel is asked for: to notice a peer that vanishes without a word (E2), to keep little unsent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import math
 import socket
 
 PROBES = 3
+
+UNSENT_BYTES_MAX = 128 * 1024
+"""More than a link needs between two turns of the event loop, and little enough to wait behind."""
 
 PATIENCE = 2
 """Times the heartbeat timeout. A peer that is merely held up may answer nothing for up to that timeout,
@@ -34,3 +37,15 @@ def notice_vanished_peer(transport: asyncio.Transport, heartbeat_timeout_ms: int
     ):
         if (option := getattr(socket, name, None)) is not None:
             end.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def bound_unsent(transport: asyncio.Transport) -> None:
+    """Have the kernel take little that it can't send yet.
+
+    It may keep megabytes otherwise, in one order for all channels of the connection: whatever comes later
+    would wait for them, however fair the turns are. Platforms without this option keep what they like.
+    """
+    end: socket.socket | None = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if end is not None and option is not None and end.family in (socket.AF_INET, socket.AF_INET6):
+        end.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES_MAX)

@@ -22,11 +22,11 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import InternalError, WireError
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
-from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Connection, Credentials
 from crosscut.net.control import CoordinatorLink, WorkerLink
 from crosscut.net.encryption import make_certificate
 from crosscut.net.listener import Listener
+from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
@@ -48,7 +48,7 @@ from crosscut.wire.handshake import (
     SendBytes,
     ServerHandshake,
     Verdict,
-    channel_detail,
+    channels_detail,
     worker_detail,
 )
 from crosscut.wire.sealing import FrameSeals
@@ -57,7 +57,7 @@ SECRET, JOB, KEY = b"s" * 32, b"j" * 16, b"k" * 32
 CHANNEL = ChannelId(0, TaskId(VertexId("source"), 0), TaskId(VertexId("sink"), 1))
 DETAILS = {
     Role.WORKER_TO_COORDINATOR: worker_detail(WorkerIndex(0), AttemptId(1)),
-    Role.CHANNEL: channel_detail(CHANNEL),
+    Role.WORKER_TO_WORKER: channels_detail([CHANNEL]),
 }
 TLS_EVERY = 50
 """One input in so many goes to a port with TLS: it takes as long as all the others."""
@@ -213,7 +213,7 @@ class Owner:
     """What owns the ends, and must never hear of them."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("link_lost", "channel_lost"):
+        if name in ("link_lost", "neighbour_lost"):
             return lambda *_: None
         raise Breach(f"{name}: a peer without the secret was taken for genuine")
 
@@ -291,10 +291,11 @@ class Fuzzer:
             role = Role.WORKER_TO_COORDINATOR
             return CoordinatorLink(owner, self._listener, credentials), corpus.of_clients[role]
         if what == "worker":
-            return IncomingChannel(owner, self._listener, credentials), corpus.of_clients[Role.CHANNEL]
+            role = Role.WORKER_TO_WORKER
+            return AcceptingNeighbour(owner, self._listener, credentials), corpus.of_clients[role]
         if random.randrange(2):
-            channel = OutgoingChannel(owner, CHANNEL, Epoch(1), credentials, 1 << 20)
-            return channel, corpus.of_servers[Role.CHANNEL]
+            neighbour = ConnectingNeighbour(owner, credentials, Epoch(1), [CHANNEL])
+            return neighbour, corpus.of_servers[Role.WORKER_TO_WORKER]
 
         def heard(*_: Any) -> None:
             raise Breach("a listener without the secret was taken for genuine")

@@ -13,13 +13,13 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.wire.frames import DEFAULT_LIMITS, FrameType
+from crosscut.wire.frames import BATCH_BYTES_MAX
 
 _SHOWN = 120
 
 
-def encode_batch(batch: Batch, bytes_max: int = DEFAULT_LIMITS[FrameType.BATCH]) -> bytes:
-    """Return the payload of a BATCH frame.
+def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX) -> bytes:
+    """Return the payload of a BATCH frame, or of the pieces that it goes in.
 
     Raises:
         WireError: A record can't be pickled, or the batch is longer than `bytes_max`. The message names

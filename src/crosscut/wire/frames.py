@@ -1,6 +1,6 @@
 """Frames: how payloads are cut out of a byte stream, once the handshake has proven the peer.
 
-A frame is a header of 16 bytes (magic, version, type, payload length, sequence number) and the
+A frame is a header of 20 bytes (magic, version, type, payload length, channel, sequence number) and the
 payload. The header is judged alone: nothing of the payload is gathered before its type and length are
 known to be allowed (rule S5), so a lying length costs its sender the connection and us no memory.
 
@@ -21,9 +21,9 @@ from crosscut.ids import CheckpointId
 from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 
 MAGIC = b"XC"
-VERSION = 1
-HEADER = struct.Struct(">2sBBIQ")
-"""Magic, version, type, payload length, sequence number."""
+VERSION = 2
+HEADER = struct.Struct(">2sBBIIQ")
+"""Magic, version, type, payload length, channel, sequence number."""
 
 _BARRIER = struct.Struct(">Q")
 _COUNT = struct.Struct(">Q")
@@ -36,7 +36,9 @@ class FrameType(IntEnum):
     """What a frame carries."""
 
     BATCH = 1
-    """Records on a data channel, see `crosscut.wire.batches`."""
+    """Records, see `crosscut.wire.batches`: a whole batch, or the rest of one that began in pieces."""
+    PIECE = 6
+    """The beginning of a batch that is too long for one frame, or more of it."""
     BARRIER = 2
     """Everything before it in the channel belongs to the checkpoint it names."""
     END_OF_INPUT = 3
@@ -47,8 +49,15 @@ class FrameType(IntEnum):
     """A message between worker and coordinator, see `crosscut.wire.control`."""
 
 
+BATCH_BYTES_MAX = 256 * _MEBIBYTE
+"""Longest batch, in however many pieces."""
+
+PIECE_BYTES_MAX = 64 * 1024
+"""Longest payload on a connection that several channels share: so much of one goes in front of another."""
+
 DATA_LIMITS: Mapping[FrameType, int] = {
-    FrameType.BATCH: 256 * _MEBIBYTE,
+    FrameType.BATCH: PIECE_BYTES_MAX,
+    FrameType.PIECE: PIECE_BYTES_MAX,
     FrameType.BARRIER: _BARRIER.size,
     FrameType.END_OF_INPUT: 0,
 }
@@ -57,10 +66,13 @@ DATA_LIMITS: Mapping[FrameType, int] = {
 CREDIT_LIMITS: Mapping[FrameType, int] = {FrameType.CREDIT: _COUNT.size}
 """The same for the other direction of a data channel."""
 
+PEER_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CREDIT_LIMITS}
+"""The same for a connection between two workers, which carries channels of both directions."""
+
 CONTROL_LIMITS: Mapping[FrameType, int] = {FrameType.CONTROL: 64 * _MEBIBYTE}
 """The same for a control link: no type in common, so neither can pose as the other."""
 
-DEFAULT_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CREDIT_LIMITS, **CONTROL_LIMITS}
+DEFAULT_LIMITS: Mapping[FrameType, int] = {**PEER_LIMITS, **CONTROL_LIMITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +83,38 @@ class Frame:
         kind: What it carries.
         sequence: Number of the frame in its channel, from 1; 0 on control links.
         payload: Usually a view into the bytes that were fed, which stay alive as long as it does.
+        channel: Number of the channel that it belongs to, from 0; 0 on control links.
     """
 
     kind: FrameType
     sequence: int
     payload: Payload
+    channel: int = 0
 
 
-def encode_frame(kind: FrameType, sequence: int, payload: bytes = b"") -> tuple[bytes, bytes]:
+def encode_frame(
+    kind: FrameType, sequence: int, payload: Payload = b"", channel: int = 0
+) -> tuple[bytes, Payload]:
     """Return (header, payload) of a frame, apart, so that a transport need not join them.
 
     Args:
         kind: What it carries.
         sequence: Number of the frame in its channel, from 1; 0 on control links.
         payload: At most `DEFAULT_LIMITS[kind]` bytes.
+        channel: Number of the channel; 0 on control links.
 
     Raises:
         WireError: The payload is longer than the receiver would accept.
     """
     limit = DEFAULT_LIMITS[kind]
     if len(payload) > limit:
-        is_control = kind is FrameType.CONTROL
-        advice = (
-            "fewer splits, or positions that say less"
-            if is_control
-            else "smaller records, or a lower batch_rows"
-        )
         raise WireError(
             f"{kind.name} frame of {len(payload)} bytes can't be sent: its limit is {limit} bytes; send "
-            f"less in one piece ({advice})",
+            f"less in one piece (fewer splits, or positions that say less)",
             size_bytes=len(payload),
             limit_bytes=limit,
         )
-    return HEADER.pack(MAGIC, VERSION, kind, len(payload), sequence), payload
+    return HEADER.pack(MAGIC, VERSION, kind, len(payload), channel, sequence), payload
 
 
 def encode_barrier(checkpoint_id: CheckpointId) -> bytes:
@@ -156,17 +167,17 @@ class FrameDecoder:
 
     Args:
         limits: Longest payload of each type; a type that is not in it is refused.
-        sequenced: Whether frames carry 1, 2, 3, ... (data channels) or always 0 (control links).
+        sequenced: Whether the frames of a channel carry 1, 2, 3, ... or always 0 (control links).
     """
 
     def __init__(self, limits: Mapping[FrameType, int], *, sequenced: bool) -> None:
         self._limits = limits
         self._sequence_step = 1 if sequenced else 0
-        self._sequence = 0
+        self._sequences = [0]
         self._chunks: deque[bytes] = deque()
         self._offset = 0
         self._held_bytes = 0
-        self._header: tuple[FrameType, int, Payload] | None = None
+        self._header: tuple[FrameType, int, int, Payload] | None = None
         self._seals: FrameSeals | None = None
         self._error: WireError | None = None
 
@@ -178,6 +189,10 @@ class FrameDecoder:
     def expect_seals(self, seals: FrameSeals) -> None:
         """Take no frame from now on that has not its seal behind it; before the first `feed`."""
         self._seals = seals
+
+    def expect_channels(self, count: int) -> None:
+        """Take frames of channels 0 to `count` - 1 from now on; before the first `feed`."""
+        self._sequences = [0] * count
 
     def feed(self, data: bytes) -> None:
         """Add what was read. Only kept, never copied here: it must not change, hence `bytes`."""
@@ -205,17 +220,17 @@ class FrameDecoder:
             if self._held_bytes < HEADER.size:
                 raise StopIteration
             self._header = self._checked_header(self._take(HEADER.size))
-        kind, length, header = self._header
+        kind, length, channel, header = self._header
         if self._held_bytes < length + (SEAL_BYTES if self._seals else 0):
             raise StopIteration
         self._header = None
         payload = self._take(length)
         if self._seals is not None and not self._seals.is_next(self._take(SEAL_BYTES), header, payload):
             self._refuse(f"{kind.name} frame of {length} bytes has another seal: it was changed on the way")
-        return Frame(kind, self._sequence, payload)
+        return Frame(kind, self._sequences[channel], payload, channel)
 
-    def _checked_header(self, header: Payload) -> tuple[FrameType, int, Payload]:
-        magic, version, kind, length, sequence = HEADER.unpack(header)
+    def _checked_header(self, header: Payload) -> tuple[FrameType, int, int, Payload]:
+        magic, version, kind, length, channel, sequence = HEADER.unpack(header)
         if magic != MAGIC or version != VERSION:
             self._refuse(
                 f"frame starts with {bytes(magic)!r}, version {version}: expected {MAGIC!r}, {VERSION}"
@@ -226,14 +241,18 @@ class FrameDecoder:
             self._refuse(f"frame of type {kind}: expected one of {allowed}")
         if length > limit:
             self._refuse(f"{FrameType(kind).name} frame of {length} bytes: its limit is {limit}")
-        expected = self._sequence + self._sequence_step
+        if channel >= len(self._sequences):
+            self._refuse(
+                f"{FrameType(kind).name} frame of channel {channel}: there are {len(self._sequences)}"
+            )
+        expected = self._sequences[channel] + self._sequence_step
         if sequence != expected:
             self._refuse(
                 f"{FrameType(kind).name} frame has sequence number {sequence}: expected {expected}; frames "
                 f"were lost, repeated or reordered"
             )
-        self._sequence = sequence
-        return FrameType(kind), length, header
+        self._sequences[channel] = sequence
+        return FrameType(kind), length, channel, header
 
     def _refuse(self, message: str) -> NoReturn:
         self._chunks.clear()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from hashlib import sha256
@@ -61,8 +62,8 @@ class Role(IntEnum):
 
     WORKER_TO_COORDINATOR = 1
     """The control link of a worker; the worker is the client."""
-    CHANNEL = 2
-    """A data channel between two workers; the client is the side that sends records."""
+    WORKER_TO_WORKER = 2
+    """The connection between two workers, which carries all their channels."""
 
 
 class Verdict(IntEnum):
@@ -73,7 +74,7 @@ class Verdict(IntEnum):
     STALE_EPOCH = 2
     """The client acts for an epoch that is over, and must stop doing so."""
     REFUSED = 3
-    """There is nothing here for this client: unknown channel, or its place is taken."""
+    """There is nothing here for this client: unknown channels, or its place is taken."""
 
 
 class Phase(Enum):
@@ -102,7 +103,7 @@ class Proven:
     Attributes:
         role: The one that this server serves.
         epoch: For which the client acts; comparing it is up to the caller.
-        detail: `channel_detail` or `worker_detail` of what it wants to be.
+        detail: `channels_detail` or `worker_detail` of what it wants to be.
     """
 
     role: Role
@@ -118,11 +119,11 @@ class VerdictReceived:
 
 
 def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) -> Verdict | None:
-    """Decide about a proven peer by its epoch, then by what channel it wants to be.
+    """Decide about a proven peer by its epoch, then by what connection it wants to be.
 
     Args:
-        is_expecting: Whether it is known which channels epoch `own` has.
-        is_wanted: Whether its channel is one of them, and nobody has it yet.
+        is_expecting: Whether it is known which connections epoch `own` has.
+        is_wanted: Whether its connection is one of them, and not made yet.
 
     Returns:
         None if the peer has heard of its epoch before we have: it waits.
@@ -134,11 +135,17 @@ def verdict_on(peer: Epoch, own: Epoch, *, is_expecting: bool, is_wanted: bool) 
     return Verdict.ACCEPTED if is_wanted else Verdict.REFUSED
 
 
-def channel_detail(channel: ChannelId) -> bytes:
-    """Return the `detail` of the connection that carries `channel`."""
-    source, target = channel.source, channel.target
-    parts = ("channel", channel.input, source.vertex, source.index, target.vertex, target.index)
-    return sha256(encoded_key(parts)).digest()
+def channels_detail(channels: Sequence[ChannelId]) -> bytes:
+    """Return the `detail` of the connection that carries `channels`, in the order of their numbers.
+
+    So both ends have the same channels under the same numbers, or no connection.
+    """
+    found = sha256(b"channels")
+    for channel in channels:
+        source, target = channel.source, channel.target
+        parts = (channel.input, source.vertex, source.index, target.vertex, target.index)
+        found.update(encoded_key(parts))
+    return found.digest()
 
 
 def epoch_of_hello(hello: bytes) -> Epoch:
@@ -233,7 +240,7 @@ class ClientHandshake(_Handshake):
         job: The job token, 16 bytes; not secret.
         role: What the connection is for.
         epoch: For which this process acts.
-        detail: `channel_detail` or `worker_detail`.
+        detail: `channels_detail` or `worker_detail`.
         nonce: 32 random bytes, never used before.
     """
 

@@ -25,10 +25,10 @@ from crosscut.host.process import Process, SystemProcess, hosting_a_worker
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.net.causes import failure_cause
-from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.control import WorkerLink, heartbeat_interval_s, report_failed_start
 from crosscut.net.listener import Listener
+from crosscut.net.mesh import Mesh
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -53,14 +53,14 @@ from crosscut.protocol.messages import (
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
-from crosscut.wire.handshake import Proven, Verdict, channel_detail, verdict_on
+from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpaces
 
-CHANNEL_LOST_GRACE_S = 0.3
-"""A dead peer is reported by its own control link; only if that stays, the channel is the failure."""
+CONNECTION_LOST_GRACE_S = 0.3
+"""A dead peer is reported by its own control link; only if that stays, the connection is the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Surroundings:
         start_thread: What calls of the store and of sinks run in.
         new_pace: Makes what says how much a task takes at a time.
         new_spaces: Makes what the tasks of one epoch spill to.
+        piece_bytes: Of one channel, that go to another worker in front of what another channel sends there.
     """
 
     graph: JobGraph
@@ -102,6 +103,7 @@ class Surroundings:
     start_thread: StartThread
     new_pace: Callable[[], Pace]
     new_spaces: Callable[[], SpillSpaces]
+    piece_bytes: int = PIECE_BYTES_MAX
 
 
 class Worker:
@@ -123,20 +125,16 @@ class Worker:
         # What was learnt in one epoch holds in the next.
         self._paces: dict[TaskId, Pace] = {}
         self._failpoints = surroundings.failpoints
-        self._epoch = Epoch(0)
         self._pool: TaskPool | None = None
         self._spaces = surroundings.new_spaces()
         self._deploying: asyncio.Task[None] | None = None
         # Changes of epoch happen one after the other, in the order they were asked for.
         self._turns = asyncio.Lock()
         self._newest_asked = Epoch(0)
-        self._incoming: dict[ChannelId, IncomingChannel] = {}
-        self._outgoing: dict[ChannelId, OutgoingChannel] = {}
-        self._expected: dict[bytes, ChannelId] = {}
-        self._early: list[tuple[Proven, IncomingChannel]] = []
-        self._missing: set[ChannelId] = set()
-        self._all_open = asyncio.Event()
         self._listener = Listener(f"worker {index}")
+        self._mesh = Mesh(
+            index, self, self._listener, plan.credentials, plan.channel_bytes, surroundings.piece_bytes
+        )
         self._link: WorkerLink | None = None
         self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -179,9 +177,7 @@ class Worker:
             return
         # The address that reaches the coordinator is the one that peers can reach.
         host = self._plan.bind_host or self._link.local_address
-        port = await self._listener.listen(
-            host, lambda: IncomingChannel(self, self._listener, self._plan.credentials)
-        )
+        port = await self._listener.listen(host, self._mesh.accept)
         self._link.say(RegisterWorker(self._index, self._attempt, host, self._process.pid, port))
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
@@ -295,11 +291,7 @@ class Worker:
             await asyncio.gather(self._deploying, return_exceptions=True)
             self._deploying = None
         pool, self._pool = self._pool, None
-        for outgoing in self._outgoing.values():
-            outgoing.abandon()
-        for incoming in self._incoming.values():
-            incoming.abandon()
-        self._outgoing, self._incoming, self._expected = {}, {}, {}
+        self._mesh.close()
         if pool is not None:
             await pool.close()
             self._spaces.close()
@@ -309,7 +301,6 @@ class Worker:
             await self._halt()
             if deploy.epoch != self._newest_asked or self._link is None:
                 return
-            self._epoch = deploy.epoch
             link = self._link
             pool = TaskPool(
                 epoch=deploy.epoch,
@@ -321,7 +312,7 @@ class Worker:
                 sink_timeout_ms=self._plan.rules.sink_timeout_ms,
                 failpoints=self._failpoints,
                 report=link.say,
-                give_credit=self._give_credit,
+                give_credit=self._mesh.give_credit,
                 clock=self._surroundings.clock,
                 start_thread=self._surroundings.start_thread,
                 pace_of=self._pace_of,
@@ -345,8 +336,8 @@ class Worker:
 
         try:
             self._failpoints("restore.begin")
-            self._expect_channels()
-            connecting = asyncio.ensure_future(self._connect_outgoing(deploy))
+            self._mesh.expect(deploy.epoch, self._channels_between_workers())
+            connecting = asyncio.ensure_future(self._mesh.connect(self._peers))
             try:
                 await build_tasks(
                     pool,
@@ -364,8 +355,8 @@ class Worker:
                 await connecting
             finally:
                 connecting.cancel()
-            await self._all_open.wait()
-            pool.connect(self._outgoing)
+            await self._mesh.all_open.wait()
+            pool.connect(self._mesh.outgoing)
             self._failpoints("restore.ready")
             if self._link is not None:
                 self._link.say(WorkerReady(deploy.epoch))
@@ -380,91 +371,33 @@ class Worker:
     def _task_ids(self) -> list[TaskId]:
         return [TaskId(VertexId(vertex.vertex_id), self._index) for vertex in self._graph.vertices]
 
-    def _expect_channels(self) -> None:
-        """Admit the peers that want to be this worker's inputs, also those that came early."""
-        inputs = [
-            channel
-            for task in self._task_ids()
-            for channel in inputs_of(self._graph, task)
-            if channel.source.index != self._index
-        ]
-        outputs = [
-            channel
-            for task in self._task_ids()
-            for channel in outputs_of(self._graph, task)
-            if channel.target.index != self._index
-        ]
-        self._expected = {channel_detail(channel): channel for channel in inputs}
-        self._missing = {*inputs, *outputs}
-        self._all_open = asyncio.Event()
-        if not self._missing:
-            self._all_open.set()
-        early, self._early = self._early, []
-        for proven, end in early:
-            verdict = self.channel_proven(proven, end)
-            if verdict is not None:
-                end.give_verdict(verdict)
-
-    async def _connect_outgoing(self, deploy: DeployTasks) -> None:
-        for channel in sorted(self._missing):
-            if channel.source.index != self._index:
-                continue
-            peer = self._peers[WorkerIndex(channel.target.index)]
-            outgoing = OutgoingChannel(
-                self, channel, deploy.epoch, self._plan.credentials, self._plan.channel_bytes
-            )
-            self._outgoing[channel] = outgoing
-            await connect(outgoing, peer.host, peer.data_port)
-
-    def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
-        """Decide about a genuine peer."""
-        channel = self._expected.get(proven.detail)
-        verdict = verdict_on(
-            proven.epoch,
-            self._epoch,
-            is_expecting=bool(self._expected),
-            is_wanted=channel is not None and channel not in self._incoming,
-        )
-        if verdict is None:
-            self._early.append((proven, end))
-        elif verdict is Verdict.ACCEPTED and channel is not None:
-            self._incoming[channel] = end
-            end.assign(self, channel)
-        return verdict
-
-    def channel_opened(self, channel: ChannelId) -> None:
-        """Note that a channel is ready."""
-        self._missing.discard(channel)
-        if not self._missing:
-            self._all_open.set()
+    def _channels_between_workers(self) -> list[ChannelId]:
+        """Return the channels of this worker's tasks that have another worker's task at their other end."""
+        graph, tasks = self._graph, self._task_ids()
+        channels = (one for task in tasks for one in (*inputs_of(graph, task), *outputs_of(graph, task)))
+        return [one for one in channels if one.source.index != one.target.index]
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """Pass an item on; its sender gets credit for it when it is out of memory again."""
         if self._pool is not None:
             self._pool.received(channel, item, size_bytes)
 
-    def _give_credit(self, channel: ChannelId, size_bytes: int) -> None:
-        if channel in self._incoming:
-            self._incoming[channel].give_credit(size_bytes)
-
     def channel_unclogged(self, channel: ChannelId) -> None:
         """Pass on that an output takes more again."""
         if self._pool is not None:
             self._pool.unclogged(channel)
 
-    def channel_lost(self, channel: ChannelId, reason: str) -> None:
-        """A channel of the running epoch broke: a failure, unless its peer's death explains it."""
+    def connection_lost(self, task: TaskId, reason: str) -> None:
+        """A connection of the running epoch broke: a failure, unless its peer's death explains it."""
         pool = self._pool
         if pool is None or self._over.done():
             return
 
         def report() -> None:
             if self._pool is pool and self._link is not None:
-                target = channel.source if channel in self._outgoing else channel.target
-                cause = FailureCause("ChannelLost", f"channel {channel} is lost: {reason}")
-                self._link.say(TaskFailed(pool.epoch, target, cause))
+                self._link.say(TaskFailed(pool.epoch, task, FailureCause("ConnectionLost", reason)))
 
-        asyncio.get_running_loop().call_later(CHANNEL_LOST_GRACE_S, report)
+        asyncio.get_running_loop().call_later(CONNECTION_LOST_GRACE_S, report)
 
 
 def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:

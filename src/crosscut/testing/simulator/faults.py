@@ -188,11 +188,13 @@ def _workers(world: World) -> list[WorkerProcess]:
 
 
 def _channels(world: World) -> list[VirtualTransport]:
-    """Return the sending ends of what connects two workers."""
+    """Return both ends of what connects two workers."""
     return [
         end
         for end in world.network.ends
-        if end.has_connected and end.peer is not None and isinstance(end.peer.process, WorkerProcess)
+        if isinstance(end.process, WorkerProcess)
+        and end.peer is not None
+        and isinstance(end.peer.process, WorkerProcess)
     ]
 
 

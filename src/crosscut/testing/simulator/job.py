@@ -31,6 +31,7 @@ def credentials_of(options: Options) -> Credentials:
         b"j" * JOB_BYTES,
         _certificate() if options.is_encrypted else None,
         options.heartbeat_timeout_ms,
+        seals_frames=options.is_sealed and not options.is_encrypted,
     )
 
 

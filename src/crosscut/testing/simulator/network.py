@@ -78,6 +78,7 @@ class Stream:
         self._is_ended = False
         self._is_lost = self._is_cut = False
         self.target: VirtualTransport | None = None
+        self.source: VirtualTransport | None = None
         self.slow_us = 0
         self.is_silent = False
         """Half-open: what is sent is never seen, and nobody is told."""
@@ -107,6 +108,8 @@ class Stream:
         self._clock.after(self._free_us - self._clock.now_us, action)
 
     def _received(self, data: bytes) -> None:
+        if self.source is not None:
+            self.source.taken(len(data))
         if self.target is None or self._is_cut:
             return
         if self._is_lost:
@@ -153,6 +156,9 @@ class VirtualTransport(asyncio.Transport):
         self._is_closing = False
         self._is_reading = False
         self._is_paused = False
+        self._unsent_bytes = 0
+        self._is_writer_paused = False
+        out.source = self
         process.transports[self] = None
 
     # asyncio.Transport.
@@ -180,7 +186,7 @@ class VirtualTransport(asyncio.Transport):
         self._look()
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self._unsent_bytes
 
     def can_write_eof(self) -> bool:
         return False
@@ -192,7 +198,12 @@ class VirtualTransport(asyncio.Transport):
         data = bytes(data)
         if data:
             self._network.wrote(self, data)
+            self._unsent_bytes += len(data)
             self.out.send(data)
+            if self._unsent_bytes > self._network.buffer_bytes and not self._is_writer_paused:
+                self._is_writer_paused = True
+                if self.protocol is not None:
+                    self.protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -233,6 +244,14 @@ class VirtualTransport(asyncio.Transport):
         self._inbox.append(data)
         if len(self._inbox) == 1:
             self._look()
+
+    def taken(self, size: int) -> None:
+        """So much of what was written has left: the writer may go on when there is room."""
+        self._unsent_bytes -= size
+        if self._is_writer_paused and self._unsent_bytes <= self._network.buffer_bytes // 4:
+            self._is_writer_paused = False
+            if self.protocol is not None and not self._is_closing and self.process.is_alive:
+                self.process.loop.call_soon(self.protocol.resume_writing)
 
     def ended(self, error: OSError | None) -> None:
         """The peer has closed its end, or the connection is broken."""
@@ -339,10 +358,12 @@ class Network:
     Attributes:
         ends: Of connections, in the order of their making; the one that has connected comes first.
         tap: Sees every byte, if there is one.
+        buffer_bytes: What a connection takes before it asks its writer to pause.
     """
 
-    def __init__(self, clock: Clock, weather: Weather) -> None:
+    def __init__(self, clock: Clock, weather: Weather, buffer_bytes: int = 65_536) -> None:
         self.clock = clock
+        self.buffer_bytes = buffer_bytes
         self.weather = weather
         self.servers: dict[Address, VirtualServer] = {}
         self.lines: defaultdict[tuple[str, str], Line] = defaultdict(Line)

@@ -135,6 +135,9 @@ class Options:
         spill_bytes: Disk for blocked channels; 0: their senders wait.
         linger_ms: How long a partial batch waits for more.
         is_encrypted: All connections are inside TLS.
+        is_sealed: Without TLS, all frames carry seals.
+        piece_bytes: Of a batch that go at once to another worker, in front of what other channels send there.
+        buffer_bytes: What a connection takes before it asks its writer to pause.
         segment_entries_max: After so many entries the job log goes on in a new segment.
         spark_attempts_max: After so many failures of one of its tasks Spark gives the job up.
         spark_start_ms: How long it takes at most until a new attempt runs.
@@ -160,6 +163,9 @@ class Options:
     spill_bytes: int
     linger_ms: int
     is_encrypted: bool
+    is_sealed: bool
+    piece_bytes: int
+    buffer_bytes: int
     inline_bytes: int
     retain: int
     segment_entries_max: int
@@ -382,6 +388,9 @@ def options_of(
         "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
         "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
         "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,
+        "is_sealed": random.Random(f"crosscut seals {seed}").random() < 0.3,
+        "piece_bytes": random.Random(f"crosscut pieces {seed}").choice((30, 200, 65_536)),
+        "buffer_bytes": random.Random(f"crosscut buffers {seed}").choice((100, 1_000, 65_536)),
         "inline_bytes": dice.choice((0, 100, 4_096)),
         "segment_entries_max": random.Random(f"crosscut segments {seed}").choice((1, 2, 5, 1_000)),
         "retain": dice.randint(1, 3),

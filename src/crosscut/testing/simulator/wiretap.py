@@ -1,33 +1,56 @@
-"""Listens to the channels between workers and holds against them what flow control promises.
+"""Listens to the connections between workers and holds against them what flow control promises.
 
-It decodes what passes both ends of each connection, and asks the worker only how much of an input is in
-its memory. What is inside TLS it can't hear.
+It decodes what passes both ends of each connection, channel by channel, and asks the worker only how much of
+an input is in its memory. What is inside TLS it can't hear.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from crosscut.batch import Batch
-from crosscut.ids import Epoch
+from crosscut.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
+from crosscut.net.neighbours import Neighbour
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.wire.batches import decode_batch
-from crosscut.wire.frames import CREDIT_LIMITS, DATA_LIMITS, Frame, FrameDecoder, FrameType, decode_credit
+from crosscut.wire.frames import PEER_LIMITS, Frame, FrameDecoder, FrameType, Payload, decode_credit
 from crosscut.wire.handshake import CLIENT_BYTES, SERVER_BYTES, epoch_of_hello
+from crosscut.wire.sealing import FrameSeals
+from crosscut.worker.pool import TaskPool
 from crosscut.worker.worker import Worker
+
+Sizes = tuple[int, int]
+"""Records and bytes of a batch."""
+
+CHANNELS_MAX = 1_000
+"""More than there are between two workers of any world."""
+
+
+class _Unchecked(FrameSeals):
+    """Takes any seal: whether it is right, the worker says."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+
+    def is_next(self, seal: Payload, header: Payload, payload: Payload) -> bool:
+        return True
 
 
 class _Direction:
     """What passes one end in one direction: a handshake, then frames."""
 
-    def __init__(self, *, is_data: bool) -> None:
+    def __init__(self, *, is_of_client: bool, has_seals: bool) -> None:
         self.hello = b""
-        self._skip = CLIENT_BYTES if is_data else SERVER_BYTES
-        self._decoder = FrameDecoder(DATA_LIMITS if is_data else CREDIT_LIMITS, sequenced=True)
+        self._skip = CLIENT_BYTES if is_of_client else SERVER_BYTES
+        self._decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
+        self._decoder.expect_channels(CHANNELS_MAX)
+        if has_seals:
+            self._decoder.expect_seals(_Unchecked())
 
     def frames(self, data: bytes) -> Iterable[Frame]:
         if self._skip:
@@ -38,25 +61,63 @@ class _Direction:
         return self._decoder
 
 
-class _End:
-    """One end of a channel.
+@dataclass(slots=True)
+class _Flow:
+    """One channel, as seen from one end.
 
     Attributes:
         bytes: Of batches that were sent here and have no credit yet, or came in and were given none yet.
-        sizes: Records and bytes of the newest batches that came in.
+        sizes: Of the newest batches that came in.
     """
 
-    def __init__(self, end: VirtualTransport) -> None:
+    bytes: int = 0
+    sizes: deque[Sizes] = field(default_factory=lambda: deque(maxlen=1_000))
+    _pieces: list[Payload] = field(default_factory=list)
+
+    def whole(self, frame: Frame) -> Payload:
+        """Return the batch that `frame` ends; nothing, if it ends none."""
+        if frame.kind in (FrameType.BATCH, FrameType.PIECE):
+            self._pieces.append(frame.payload)
+        if frame.kind is not FrameType.BATCH:
+            return b""
+        batch = b"".join(self._pieces)
+        self._pieces = []
+        return batch
+
+
+class _End:
+    """One end of a connection between two workers."""
+
+    def __init__(self, end: VirtualTransport, *, has_seals: bool) -> None:
         self.end = end
-        self.wrote = _Direction(is_data=end.has_connected)
-        self.read = _Direction(is_data=not end.has_connected)
-        self.bytes = 0
-        self.sizes: deque[tuple[int, int]] = deque(maxlen=1_000)
+        self.wrote = _Direction(is_of_client=end.has_connected, has_seals=has_seals)
+        self.read = _Direction(is_of_client=not end.has_connected, has_seals=has_seals)
+        self._flows: dict[int, _Flow] = {}
 
     @property
     def epoch(self) -> Epoch:
-        """For which its connection was made."""
+        """For which the connection was made."""
         return epoch_of_hello(self.wrote.hello if self.end.has_connected else self.read.hello)
+
+    @property
+    def neighbour(self) -> Neighbour | None:
+        """The connection itself, while its worker believes it."""
+        protocol = self.end.protocol
+        return protocol if isinstance(protocol, Neighbour) and not protocol.is_over else None
+
+    def flow(self, number: int) -> _Flow:
+        found = self._flows.get(number)
+        if found is None:
+            found = self._flows[number] = _Flow()
+        return found
+
+    def coming(self) -> Iterable[tuple[ChannelId, _Flow, int]]:
+        """Yield the channels that lead here, with the credit that was given and waits to be written."""
+        neighbour = self.neighbour
+        for number, channel in enumerate(neighbour._channels if neighbour is not None else ()):
+            if neighbour is not None and isinstance(channel, IncomingChannel):
+                waiting = neighbour._lanes._lanes.get(number, ())
+                yield channel.channel, self.flow(number), sum(decode_credit(credit) for _, credit in waiting)
 
 
 class Wiretap:
@@ -65,11 +126,13 @@ class Wiretap:
     Args:
         channel_bytes: The credit of each.
         seen: Gets "frame: ...".
+        has_seals: Whether frames carry seals.
     """
 
-    def __init__(self, channel_bytes: int, seen: Counter[str]) -> None:
+    def __init__(self, channel_bytes: int, seen: Counter[str], *, has_seals: bool) -> None:
         self._channel_bytes = channel_bytes
         self._seen = seen
+        self._has_seals = has_seals
         self._ends: dict[VirtualTransport, _End] = {}
         self._changed: dict[VirtualTransport, _End] = {}
 
@@ -80,16 +143,17 @@ class Wiretap:
             if known is None:
                 return
             self._seen[f"frame: {frame.kind.name}"] += 1
-            if frame.kind is FrameType.BATCH:
+            flow = known.flow(frame.channel)
+            if frame.kind in (FrameType.BATCH, FrameType.PIECE):
                 ensure(
-                    known.bytes < self._channel_bytes,
-                    f"I11: a batch is sent to {end.peer and end.peer.process} with {known.bytes} bytes under "
-                    f"way: the credit is {self._channel_bytes}",
+                    flow.bytes < self._channel_bytes,
+                    f"I11: a batch is sent to {end.peer and end.peer.process} on channel {frame.channel} "
+                    f"with {flow.bytes} bytes under way: the credit is {self._channel_bytes}",
                 )
-                known.bytes += len(frame.payload)
+                flow.bytes += len(flow.whole(frame))
             elif frame.kind is FrameType.CREDIT:
-                known.bytes -= decode_credit(frame.payload)
-                ensure(known.bytes >= 0, f"I11: {end.process} gives credit for more than it has received")
+                flow.bytes -= decode_credit(frame.payload)
+                ensure(flow.bytes >= 0, f"I11: {end.process} gives credit for more than it has received")
                 self._changed[end] = known
 
     def read(self, end: VirtualTransport, data: bytes) -> None:
@@ -98,11 +162,12 @@ class Wiretap:
         for frame in known.read.frames(data) if known is not None else ():
             if known is None:
                 return
+            flow = known.flow(frame.channel)
             if frame.kind is FrameType.CREDIT:
-                known.bytes -= decode_credit(frame.payload)
-            elif frame.kind is FrameType.BATCH:
-                known.bytes += len(frame.payload)
-                known.sizes.append((len(decode_batch(frame.payload)), len(frame.payload)))
+                flow.bytes -= decode_credit(frame.payload)
+            elif batch := flow.whole(frame):
+                flow.bytes += len(batch)
+                flow.sizes.append((len(decode_batch(batch)), len(batch)))
                 self._changed[end] = known
             if frame.kind is not FrameType.CREDIT:
                 self._check_epoch(known)
@@ -113,40 +178,45 @@ class Wiretap:
         owing = self._changed
         if not owing:
             return
-        self._changed = {end: known for end, known in owing.items() if known.bytes and end.process.is_alive}
+        self._changed = {end: known for end, known in owing.items() if self._owes(known)}
         for known in owing.values():
-            worker, protocol = _worker_at(known.end), known.end.protocol
+            worker = _worker_at(known.end)
             pool = worker._pool if worker is not None else None
-            if pool is None or pool.is_over or not isinstance(protocol, IncomingChannel):
+            if pool is None or pool.is_over or known.end.is_closing():
                 continue
-            channel = protocol._channel
-            if protocol._host is None or channel is None or known.end.is_closing():
-                continue
-            if channel not in pool._by_input:
-                ensure(known.epoch != pool.epoch, f"I7: {known.end.process} has no task behind {channel}")
-                continue
-            queue = pool._by_input[channel].task._queues[channel]
-            newest = queue._tail if queue._on_disk else queue._head
-            held = _whole_bytes(known.sizes, sum(len(item) for item in newest if isinstance(item, Batch)))
-            ensure(
-                known.bytes >= held,
-                f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
-                f"for all but {known.bytes}",
-            )
-            ensure(
-                queue.in_memory > 0 or known.bytes == 0,
-                f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
-                f"{known.bytes} bytes",
-            )
+            for channel, flow, given_bytes in known.coming():
+                if channel not in pool._by_input:
+                    ensure(known.epoch != pool.epoch, f"I7: {known.end.process} has no task behind {channel}")
+                    continue
+                self._check_credit(known, flow.bytes - given_bytes, flow.sizes, pool, channel)
+
+    def _owes(self, known: _End) -> bool:
+        return known.end.process.is_alive and any(flow.bytes for _, flow, _ in known.coming())
+
+    def _check_credit(
+        self, known: _End, uncredited: int, sizes: Iterable[Sizes], pool: TaskPool, channel: ChannelId
+    ) -> None:
+        queue = pool._by_input[channel].task._queues[channel]
+        newest = queue._tail if queue._on_disk else queue._head
+        held = _whole_bytes(sizes, sum(len(item) for item in newest if isinstance(item, Batch)))
+        ensure(
+            uncredited >= held,
+            f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
+            f"for all but {uncredited}",
+        )
+        ensure(
+            queue.in_memory > 0 or uncredited == 0,
+            f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
+            f"{uncredited} bytes",
+        )
 
     def _check_epoch(self, known: _End) -> None:
-        worker, protocol = _worker_at(known.end), known.end.protocol
+        worker = _worker_at(known.end)
         pool = worker._pool if worker is not None else None
-        is_believed = isinstance(protocol, IncomingChannel) and protocol._host is not None
-        if pool is not None and is_believed:
+        if pool is not None and known.neighbour is not None:
             ensure(
                 known.epoch == pool.epoch,
-                f"I7: {known.end.process} reads a channel of epoch {known.epoch} in epoch {pool.epoch}",
+                f"I7: {known.end.process} reads a connection of epoch {known.epoch} in epoch {pool.epoch}",
             )
 
     def _known(self, end: VirtualTransport) -> _End | None:
@@ -156,11 +226,11 @@ class Wiretap:
             return None
         known = self._ends.get(end)
         if known is None:
-            known = self._ends[end] = _End(end)
+            known = self._ends[end] = _End(end, has_seals=self._has_seals)
         return known
 
 
-def _whole_bytes(sizes: Iterable[tuple[int, int]], rows: int) -> int:
+def _whole_bytes(sizes: Iterable[Sizes], rows: int) -> int:
     """Return the bytes of the newest batches of which all records are among the `rows` that wait.
 
     Batches say nothing: of one that came in several are made, and one of several.

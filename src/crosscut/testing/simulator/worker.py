@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from crosscut.errors import WorkersError
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
-from crosscut.net.channels import IncomingChannel
 from crosscut.net.control import CoordinatorLink
+from crosscut.net.neighbours import AcceptingNeighbour
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -91,13 +91,20 @@ class WatchedWorker(Worker):
 
     def __init__(self, process: WorkerProcess, plan: WorkerPlan, surroundings: Surroundings) -> None:
         super().__init__(plan, WorkerIndex(process.index), AttemptId(process.attempt), surroundings)
-        self._seen = process.world.seen
+        mesh, seen = self._mesh, process.world.seen
+        decide = mesh.neighbour_proven
 
-    def channel_proven(self, proven: Proven, end: IncomingChannel) -> Verdict | None:
-        verdict = super().channel_proven(proven, end)
-        if verdict is not None:
-            self._seen[f"channel: {verdict.name}"] += 1
-        return verdict
+        def decided(proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+            verdict = decide(proven, end)
+            if verdict is not None:
+                seen[f"connection: {verdict.name}"] += 1
+            ensure(
+                verdict is not Verdict.ACCEPTED or proven.epoch == mesh._epoch,
+                f"I7: {process} takes a connection of epoch {proven.epoch} in epoch {mesh._epoch}",
+            )
+            return verdict
+
+        mesh.neighbour_proven = decided  # type: ignore[method-assign]
 
 
 class WorkerProcess(Process):
@@ -137,6 +144,7 @@ class WorkerProcess(Process):
             self.start_thread,
             lambda: DrawnPace(world.options.batch_rows, world.below),
             lambda: VirtualSpaces(world.options.spill_bytes),
+            world.options.piece_bytes,
         )
         self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
         await self.worker.run()
@@ -150,6 +158,11 @@ class WorkerProcess(Process):
         if pool._timer is not None and pool._timer_due_ns <= now_ns:
             return
         for runner in pool._runners:
+            for channel, waiting in runner.task.unsent.items():
+                ensure(
+                    channel not in pool._outgoing or not (waiting and isinstance(waiting[0], Barrier)),
+                    f"I12: a barrier waits in front of {channel} in {self}: it needs no credit",
+                )
             ensure(
                 not runner.can_run(now_ns),
                 f"I12: task {runner.task.task_id} of {self} could go on, and nobody wakes it",

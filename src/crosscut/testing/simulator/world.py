@@ -65,8 +65,8 @@ SLOW_SINK_FACTOR = 100
 
 EXPECTED_FAILURES = frozenset(
     {
-        "ChannelLost",
         "CommitFailed",
+        "ConnectionLost",
         "ConnectionRefusedError",
         "ConnectionResetError",
         "ConnectorError",
@@ -91,10 +91,10 @@ class World:
         self.dice = random.Random(f"crosscut world {options.seed}")
         self.clock = Clock()
         self.seen: Counter[str] = Counter()
-        self.network = Network(self.clock, self)
+        self.network = Network(self.clock, self, options.buffer_bytes)
         self.running: Process | None = None
         self.credentials = credentials_of(options)
-        self.tap = Wiretap(options.channel_bytes, self.seen)
+        self.tap = Wiretap(options.channel_bytes, self.seen, has_seals=self.credentials.seals_frames)
         if not options.is_encrypted:
             self.network.tap = self.tap
         self.drops = DropWatch(self.seen)

@@ -1,0 +1,159 @@
+"""The connections of one worker to the others: one to each that it shares channels with, for one epoch.
+
+A connection is of one epoch, as the handshake proves: the next one makes new ones, so nothing that is on its
+way in an old one can be taken for something new. Of two workers the one with the lower index connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from crosscut.ids import ChannelId, Epoch, TaskId, WorkerIndex
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.connections import Credentials, connect
+from crosscut.net.listener import Listener
+from crosscut.net.neighbours import AcceptingNeighbour, ChannelHost, ConnectingNeighbour, Neighbour
+from crosscut.protocol.messages import Peer
+from crosscut.wire.frames import PIECE_BYTES_MAX
+from crosscut.wire.handshake import Proven, Verdict, channels_detail, verdict_on
+
+
+class MeshHost(ChannelHost, Protocol):
+    """The worker."""
+
+    def connection_lost(self, task: TaskId, reason: str) -> None:
+        """A connection of this epoch is over; `task` is one of those that it leaves without a channel."""
+
+
+class Mesh:
+    """What connects worker `own` to its peers.
+
+    Args:
+        channel_bytes: Of batches that each channel may have under way.
+        piece_bytes: Longest payload of one frame.
+
+    Attributes:
+        outgoing: The channels that leave this worker.
+        incoming: Those that come from other workers.
+        all_open: Is set once every connection of this epoch is open.
+    """
+
+    def __init__(
+        self,
+        own: WorkerIndex,
+        host: MeshHost,
+        listener: Listener,
+        credentials: Credentials,
+        channel_bytes: int,
+        piece_bytes: int = PIECE_BYTES_MAX,
+    ) -> None:
+        self.outgoing: dict[ChannelId, OutgoingChannel] = {}
+        self.incoming: dict[ChannelId, IncomingChannel] = {}
+        self.all_open = asyncio.Event()
+        self._own = own
+        self._host = host
+        self._listener = listener
+        self._credentials = credentials
+        self._channel_bytes = channel_bytes
+        self._piece_bytes = piece_bytes
+        self._epoch = Epoch(0)
+        self._is_expecting = False
+        self._shared: dict[WorkerIndex, tuple[ChannelId, ...]] = {}
+        # Who will connect, by what it has to prove.
+        self._expected: dict[bytes, WorkerIndex] = {}
+        self._neighbours: dict[WorkerIndex, Neighbour] = {}
+        self._missing: set[WorkerIndex] = set()
+        self._early: dict[AcceptingNeighbour, Proven] = {}
+
+    def accept(self) -> AcceptingNeighbour:
+        """Return the end for somebody who has connected."""
+        return AcceptingNeighbour(self, self._listener, self._credentials)
+
+    def expect(self, epoch: Epoch, channels: Iterable[ChannelId]) -> None:
+        """Begin `epoch`, with these channels between this worker and others; admit whoever came early."""
+        shared: dict[WorkerIndex, list[ChannelId]] = {}
+        # Both ends number them in this order.
+        for channel in sorted(channels):
+            index = channel.target.index if channel.source.index == self._own else channel.source.index
+            shared.setdefault(WorkerIndex(index), []).append(channel)
+        self._epoch = epoch
+        self._shared = {peer: tuple(those) for peer, those in shared.items()}
+        self._expected = {
+            channels_detail(those): peer for peer, those in self._shared.items() if peer < self._own
+        }
+        self._missing = set(shared)
+        self.all_open = asyncio.Event()
+        if not shared:
+            self.all_open.set()
+        self._is_expecting = True
+        early, self._early = self._early, {}
+        for end, proven in early.items():
+            verdict = self.neighbour_proven(proven, end)
+            if verdict is not None:
+                end.give_verdict(verdict)
+
+    async def connect(self, peers: Mapping[WorkerIndex, Peer]) -> None:
+        """Connect to those that this worker has to connect to.
+
+        Raises:
+            OSError: One of them can't be reached.
+        """
+        for peer, channels in sorted(self._shared.items()):
+            if peer > self._own:
+                end = ConnectingNeighbour(self, self._credentials, self._epoch, channels)
+                self._add(peer, end)
+                await connect(end, peers[peer].host, peers[peer].data_port)
+
+    def close(self) -> None:
+        """The epoch is over: nothing of it is heard any more."""
+        self._is_expecting = False
+        neighbours, self._neighbours = self._neighbours, {}
+        self.outgoing, self.incoming = {}, {}
+        for end in neighbours.values():
+            end.abandon()
+
+    def give_credit(self, channel: ChannelId, size_bytes: int) -> None:
+        """Let the sender of `channel` send so many bytes more."""
+        if channel in self.incoming:
+            self.incoming[channel].give_credit(size_bytes)
+
+    # What the connections say.
+
+    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+        """Decide about a genuine peer."""
+        peer = self._expected.get(proven.detail)
+        verdict = verdict_on(
+            proven.epoch,
+            self._epoch,
+            is_expecting=self._is_expecting,
+            is_wanted=peer is not None and peer not in self._neighbours,
+        )
+        if verdict is None:
+            self._early[end] = proven
+        elif verdict is Verdict.ACCEPTED and peer is not None:
+            self._add(peer, end)
+        return verdict
+
+    def neighbour_opened(self, end: Neighbour) -> None:
+        """Note that its channels are ready."""
+        if end.peer is not None and self._neighbours.get(end.peer) is end:
+            self._missing.discard(end.peer)
+            if not self._missing:
+                self.all_open.set()
+
+    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+        """A connection of this epoch broke, or one that waited for its verdict."""
+        if isinstance(end, AcceptingNeighbour):
+            self._early.pop(end, None)
+        if end.peer is not None and self._neighbours.get(end.peer) is end:
+            task = next((one.target for one in end.incoming), None) or next(iter(end.outgoing)).source
+            self._host.connection_lost(task, f"the connection to worker {end.peer} is lost: {reason}")
+
+    def _add(self, peer: WorkerIndex, end: Neighbour) -> None:
+        channels = self._shared[peer]
+        end.carry(self._own, peer, channels, self._host, self._channel_bytes, self._piece_bytes)
+        self._neighbours[peer] = end
+        self.outgoing |= end.outgoing
+        self.incoming |= end.incoming

@@ -1,0 +1,164 @@
+"""The connection between two workers, which carries all their channels, both ways.
+
+Frames name their channel. Credit is per channel and the receiver always reads, so a slow channel holds up
+nothing but itself. What the connection does not take at once waits in lanes, and goes in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from crosscut.ids import ChannelId, Epoch, WorkerIndex
+from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.connections import AcceptingSide, ConnectingSide, Connection, Credentials
+from crosscut.net.keepalive import bound_unsent
+from crosscut.net.listener import Listener
+from crosscut.task.items import Item
+from crosscut.wire.frames import PEER_LIMITS, PIECE_BYTES_MAX, Frame, FrameDecoder, FrameType, Payload
+from crosscut.wire.handshake import Proven, Role, Verdict, channels_detail
+from crosscut.wire.lanes import Lanes
+
+
+class NeighbourHost(Protocol):
+    """What owns the connections of one worker."""
+
+    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+        """Somebody genuine has connected; None: the verdict comes later."""
+
+    def neighbour_opened(self, end: Neighbour) -> None:
+        """Its channels are ready for records."""
+
+    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+        """A connection is over, though nobody here closed it; it may never have been open."""
+
+
+class ChannelHost(Protocol):
+    """What the channels of a worker lead to."""
+
+    def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
+        """An item has arrived."""
+
+    def channel_unclogged(self, channel: ChannelId) -> None:
+        """An output channel that was full takes more again."""
+
+
+class Neighbour(Connection):
+    """What both ends have in common: the channels, their lanes, and the numbers of their frames.
+
+    Attributes:
+        peer: The worker at the other end, once that is known.
+        outgoing: The channels that lead there.
+        incoming: Those that come from there.
+        is_over: The epoch is, or the connection: nothing that it says counts any more.
+    """
+
+    _host: NeighbourHost
+    peer: WorkerIndex | None = None
+    outgoing: dict[ChannelId, OutgoingChannel]
+    incoming: dict[ChannelId, IncomingChannel]
+    is_over = False
+    _is_clogged = False
+    _lanes: Lanes
+
+    def carry(
+        self,
+        own: WorkerIndex,
+        peer: WorkerIndex,
+        channels: Sequence[ChannelId],
+        host: ChannelHost,
+        bytes_max: int,
+        piece_bytes: int = PIECE_BYTES_MAX,
+    ) -> None:
+        """Say who is at both ends and which channels there are between them; before the connection opens.
+
+        Args:
+            channels: In the order that both ends number them by.
+            bytes_max: Of batches that each may have under way.
+        """
+        self.peer = peer
+        self.outgoing, self.incoming = {}, {}
+        self._lanes = Lanes(piece_bytes)
+        self._sequences = [0] * len(channels)
+        ends: list[OutgoingChannel | IncomingChannel] = []
+        for number, channel in enumerate(channels):
+            send = partial(self._send_later, number)
+            if channel.source.index == own:
+                leaving = OutgoingChannel(channel, bytes_max, send, host.channel_unclogged)
+                self.outgoing[channel] = leaving
+                ends.append(leaving)
+            else:
+                coming = IncomingChannel(channel, send, host.channel_received)
+                self.incoming[channel] = coming
+                ends.append(coming)
+        self._channels = ends
+        self._decoder.expect_channels(len(ends))
+
+    def opened(self) -> None:
+        if self._transport is not None:
+            bound_unsent(self._transport)
+        self._host.neighbour_opened(self)
+
+    def received(self, frame: Frame) -> None:
+        if not self.is_over:
+            self._channels[frame.channel].received(frame)
+
+    def lost(self, reason: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._host.neighbour_lost(self, reason)
+
+    def pause_writing(self) -> None:
+        """Keep what comes in lanes: what the transport has, it sends in the order it got it."""
+        self._is_clogged = True
+
+    def resume_writing(self) -> None:
+        """Let it go, in turns."""
+        self._is_clogged = False
+        self._send_on()
+
+    def abandon(self) -> None:
+        """The epoch is over: close, and report nothing any more."""
+        self.is_over = True
+        self.close("the epoch is over")
+
+    def _send_later(self, number: int, kind: FrameType, payload: Payload) -> None:
+        self._lanes.put(number, kind, payload)
+        if not self._is_clogged:
+            self._send_on()
+
+    def _send_on(self) -> None:
+        lanes = self._lanes
+        while not (self._is_clogged or lanes.is_empty):
+            piece = lanes.take()
+            self._sequences[piece.channel] += 1
+            self.send(
+                piece.kind, piece.payload, channel=piece.channel, sequence=self._sequences[piece.channel]
+            )
+
+
+class ConnectingNeighbour(Neighbour, ConnectingSide):
+    """The end of the worker that connects."""
+
+    def __init__(
+        self, host: NeighbourHost, credentials: Credentials, epoch: Epoch, channels: Sequence[ChannelId]
+    ) -> None:
+        decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
+        super().__init__(credentials, Role.WORKER_TO_WORKER, epoch, channels_detail(channels), decoder)
+        self._host = host
+        self._lanes = Lanes()
+
+
+class AcceptingNeighbour(Neighbour, AcceptingSide):
+    """The end of the worker that is connected to; which channels it carries, the handshake says."""
+
+    def __init__(self, host: NeighbourHost, listener: Listener, credentials: Credentials) -> None:
+        decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
+        super().__init__(listener, credentials, Role.WORKER_TO_WORKER, decoder)
+        self._host = host
+        # The handshake may clog a transport, too.
+        self._lanes = Lanes()
+
+    def decide(self, proven: Proven) -> Verdict | None:
+        return self._host.neighbour_proven(proven, self)

@@ -1,0 +1,62 @@
+"""Turns on one connection: what several channels have to send goes a piece of each at a time.
+
+Each channel has a lane, whose frames keep their order. In front of the first frame of a lane goes at most
+one piece of each other lane, however much waits there: a barrier of one channel is not held up by the large
+batch of another. Pure: the connection says when it takes more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What goes out as one frame."""
+
+    channel: int
+    kind: FrameType
+    payload: Payload
+
+
+class Lanes:
+    """What waits to be sent, by the number of its channel.
+
+    Args:
+        piece_bytes: Longest payload of one frame; what is longer goes in pieces, the last one with its type.
+    """
+
+    def __init__(self, piece_bytes: int = PIECE_BYTES_MAX) -> None:
+        self._piece_bytes = piece_bytes
+        self._lanes: dict[int, deque[tuple[FrameType, Payload]]] = {}
+        self._turns: deque[int] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._turns
+
+    def put(self, channel: int, kind: FrameType, payload: Payload) -> None:
+        """Add a frame to the lane of its channel."""
+        lane = self._lanes.get(channel)
+        if lane is None:
+            lane = self._lanes[channel] = deque()
+        if not lane:
+            self._turns.append(channel)
+        lane.append((kind, payload))
+
+    def take(self) -> Piece:
+        """Remove what is sent next; something waits."""
+        channel = self._turns.popleft()
+        lane = self._lanes[channel]
+        kind, payload = lane.popleft()
+        if len(payload) > self._piece_bytes:
+            whole = memoryview(payload)
+            lane.appendleft((kind, whole[self._piece_bytes :]))
+            kind, payload = FrameType.PIECE, whole[: self._piece_bytes]
+        if lane:
+            self._turns.append(channel)
+        return Piece(channel, kind, payload)
