@@ -50,6 +50,7 @@ IMPOSSIBLE = {
 
 RARE = {
     "drop: failed after abort",
+    "drop: failure after the last commit",
     "drop: obsolete resume",
     "effect: ExpediteBarrier",
     "moment: driver.delete",

@@ -338,7 +338,7 @@ THEMES: dict[str, Theme] = {
         overrides={"parallelism": (2, 3), "safety_ms": (400,), "heartbeat_timeout_ms": (1_000,)},
     ),
     "sinks in trouble": Theme(
-        (*(COMMITS_FAIL * 30), "hang a sink", "hang a sink", "hang a sink", "hang a sink"),
+        (*(COMMITS_FAIL * 30), "hang a sink"),
         120,
         overrides={
             "interval_ms": (10,),

@@ -194,7 +194,8 @@ class WorkerProcess(Process):
 
     def has_said(self, message: WorkerMessage) -> None:
         """The driver has heard `message`: is it of an epoch that is over here?"""
-        if isinstance(message, TaskFailed):
+        # Where a channel is lost no task is halfway: what it says until it is halted is as true as before.
+        if isinstance(message, TaskFailed) and message.cause.kind != "ChannelLost":
             self._failed = max(self._failed, message.epoch)
         elif isinstance(message, _OF_AN_EPOCH):
             self._check_is_running(message, message.epoch)
