@@ -118,7 +118,7 @@ def test_everything_that_can_happen_has_happened(seen: Counter[str]) -> None:
     expected |= {f"job {outcome}" for outcome in get_args(Outcome)}
     expected |= {
         "Spark gave the job up",
-        "channel: STALE_EPOCH",
+        "connection: STALE_EPOCH",
         "drop: stale epoch (worker)",
         "ended loudly after a broken promise",
         "task failed: SinkHungError",
