@@ -324,6 +324,19 @@ def test_tables_of_one_task_are_frozen_and_stored_as_one() -> None:
     assert dict(restored.items()) == {"a": 1}
 
 
+def test_between_the_steps_of_a_merge_all_tables_have_the_same_parts() -> None:
+    state = KeyedState(int, {"seen": int})
+    for n in (N1, N2):
+        for table in state.tables.values():
+            for key in range(2 * ROWS_PER_BLOCK):
+                table.put(key, 1)
+        state.freeze(n)
+        part_of(state, n, since=CheckpointId(n - 1))
+        for _ in state.complete(n):
+            assert state.part_rows is not None
+            assert len(state.part_rows) == n
+
+
 # Parts as bytes.
 
 

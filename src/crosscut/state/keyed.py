@@ -87,6 +87,9 @@ class KeyedState:
 
         Look-ups are right between the steps too. Must not run while `encoded` does.
         """
+        # All at once: a snapshot between two steps counts the parts of each, which are the same ones.
+        for table in self.tables.values():
+            table.note_complete(checkpoint_id)
         for table in self.tables.values():
             yield from table.complete(checkpoint_id)
 

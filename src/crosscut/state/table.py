@@ -202,14 +202,18 @@ class Table:
             yield from _everything([*layers, self._base])
         self._written[checkpoint_id] = _Written(checkpoint_id, since, written)
 
+    def note_complete(self, checkpoint_id: CheckpointId) -> None:
+        """The parts of `checkpoint_id` are those that the next one builds on."""
+        if checkpoint_id > self._completed:
+            self._note_parts(checkpoint_id)
+            self._completed = checkpoint_id
+
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into the base, a step at a time.
 
         Look-ups are right between the steps too. Must not run while `rows` does.
         """
-        if checkpoint_id > self._completed:
-            self._note_parts(checkpoint_id)
-        self._completed = max(self._completed, checkpoint_id)
+        self.note_complete(checkpoint_id)
         while self._frozen and self._frozen[0][0] <= self._completed:
             n, layer = self._frozen[0]
             if not self._base and not layer.has_deleted:

@@ -49,8 +49,23 @@ def run(
         protocols: None of them: all.
         sink: Names a function that returns a SinkTarget, whose sink is checked first.
     """
-    # What simulated jobs say of their failures is meant for those who run a job.
-    logging.getLogger("crosscut").setLevel(logging.CRITICAL)
+    # What simulated jobs log is meant for those who run a job.
+    logger = logging.getLogger("crosscut")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return _run(target, selection, protocols, size, sink)
+    finally:
+        logger.setLevel(level)
+
+
+def _run(
+    target: str | None,
+    selection: Selection,
+    protocols: tuple[ProtocolKind, ...],
+    size: Size,
+    sink: str | None,
+) -> int:
     console = make_console()
     is_wrong = sink is not None and not _sink_keeps_its_promises(sink, console)
     flow = load_flow(target) if target else None
