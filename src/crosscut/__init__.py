@@ -15,46 +15,46 @@ job.wait()
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from crosscut import errors, files, kafka, postgres, sqlite
-from crosscut.connectors.collect import collect
-from crosscut.connectors.generate import generate
-from crosscut.connectors.items import items
-from crosscut.connectors.printing import printing
-from crosscut.connectors.secrets import environment
-from crosscut.cuts import Cut, no_deadlock
-from crosscut.errors import CrosscutError
-from crosscut.flow.flow import Flow
-from crosscut.flow.stream import KeyedStream, Stream
-from crosscut.ids import TaskId
-from crosscut.interfaces import (
-    JSON,
-    CommitPermit,
-    CommittedOutput,
-    EndOfSplit,
-    HeldData,
-    Sink,
-    SinkContext,
-    SinkWriter,
-    Source,
-    Split,
-    SplitReader,
-    Wait,
-)
-from crosscut.keyed_process import (
-    AggregatingState,
-    Context,
-    KeyedProcess,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
-from crosscut.protocol.job.history import check_history
-from crosscut.settings import Restart, Settings
-
 if TYPE_CHECKING:
+    from crosscut import errors, files, kafka, postgres, sqlite
+    from crosscut.connectors.collect import collect
+    from crosscut.connectors.generate import generate
+    from crosscut.connectors.items import items
+    from crosscut.connectors.printing import printing
+    from crosscut.connectors.secrets import environment
+    from crosscut.cuts import Cut, no_deadlock
+    from crosscut.errors import CrosscutError
+    from crosscut.flow.flow import Flow
+    from crosscut.flow.stream import KeyedStream, Stream
+    from crosscut.ids import TaskId
+    from crosscut.interfaces import (
+        JSON,
+        CommitPermit,
+        CommittedOutput,
+        EndOfSplit,
+        HeldData,
+        Sink,
+        SinkContext,
+        SinkWriter,
+        Source,
+        Split,
+        SplitReader,
+        Wait,
+    )
+    from crosscut.keyed_process import (
+        AggregatingState,
+        Context,
+        KeyedProcess,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+    )
+    from crosscut.protocol.job.history import check_history
+    from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
 
 __version__ = "0.1.0"
@@ -102,11 +102,42 @@ __all__ = [
     "sqlite",
 ]
 
+_NAMES = {
+    "connectors.collect": "collect",
+    "connectors.generate": "generate",
+    "connectors.items": "items",
+    "connectors.printing": "printing",
+    "connectors.secrets": "environment",
+    "cuts": "Cut no_deadlock",
+    "errors": "CrosscutError",
+    "flow.flow": "Flow",
+    "flow.stream": "KeyedStream Stream",
+    "ids": "TaskId",
+    "interfaces": (
+        "JSON CommitPermit CommittedOutput EndOfSplit HeldData Sink "
+        "SinkContext SinkWriter Source Split SplitReader Wait"
+    ),
+    "keyed_process": "AggregatingState Context KeyedProcess ListState MapState ReducingState ValueState",
+    "protocol.job.history": "check_history",
+    "settings": "Restart Settings",
+    "spark.job": "Job",
+}
+"""Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a
+lost one loads what its graph needs, and no connector besides."""
+
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> Any:
-    # Needs pyspark, which whoever only writes a flow does not load.
-    if name == "Job":
-        from crosscut.spark.job import Job
+    if name in _HOME:
+        found = getattr(import_module(f"crosscut.{_HOME[name]}"), name)
+    elif name in __all__:
+        found = import_module(f"crosscut.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
-        return Job
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
