@@ -24,7 +24,7 @@ import copy
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 from crosscut.callables import name_of, several
 from crosscut.errors import FlowError
@@ -48,6 +48,19 @@ class Cells(Protocol):
 
     def delete(self, key: Any) -> None:
         """Take the value of `key` away."""
+
+
+class NamedCells(Cells, Protocol):
+    """Where the values of one state are kept: any number for each key, under pairs `(key, name)`."""
+
+    def has(self, row: tuple[Any, Any]) -> bool:
+        """Tell whether there is a value under `row`."""
+
+    def names(self, key: Any) -> list[Any]:
+        """Return the names under which `key` has values."""
+
+    def count(self, key: Any) -> int:
+        """Return how many values `key` has."""
 
 
 class Context:
@@ -175,38 +188,53 @@ class ListState(State, Generic[T]):
 
 
 class MapState(State, MutableMapping[T, V]):
-    """A dictionary for each key; no state while it is empty."""
+    """A dictionary for each key; no state while it is empty.
+
+    Each entry is stored by itself, so a change of one costs the same however many there are. They come in an
+    order that is always the same, and not that in which they were set.
+    """
 
     kind = "map"
 
     def __getitem__(self, name: T) -> V:
-        return self._entries()[name]
+        cells, key = self._entries()
+        found = cells.get((key, name), _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(name)
+        return found  # type: ignore[no-any-return]
 
     def __setitem__(self, name: T, value: V) -> None:
-        entries = self._entries()
-        entries[name] = value
-        cells, key = self._at()
-        cells.put(key, entries)
+        cells, key = self._entries()
+        cells.put((key, name), value)
 
     def __delitem__(self, name: T) -> None:
-        entries = self._entries()
-        del entries[name]
-        cells, key = self._at()
-        if entries:
-            cells.put(key, entries)
-        else:
-            cells.delete(key)
+        cells, key = self._entries()
+        if not cells.has((key, name)):
+            raise KeyError(name)
+        cells.delete((key, name))
+
+    def __contains__(self, name: object) -> bool:
+        cells, key = self._entries()
+        return cells.has((key, name))
 
     def __iter__(self) -> Iterator[T]:
         # Of a list, so that entries may be deleted meanwhile.
-        return iter(list(self._entries()))
+        cells, key = self._entries()
+        return iter(cells.names(key))
 
     def __len__(self) -> int:
-        return len(self._entries())
+        cells, key = self._entries()
+        return cells.count(key)
 
-    def _entries(self) -> dict[T, V]:
+    def clear(self) -> None:
+        """Take all entries of the key away."""
+        cells, key = self._entries()
+        for name in cells.names(key):
+            cells.delete((key, name))
+
+    def _entries(self) -> tuple[NamedCells, Any]:
         cells, key = self._at()
-        return cells.get(key) or {}
+        return cast(NamedCells, cells), key
 
 
 class AggregatingState(State, Generic[T, V]):

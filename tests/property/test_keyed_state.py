@@ -19,6 +19,7 @@ from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import Part
 from crosscut.state.encoding import contents, decode_part
 from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
 
 KEYS = st.integers(0, 12) | st.sampled_from(["a", ("a", 1), None])
@@ -34,8 +35,20 @@ def _small_blocks() -> Any:
         yield
 
 
-def decoded(parts: list[bytes]) -> dict[Any, Any]:
-    return contents(parts).get(MAIN, {})
+def decoded(parts: list[bytes]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    tables = contents(parts)
+    return tables.get(MAIN, {}), tables.get("entries", {})
+
+
+def fresh() -> KeyedState:
+    return KeyedState(list, named=[NamedTable("entries")])
+
+
+def entries_in(state: KeyedState) -> dict[Any, dict[int, list[int]]]:
+    """What named rows there are, as the index of names has them."""
+    table = state.named["entries"]
+    keys = {key for (key, _), _ in table.items()}
+    return {key: {name: table.peek((key, name)) for name in table.names(key)} for key in keys}
 
 
 class KeyedStateWorld(RuleBasedStateMachine):
@@ -43,9 +56,11 @@ class KeyedStateWorld(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.state = KeyedState(list)
+        self.state = fresh()
         self.oracle: dict[Any, list[int]] = {}
+        self.entries: dict[Any, dict[int, list[int]]] = {}
         self.at_freeze: dict[int, dict[Any, list[int]]] = {}
+        self.entries_at_freeze: dict[int, dict[Any, dict[int, list[int]]]] = {}
         self.next_id = 1
         self.chain = PartChain()
         # Stored, with what its completion will make of the chain.
@@ -90,6 +105,21 @@ class KeyedStateWorld(RuleBasedStateMachine):
             return  # Operators that delete don't look up like this.
         assert self.state.values[key] == self.oracle.setdefault(key, [])
 
+    @rule(key=KEYS, name=st.integers(0, 3), number=st.integers(0, 9))
+    def append_to_an_entry(self, key: Any, name: int, number: int) -> None:
+        value = self.state.named["entries"].get((key, name), [])
+        value.append(number)
+        self.state.named["entries"].put((key, name), value)
+        self.entries.setdefault(key, {}).setdefault(name, []).append(number)
+
+    @rule(key=KEYS, name=st.integers(0, 3))
+    def delete_an_entry(self, key: Any, name: int) -> None:
+        self.state.named["entries"].delete((key, name))
+        if key in self.entries:
+            self.entries[key].pop(name, None)
+            if not self.entries[key]:
+                del self.entries[key]
+
     # What the task does at a barrier, and its runner after it.
 
     @rule(steps_between=st.integers(0, 3), touched=st.lists(KEYS, max_size=3))
@@ -101,17 +131,20 @@ class KeyedStateWorld(RuleBasedStateMachine):
         self.state.freeze(n)
         since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
         self.at_freeze[n] = deepcopy(self.oracle)
+        self.entries_at_freeze[n] = deepcopy(self.entries)
         chunks = []
         for step, chunk in enumerate(self.state.encoded(n, since)):
             chunks.append(chunk)
             if step < steps_between:
                 for key in touched:
                     self.append_in_place(key, step)
+                    self.append_to_an_entry(key, 1, step)
         data = b"".join(chunks)
         part = Part(f"parts/{n}/state", len(data), "", "", n)
         self.bytes_of[part.path] = data
         chain = PartChain(n, self.chain.with_part(part, since))
-        assert decoded([self.bytes_of[one.path] for one in chain.parts]) == self.at_freeze[n]
+        stored = decoded([self.bytes_of[one.path] for one in chain.parts])
+        assert stored == (self.at_freeze[n], self.entries_at_freeze[n])
         self.stored[n] = chain
 
     @precondition(lambda self: self.stored)
@@ -148,11 +181,12 @@ class KeyedStateWorld(RuleBasedStateMachine):
         """A fresh state reads the parts; what it does not own, it does not take."""
         n = self.chain.checkpoint_id
         parts = [(one.checkpoint_id, self.bytes_of[one.path]) for one in self.chain.parts]
-        some = KeyedState(list)
+        some = fresh()
         for _ in some.loading(parts, n, owned.__contains__):
             pass
         assert dict(some.items()) == {k: v for k, v in self.at_freeze[n].items() if k in owned}
-        self.state = KeyedState(list)
+        assert entries_in(some) == {k: v for k, v in self.entries_at_freeze[n].items() if k in owned}
+        self.state = fresh()
         for _ in self.state.loading(parts, n):
             pass
         self.restored(n)
@@ -161,11 +195,12 @@ class KeyedStateWorld(RuleBasedStateMachine):
     def start_again_from_nothing(self) -> None:
         if self.chain.checkpoint_id:
             return
-        self.state = KeyedState(list)
-        self.oracle, self.stored, self.merging = {}, {}, None
+        self.state = fresh()
+        self.oracle, self.entries, self.stored, self.merging = {}, {}, {}, None
 
     def restored(self, n: CheckpointId) -> None:
         self.oracle = deepcopy(self.at_freeze[n])
+        self.entries = deepcopy(self.entries_at_freeze[n])
         self.stored, self.merging = {}, None
         assert self.state.at_hand == (n,)
 
@@ -175,7 +210,10 @@ class KeyedStateWorld(RuleBasedStateMachine):
             items = list(self.state.items())
             assert len({repr(key) for key, _ in items}) == len(items)
             assert dict(items) == self.oracle
-            assert len(self.state) == len(self.oracle)
+            assert entries_in(self.state) == self.entries
+            entry_count = sum(map(len, self.entries.values()))
+            assert sum(map(self.state.named["entries"].count, self.entries)) == entry_count
+            assert len(self.state) == len(self.oracle) + entry_count
 
     @invariant()
     def the_newest_completed_checkpoint_is_at_hand(self) -> None:
@@ -194,8 +232,6 @@ def test_blocks_of_one_part_do_not_overlap() -> None:
         state.values.update(dict.fromkeys(range(n), n))
         state.freeze(CheckpointId(n))
     keys = [
-        key
-        for _, some_keys, _ in decode_part(b"".join(state.encoded(CheckpointId(4), NOTHING)))
-        for key in some_keys
+        key for block in decode_part(b"".join(state.encoded(CheckpointId(4), NOTHING))) for key in block.keys
     ]
     assert sorted(keys) == [0, 1, 2, 3]

@@ -103,6 +103,12 @@ def test_a_map_state_is_a_dictionary_and_no_state_while_it_is_empty() -> None:
         ("a", "dict(self.entries)"),
     ) == [None, (1, False, ["x", "y"], 2), 9, 1, 3, {"y": 2}]
     site.gives(("a", "self.entries.pop('y')"), ("b", "self.entries.clear()"))
+    assert site.gives(
+        ("a", "'y' in self.entries"),
+        ("a", "self.entries.pop('y', 0)"),
+        ("a", "self.entries.get('y')"),
+        ("a", "bool(self.entries)"),
+    ) == [False, 0, None, False]
     assert site.rows("entries") == {}
 
 
@@ -127,7 +133,11 @@ def test_all_states_are_in_one_snapshot_and_come_back() -> None:
     part = b"".join(site.state.encoded(N1, CheckpointId(0)))
     assert contents([part]) == {"value": {"a": 1}, "items": {"a": [2]}, "entries": {"b": {"x": 3}}}
     fresh = keyed_state(
-        OperatorNode("p", ProcessSpec(Everything(), tuple((n, "") for n in declared(Everything()))), ())
+        OperatorNode(
+            "p",
+            ProcessSpec(Everything(), tuple((n, one.kind) for n, one in declared(Everything()).items())),
+            (),
+        )
     )
     assert fresh is not None
     for _ in fresh.loading([(N1, part)], N1):

@@ -14,6 +14,7 @@ from crosscut.ids import CheckpointId
 from crosscut.protocol.messages import Part
 from crosscut.state.encoding import DELETED, MAGIC, contents, decode_part, encode_block, owned_copy
 from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.named import NamedTable
 from crosscut.state.parts import PARTS_MAX, PartChain, kept, merged_count
 from crosscut.state.table import ROWS_PER_BLOCK
 
@@ -34,11 +35,11 @@ def content(*parts: bytes) -> dict[Any, Any]:
     """Decode parts as a restore does, with pickle and struct only."""
     found: dict[Any, Any] = {}
     for part in parts:
-        assert part[:4] == b"XCS2"
+        assert part[:4] == b"XCS3"
         rest = part[4:]
         while rest:
             (length,) = struct.unpack(">Q", rest[:8])
-            _, keys, values = pickle.loads(rest[8 : 8 + length])
+            _, _, keys, values = pickle.loads(rest[8 : 8 + length])
             assert len(keys) == len(values)
             found.update(zip(keys, values, strict=True))
             rest = rest[8 + length :]
@@ -337,17 +338,83 @@ def test_between_the_steps_of_a_merge_all_tables_have_the_same_parts() -> None:
             assert len(state.part_rows) == n
 
 
+# Named rows: several values a key.
+
+
+def entries_of(rows: dict[tuple[Any, Any], Any] | None = None) -> tuple[KeyedState, NamedTable]:
+    table = NamedTable("entries")
+    for row, value in (rows or {}).items():
+        table.put(row, value)
+    return KeyedState(int, named=[table]), table
+
+
+def test_a_change_of_one_row_stores_that_row_alone() -> None:
+    state, table = entries_of({("a", name): [name] for name in range(100)} | {("b", "x"): [0]})
+    state.freeze(N1)
+    table.get(("a", 7)).append("more")
+    table.delete(("b", "x"))
+    state.freeze(N2)
+    assert content(part_of(state, N2, since=N1)) == {("a", 7): [7, "more"], ("b", "x"): DELETED}
+    both = [part_of(state, N1), part_of(state, N2, since=N1)]
+    assert contents(both) == {
+        "entries": {"a": {name: [name, "more"] if name == 7 else [name] for name in range(100)}}
+    }
+
+
+def test_names_are_in_the_same_order_before_and_after_a_restore() -> None:
+    some: list[Any] = ["y", "x", 3, 1, (2, "t"), 1.5, b"z"]
+    state, table = entries_of({("a", name): 1 for name in some})
+    state.freeze(N1)
+    other, loaded_table = entries_of()
+    loaded(other, (N1, part_of(state, N1)))
+    assert loaded_table.names("a") == table.names("a")
+    assert set(table.names("a")) == set(some)
+    assert (table.count("a"), table.names("b"), table.count("b")) == (len(some), [], 0)
+
+
+def test_a_restore_takes_the_rows_whose_key_the_task_owns() -> None:
+    state, _ = entries_of({("a", 1): 1, ("b", 1): 2, ("a", 2): 3})
+    state.freeze(N1)
+    other, table = entries_of()
+    loaded(other, (N1, part_of(state, N1)), owns=lambda key: key == "a")
+    assert dict(table.items()) == {("a", 1): 1, ("a", 2): 3}
+    assert (table.names("a"), table.names("b")) == ([1, 2], [])
+
+
+def test_a_roll_back_brings_the_names_back_too() -> None:
+    state, table = entries_of({("a", 1): 1, ("a", 2): 2})
+    state.freeze(N1)
+    table.delete(("a", 1))
+    table.put(("b", 1), 1)
+    state.freeze(N2)
+    table.put(("a", 3), 3)
+    table.put(("a", 1), 4)
+    table.delete(("a", 2))
+    assert (table.names("a"), table.names("b")) == ([1, 3], [1])
+    state.roll_back(N1)
+    assert (table.names("a"), table.names("b")) == ([1, 2], [])
+    assert dict(table.items()) == {("a", 1): 1, ("a", 2): 2}
+
+
+def test_state_of_another_form_than_the_declared_one_is_refused_by_name() -> None:
+    part = MAGIC + encode_block("entries", ["a"], [{"x": 1}])
+    with pytest.raises(StateError, match="'entries' as one value a key: it is declared as named rows here"):
+        loaded(entries_of()[0], (N1, part))
+
+
 # Parts as bytes.
 
 
 def test_a_block_comes_back_as_it_was() -> None:
     keys, values = ["a", ("b", 1), None], [{"x": [1]}, b"y", 1.5]
-    assert list(decode_part(MAGIC + encode_block(MAIN, keys, values) * 2)) == [(MAIN, keys, values)] * 2
+    assert (
+        list(decode_part(MAGIC + encode_block(MAIN, keys, values) * 2)) == [(MAIN, False, keys, values)] * 2
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"XCS", b"XCS1" + encode_block(MAIN, [1], [1]), b"junk"])
 def test_bytes_that_are_no_part_are_refused(data: bytes) -> None:
-    with pytest.raises(StateError, match="expected b'XCS2'"):
+    with pytest.raises(StateError, match="expected b'XCS3'"):
         list(decode_part(data))
 
 

@@ -22,12 +22,14 @@ from crosscut.graph.specs import (
     UnionSpec,
 )
 from crosscut.interfaces import SinkWriter
+from crosscut.keyed_process import MapState
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map
 from crosscut.state.keyed import KeyedState
+from crosscut.state.named import NamedTable
 
 T = TypeVar("T")
 
@@ -42,7 +44,11 @@ def keyed_state(node: OperatorNode) -> KeyedState | None:
         case AggregateSpec(initial):
             return KeyedState(initial)
         case ProcessSpec(_, states):
-            return KeyedState(nothing_yet, {name: nothing_yet for name, _ in states})
+            return KeyedState(
+                nothing_yet,
+                {name: nothing_yet for name, kind in states if kind != MapState.kind},
+                [NamedTable(name) for name, kind in states if kind == MapState.kind],
+            )
         case _:
             return None
 

@@ -1,9 +1,10 @@
 """State as bytes: the format of a part, and copies of values.
 
-A part is the magic `XCS2` and a series of blocks; a block is a length (8 bytes, big-endian) and a
-pickle (protocol 5) of `(table, keys, values)`: the name of a table, and two lists of the same length.
-Blocks of later parts override those of earlier ones; the value `DELETED` takes a key away. Parts are
-not divided by key group, so a snapshot costs no hash per key (docs/decisions/0003).
+A part is the magic `XCS3` and a series of blocks; a block is a length (8 bytes, big-endian) and a
+pickle (protocol 5) of `(table, is_named, keys, values)`: the name of a table, and two lists of the same
+length. In a table of named rows each of the keys is a pair `(key, name)`. Blocks of later parts override
+those of earlier ones; the value `DELETED` takes a row away. Parts are not divided by key group, so a
+snapshot costs no hash per key (docs/decisions/0003).
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
 the job log: by workers, which run the user's code anyway, and on the driver for the flow's own
@@ -15,11 +16,11 @@ from __future__ import annotations
 import pickle  # noqa: S403 - see above
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from crosscut.errors import StateError
 
-MAGIC = b"XCS2"
+MAGIC = b"XCS3"
 _LENGTH = struct.Struct(">Q")
 
 ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None)})
@@ -39,46 +40,72 @@ class _Deleted:
 DELETED: Any = _Deleted()
 
 
-def encode_block(table: str, keys: list[Any], values: list[Any]) -> bytes:
+class Block(NamedTuple):
+    """Some rows of one table.
+
+    Attributes:
+        is_named: The keys are pairs `(key, name)`, each of which belongs to its key.
+    """
+
+    table: str
+    is_named: bool
+    keys: list[Any]
+    values: list[Any]
+
+
+def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bool = False) -> bytes:
     """Return one block.
 
     Raises:
         StateError: A value can't be pickled; the message names its key.
     """
     try:
-        data = pickle.dumps((table, keys, values), protocol=5)
+        data = pickle.dumps((table, is_named, keys, values), protocol=5)
     except Exception as error:  # A value's own __reduce__ may raise anything.
         raise StateError(_unpicklable(table, keys, values, error)) from error
     return _LENGTH.pack(len(data)) + data
 
 
-def decode_part(data: bytes) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Yield the (table, keys, values) of each block, in order.
+def decode_part(data: bytes) -> Iterator[Block]:
+    """Yield the blocks, in order.
 
     Raises:
         StateError: `data` is no part, or a value's class can't be loaded here.
     """
     if data[: len(MAGIC)] != MAGIC:
-        raise StateError(f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}")
+        raise StateError(
+            f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}; parts of another "
+            f"format were written by another version of Crosscut"
+        )
     offset = len(MAGIC)
     while offset < len(data):
         start = offset + _LENGTH.size
         offset = start + int.from_bytes(data[offset:start], "big")
         if start > len(data) or offset > len(data):
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
-        yield _loaded(memoryview(data)[start:offset])
+        yield Block(*_loaded(memoryview(data)[start:offset]))
 
 
 def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
     """Return what `parts` of one task, oldest first, add up to: the values of each table by key.
 
+    The value of a key of named rows is a dict of values by name.
+
     Raises:
         StateError: As in `decode_part`.
     """
     tables: dict[str, dict[Any, Any]] = {}
+    named: set[str] = set()
     for part in parts:
-        for table, keys, values in decode_part(part):
-            take_in(tables.setdefault(table, {}), keys, values)
+        for block in decode_part(part):
+            take_in(tables.setdefault(block.table, {}), block.keys, block.values)
+            if block.is_named:
+                named.add(block.table)
+    for table in named:
+        by_key: dict[Any, dict[Any, Any]] = {}
+        for (key, name), value in tables[table].items():
+            by_key.setdefault(key, {})[name] = value
+        tables[table] = by_key
     return tables
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import MAGIC, decode_part, encode_block
+from crosscut.state.named import NamedTable
 from crosscut.state.table import Layer, Table
 
 MAIN = ""
 """The table of operators that have one."""
+_FORM = {False: "one value a key", True: "named rows"}
 
 
 class KeyedState:
@@ -20,13 +22,19 @@ class KeyedState:
     Args:
         initial: Makes the value of a key that has none, in the table `MAIN`.
         others: The same for further tables, by name.
+        named: Further tables, of named rows.
     """
 
     def __init__(
-        self, initial: Callable[[], Any], others: Mapping[str, Callable[[], Any]] | None = None
+        self,
+        initial: Callable[[], Any],
+        others: Mapping[str, Callable[[], Any]] | None = None,
+        named: Iterable[NamedTable] = (),
     ) -> None:
         self.tables = {MAIN: Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
+        self.named = {table.name: table for table in named}
+        self.tables.update(self.named)
         self.main = self.tables[MAIN]
 
     def __len__(self) -> int:
@@ -80,7 +88,7 @@ class KeyedState:
         yield MAGIC
         for name, table in self.tables.items():
             for keys, values in table.rows(checkpoint_id, since):
-                yield encode_block(name, keys, values)
+                yield encode_block(name, keys, values, is_named=name in self.named)
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into one, a step at a time.
@@ -119,14 +127,24 @@ class KeyedState:
         for part_id, data in parts:
             for table in self.tables.values():
                 table.begin_part(part_id)
-            for name, keys, values in decode_part(data):
+            for name, is_named, keys, values in decode_part(data):
                 if name not in self.tables:
                     raise StateError(
                         f"a part of checkpoint {checkpoint_id} holds the state {name!r}, which is not "
                         f"declared: expected one of {sorted(self.tables)}"
                     )
+                if is_named != (name in self.named):
+                    raise StateError(
+                        f"a part of checkpoint {checkpoint_id} holds the state {name!r} as "
+                        f"{_FORM[is_named]}: it is declared as {_FORM[not is_named]} here"
+                    )
                 if owns is not None:
-                    rows = [row for row in zip(keys, values, strict=True) if owns(row[0])]
+                    owners = [key for key, _ in keys] if is_named else keys
+                    rows = [
+                        (key, value)
+                        for owner, key, value in zip(owners, keys, values, strict=True)
+                        if owns(owner)
+                    ]
                     keys, values = [key for key, _ in rows], [value for _, value in rows]
                 self.tables[name].load(keys, values)
                 yield

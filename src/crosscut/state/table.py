@@ -124,6 +124,7 @@ class Table:
         """Set the value of `key`."""
         if not self.has(key):
             self.values.growth += 1
+            self._row_came(key)
         self.values[key] = value
 
     def delete(self, key: Any) -> None:
@@ -132,6 +133,7 @@ class Table:
             self.values.growth -= 1
             self.values.has_deleted = True
             self.values[key] = DELETED
+            self._row_went(key)
 
     def has(self, key: Any) -> bool:
         """Tell whether `key` has a value."""
@@ -261,6 +263,12 @@ class Table:
         """What was loaded is the state at `checkpoint_id`."""
         self._base_id = self._completed = checkpoint_id
         self._base_count = len(self._base)
+
+    def _row_came(self, key: Any) -> None:
+        """Called when `key` gets a value, for tables that keep more about their rows."""
+
+    def _row_went(self, key: Any) -> None:
+        """Called when the value of `key` is taken away."""
 
     def _below(self, key: Any) -> Any:
         for layer in self.values.below:

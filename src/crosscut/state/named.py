@@ -1,0 +1,98 @@
+"""A table of named rows: any number of values per key, each under a name of its own.
+
+The identity of a row is a pair `(key, name)`: an entry of a map, a window of a key, a timer of a key. It
+belongs to its key wherever keys count: for key groups, ownership and restores. A change of one row copies,
+stores and restores that row, whatever else the key has.
+"""
+
+from __future__ import annotations
+
+import pickle  # noqa: S403 - names are put in order by it, nothing is loaded
+from typing import Any
+
+from crosscut.errors import FlowError, InternalError
+from crosscut.ids import CheckpointId
+from crosscut.keys import encoded_key
+from crosscut.state.encoding import DELETED
+from crosscut.state.table import Table
+
+
+class NamedTable(Table):
+    """Values by pairs `(key, name)`: `get`, `put`, `delete` and `has` take such a pair.
+
+    Args:
+        name: Of the table.
+        lists_names: Whether `names` will be asked for. It takes memory for each row.
+    """
+
+    def __init__(self, name: str, *, lists_names: bool = True) -> None:
+        super().__init__(_no_initial)
+        self.name = name
+        self._names: dict[Any, set[Any]] | None = {} if lists_names else None
+
+    def names(self, key: Any) -> list[Any]:
+        """Return the names under which `key` has values, always in the same order.
+
+        It is the order of their bytes, not that in which they came: that one is lost by a restore.
+        """
+        return sorted(self._listed().get(key, ()), key=_bytes_of)
+
+    def count(self, key: Any) -> int:
+        """Return how many values `key` has."""
+        return len(self._listed().get(key, ()))
+
+    def roll_back(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.roll_back`; takes longer for more changes since that checkpoint, not for more rows."""
+        dropped = [self.values, *(layer for n, layer in self._frozen if n > checkpoint_id)]
+        super().roll_back(checkpoint_id)
+        if self._names is not None:
+            for layer in dropped:
+                for row in layer:
+                    if self.has(row):
+                        self._row_came(row)
+                    else:
+                        self._row_went(row)
+
+    def load(self, keys: list[Any], values: list[Any]) -> None:
+        """See `Table.load`; `keys` are pairs."""
+        super().load(keys, values)
+        if self._names is not None:
+            for row, value in zip(keys, values, strict=True):
+                if value is DELETED:
+                    self._row_went(row)
+                else:
+                    self._row_came(row)
+
+    def _row_came(self, row: Any) -> None:
+        if self._names is not None:
+            key, name = row
+            names = self._names.get(key)
+            if names is None:
+                self._names[key] = {name}
+            else:
+                names.add(name)
+
+    def _row_went(self, row: Any) -> None:
+        if self._names is not None:
+            key, name = row
+            names = self._names.get(key)
+            if names is not None:
+                names.discard(name)
+                if not names:
+                    del self._names[key]
+
+    def _listed(self) -> dict[Any, set[Any]]:
+        if self._names is None:
+            raise InternalError(f"state {self.name!r} does not list the names of its rows")
+        return self._names
+
+
+def _bytes_of(name: Any) -> bytes:
+    try:
+        return encoded_key(name)
+    except FlowError:
+        return pickle.dumps(name, protocol=5)
+
+
+def _no_initial() -> Any:
+    raise InternalError("a named row has no initial value")
