@@ -50,6 +50,7 @@ from crosscut.protocol.job.coordinator import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS
 from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.job.phases import DEPLOYED, Phase
 from crosscut.protocol.messages import (
+    FailureCause,
     JobFinished,
     LogEntry,
     Part,
@@ -57,6 +58,7 @@ from crosscut.protocol.messages import (
     Snapshot,
     SnapshotAcknowledged,
     SourceDrained,
+    TaskFailed,
     TransactionsCommitted,
     WorkerFailed,
     WorkerReady,
@@ -73,6 +75,7 @@ E1, E2, N1 = Epoch(1), Epoch(2), CheckpointId(1)
 HEAD = SegmentOpened(claim(), None)
 PROVEN = (LinkOpened(98, WorkerIndex(0), AttemptId(1)), LinkOpened(99, WorkerIndex(1), AttemptId(6)))
 CAN_NOT_START = WorkerFailed(WorkerIndex(1), AttemptId(6), CAUSE)
+GONE = FailureCause("StoreError", "parts/1/out-0-1-ab is missing", is_final=True)
 DANGLING = Snapshot(parts=(Part("parts/0/gone", 1, "00"),))
 FINAL = ((at(1), HEAD), (at(2), completed(1, final=True)))
 
@@ -109,6 +112,7 @@ def all_events() -> list[JobEvent]:
             EntryTaken(at(4)),
         ),
         WorkersEnded("Spark is gone", is_final=True),
+        MessageReceived(LINKS[0], TaskFailed(E1, K0, GONE)),
         CutJudged(N1, unjudged=("total",)),
     ]
 
@@ -187,6 +191,11 @@ def _starting(rules: dict[str, Any]) -> Iterator[Talk]:
     one_is_ready.register()
     one_is_ready.message(1, WorkerReady(E1))
     yield one_is_ready
+    hopeless = Talk(**rules)
+    hopeless.gathering()
+    hopeless.register()
+    hopeless.failed(cause=GONE)
+    yield hopeless
     at_the_end = Talk(**rules)
     at_the_end.hear(LogTailRead(FINAL), EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
     at_the_end.register()

@@ -32,6 +32,8 @@ WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("loop", "aligned", 1, 1, {"crashes": 1, "zombies": 1}),
     ("edge", "aligned", 2, 1, {"crashes": 2, "zombies": 1, "unknown": 1}),
     ("edge", "aligned", 1, 1, {"drivers": 1, "zombies": 1, "unknown": 1}),
+    # A driver that sleeps deploys tasks again, from a checkpoint whose parts the newest driver has deleted.
+    ("edge", "aligned", 0, 1, {"drivers": 2, "zombies": 1}),
     # A segment of the log for each checkpoint, and old ones deleted, while a driver sleeps or does not know.
     ("edge", "aligned", 0, 3, {"drivers": 1, "zombies": 1, "segment_entries_max": 1}),
     ("edge", "aligned", 0, 2, {"drivers": 1, "zombies": 1, "unknown": 1, "segment_entries_max": 1}),

@@ -510,6 +510,40 @@ def test_the_same_record_failing_three_times_ends_the_job() -> None:
     assert end.cause.message.endswith("(given up after the same record failed 3 times in a row)")
 
 
+GONE = FailureCause("StoreError", "parts/1/out-0-1-ab is missing", is_final=True)
+
+
+def hopeless() -> Talk:
+    """A driver whose worker has found that its part of the checkpoint is gone."""
+    talk = Talk()
+    talk.gathering()
+    talk.register()
+    assert talk.failed(cause=GONE) == [
+        timer("forget-failure", 0, 300_000, 1),
+        *both(HaltTasks(E1)),
+        *appends(2, claim(2)),
+    ]
+    return talk
+
+
+def test_a_job_is_called_damaged_by_its_owner_only() -> None:
+    """C1, D1: whoever takes over deletes what a driver that has slept is still to restore."""
+    message = f"task out[0] failed: {GONE.message} (given up after a failure that no restart can mend)"
+    talk = hopeless()
+    assert talk.hear(EntryAppended(at(2))) == [
+        *answered(2),
+        *both(ShutDown("the job has failed")),
+        EndJob("failed", replace(GONE, message=message)),
+    ]
+    talk = hopeless()
+    talk.hear(EntryTaken(at(2)))
+    end = talk.hear(EntryRead(at(2), claim(2, driver="driver 2")))[-1]
+    assert isinstance(end, EndJob)
+    assert (end.outcome, end.cause and end.cause.kind) == ("fenced", "Fenced")
+    talk = hopeless()
+    assert talk.hear(EntryRefused(at(2), "no space"))[-1] == EndJob("failed", replace(GONE, message=message))
+
+
 def test_failures_are_forgotten_after_the_window() -> None:
     talk = Talk()
     talk.running()

@@ -83,6 +83,8 @@ class Coordinator:
         self._kept = Retention(rules.retain, rules.checkpoints.timeout_ms)
         self._ending = Ending(rules.sinks, self.dropped, awaits_verdict=rules.awaits_verdict)
         self._is_submitted = False
+        # What no restart can mend, as an owner of the job would see it; the next claim tells.
+        self._hopeless: FailureCause | None = None
         self._ready: set[WorkerIndex] = set()
         self._triggering = Triggering(rules.checkpoints, self._checkpoints)
 
@@ -229,6 +231,8 @@ class Coordinator:
         # Decision moment: from here on every older epoch is fenced.
         self.epoch, self.lineage = entry.epoch, entry.lineage
         self._checkpoints.next_id = max(self._checkpoints.next_id, entry.first_checkpoint_id)
+        if self._hopeless is not None:
+            return self._end("failed", self._hopeless)
         self._go(Turn.CLAIMED)
         effects: list[JobEffect] = [self._timer("gather", self._rules.start_timeout_ms)]
         if not self._is_submitted:
@@ -253,7 +257,8 @@ class Coordinator:
                     message = (
                         f"everything is processed and committed, but {message}; the next start tries again"
                     )
-                return [*effects, *self._end("failed", FailureCause("StoreError", message))]
+                cause = self._hopeless or FailureCause("StoreError", message)
+                return [*effects, *self._end("failed", cause)]
             case Overtaken(_, index, winner):
                 return [*effects, *self._end("fenced", fenced(self.epoch, index, winner))]
             case _:
@@ -585,17 +590,24 @@ class Coordinator:
         if self.phase is Phase.STOPPING:
             return self._stop_short(cause)
         forget, decision = self._failures.note(cause)
-        if isinstance(decision, restarts.GiveUp):
+        delay_ms = 0
+        if not isinstance(decision, restarts.GiveUp):
+            self.restart_count += 1
+            delay_ms = decision.delay_ms
+        elif cause.is_final and self.phase is Phase.RESTORING:
+            # A driver that has slept finds parts gone and output that is newer than its checkpoint: all is well,
+            # and it is fenced. Only who owns the job may call it damaged, so it claims once more.
+            self._hopeless = decision.shown
+        else:
             return self._end("failed", decision.shown)
-        self.restart_count += 1
         halted = [forget, *self._to_all(HaltTasks(self.epoch))]
         halted += self._checkpoints.end(f"the job has failed over: {cause.message}")
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
         self._go(Turn.FAILURE)
-        if decision.delay_ms == 0:
+        if delay_ms == 0:
             return [*halted, *self._claim_next()]
-        return [*halted, self._timer("restart", decision.delay_ms)]
+        return [*halted, self._timer("restart", delay_ms)]
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Turn.END)

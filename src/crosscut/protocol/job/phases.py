@@ -91,8 +91,8 @@ _FAILURE: Moves = {
 _LOG_GIVEN_UP = _ends(Phase.CLAIMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHING)
 _TOO_MANY_CHECKPOINTS_FAILED = _ends(Phase.RUNNING, Phase.STOPPING)
 _DURABLE: Moves = {
-    # At once on to RESTORING if all workers are still there.
-    Phase.CLAIMING: frozenset({Phase.GATHERING, Phase.RESTORING}),
+    # At once on to RESTORING if all workers are still there; over, if it was claimed to call the job damaged.
+    Phase.CLAIMING: frozenset({Phase.GATHERING, Phase.RESTORING, Phase.ENDED}),
     Phase.RUNNING: frozenset({Phase.FINISHING}),
     Phase.STOPPING: frozenset({Phase.FINISHING}),
     Phase.FINISHING: _OVER,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crosscut.ids import LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.messages import DeployTasks, WorkerReady
+from crosscut.protocol.messages import DeployTasks, FailureCause, TaskFailed, WorkerReady
 from crosscut.testing.explorer.driver import Order, Verb
 from crosscut.testing.explorer.items import ensure
 from crosscut.testing.explorer.task_table import Result
@@ -115,6 +115,12 @@ class Draft:
         word, self.side[box] = world.taken(self.side[box])
         message = world.words.values[word]
         if isinstance(message, DeployTasks):
+            if self._is_zombie and (path := world.missing(self.store, i, message)):
+                # Whoever owns the job has deleted it, as it may. In an owner's side it breaks I8.
+                cause = FailureCause("StoreError", f"{path} is missing", is_final=True)
+                failed = TaskFailed(message.epoch, world.places[i].task_id, cause)
+                self._post(i, world.messages.number(failed))
+                return
             self._store, result = world.restored(self.store, i, message)
             self.apply(i, result)
             self._post(i, world.messages.number(WorkerReady(message.epoch)))

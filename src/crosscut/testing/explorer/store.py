@@ -204,6 +204,11 @@ class ExploredStore:
     def paths(self, store: int) -> tuple[str, ...]:
         return tuple(sorted(path for path, _ in self.value(store).parts))
 
+    def missing(self, store: int, snapshot: Snapshot) -> str:
+        """Return the part of `snapshot` that is not there, "" if all are."""
+        there = {path for path, _ in self.value(store).parts}
+        return next((part.path for part in snapshot.parts if part.path not in there), "")
+
     def content(self, store: int, snapshot: Snapshot) -> Content:
         """Return what the only part of `snapshot` holds."""
         path = snapshot.parts[0].path

@@ -452,6 +452,11 @@ class World:
             self._received[i, task, word] = found
         return found
 
+    def missing(self, store: int, i: int, deploy: DeployTasks) -> str:
+        """Return a part that task `i` is to be restored from and that is not there, "" if all are."""
+        missing = (self.store.missing(store, one.snapshot) for one in deploy.snapshots)
+        return next(filter(None, missing), "")
+
     def restored(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
         """Return the store after task `i` has been restored, and the task."""
         key = (store, i, deploy.epoch, deploy.restore)

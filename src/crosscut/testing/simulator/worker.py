@@ -68,6 +68,9 @@ _OF_AN_EPOCH = (
     | SnapshotDeclined
     | TransactionsCommitted
 )
+HARMLESS = ("ChannelLost", "CommitFailed")
+"""Failures in which no task was in the middle of anything: a peer is gone, a commit is given up."""
+
 _MOMENT_OF: dict[str, Moment] = {one: one for one in MOMENTS}
 
 
@@ -194,8 +197,8 @@ class WorkerProcess(Process):
 
     def has_said(self, message: WorkerMessage) -> None:
         """The driver has heard `message`: is it of an epoch that is over here?"""
-        # Where a channel is lost no task is halfway: what it says until it is halted is as true as before.
-        if isinstance(message, TaskFailed) and message.cause.kind != "ChannelLost":
+        # Here no task is halfway: what it says until it is halted is as true as before.
+        if isinstance(message, TaskFailed) and message.cause.kind not in HARMLESS:
             self._failed = max(self._failed, message.epoch)
         elif isinstance(message, _OF_AN_EPOCH):
             self._check_is_running(message, message.epoch)
