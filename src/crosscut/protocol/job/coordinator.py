@@ -595,8 +595,8 @@ class Coordinator:
             self.restart_count += 1
             delay_ms = decision.delay_ms
         elif cause.is_final and self.phase is Phase.RESTORING:
-            # A driver that has slept finds parts gone and output that is newer than its checkpoint: all is well,
-            # and it is fenced. Only who owns the job may call it damaged, so it claims once more.
+            # A driver that has slept finds parts gone, and output newer than its checkpoint: all is well,
+            # and it is fenced. Only the owner of a job may call it damaged, so it claims once more.
             self._hopeless = decision.shown
         else:
             return self._end("failed", decision.shown)
