@@ -74,6 +74,20 @@ REPLAYED = {
         "source 8 0; map 0 energise 4; loop 1 filter and map last; sink 2; flat_map 2 yielded 1; sink 4; "
         "key_by 4 with energy 5; reduce 6 newest updates; leave 2 2 7; sink 8; flat_map 8 copies 1; sink 10",
     ),
+    # Neither end heard of it, ever: what is said on a silent connection is lost, also that it is broken.
+    "a silent connection that is broken": (
+        202037,
+        (0, 1),
+        "source 2 0; key_by 0 text 1; reduce 1 newest updates; sink 2",
+    ),
+    # The judge took what the worker said afterwards for the word of a task that had stopped in a batch.
+    "a commit that is given up": (
+        201090,
+        (16, 17, 20),
+        "source 2 0; sink 0; key_by 0 one 1; sum 2 weight updates; key_by 3 nested with energy 1; "
+        "sum 4 weight updates; map 5 number 0; key_by 6 text 1; sum 7 itself final; rebalance 8; "
+        "key_by 9 number 1; sum 10 weight updates; sink 11",
+    ),
 }
 """Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
 

@@ -80,6 +80,11 @@ class Connection(asyncio.Protocol, ABC):
         return self._is_open
 
     @property
+    def transport(self) -> asyncio.Transport | None:
+        """What carries the bytes, from when it is connected until it is lost."""
+        return self._transport
+
+    @property
     def local_address(self) -> str:
         """This end's address, without the port."""
         if self._transport is None:

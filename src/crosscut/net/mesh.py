@@ -67,6 +67,11 @@ class Mesh:
         self._missing: set[WorkerIndex] = set()
         self._early: dict[AcceptingNeighbour, Proven] = {}
 
+    @property
+    def epoch(self) -> Epoch:
+        """That connections are made for, or were made for last."""
+        return self._epoch
+
     def accept(self) -> AcceptingNeighbour:
         """Return the end for somebody who has connected."""
         return AcceptingNeighbour(self, self._listener, self._credentials)

@@ -61,6 +61,7 @@ class Neighbour(Connection):
     is_over = False
     _is_clogged = False
     _lanes: Lanes
+    _channels: Sequence[OutgoingChannel | IncomingChannel] = ()
 
     def carry(
         self,
@@ -94,6 +95,15 @@ class Neighbour(Connection):
                 ends.append(coming)
         self._channels = ends
         self._decoder.expect_channels(len(ends))
+
+    @property
+    def channels(self) -> Sequence[OutgoingChannel | IncomingChannel]:
+        """Those of this connection, by number; none before it is known who is at the other end."""
+        return self._channels
+
+    def waiting(self, number: int) -> tuple[tuple[FrameType, Payload], ...]:
+        """Return what a channel has to send and the transport has not got yet, in order."""
+        return self._lanes.waiting(number)
 
     def opened(self) -> None:
         if self._transport is not None:

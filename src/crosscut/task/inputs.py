@@ -158,6 +158,11 @@ class InputQueue:
         """How many of the items are in memory."""
         return len(self._head) + len(self._tail)
 
+    @property
+    def newest_rows(self) -> int:
+        """How many of the records are in memory with nothing on disk after them."""
+        return sum(map(_rows, self._tail if self._on_disk else self._head))
+
     def append(self, item: Item) -> None:
         """Add at the end."""
         part = self._tail if self._on_disk else self._head

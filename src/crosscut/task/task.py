@@ -260,6 +260,15 @@ class Task:
         """Return how many records of an input channel wait, in memory and on disk."""
         return self._queues[channel].rows
 
+    def newest_rows(self, channel: ChannelId) -> int:
+        """Return how many of them are in memory with nothing on disk after them."""
+        return self._queues[channel].newest_rows
+
+    @property
+    def machines(self) -> tuple[SnapshotProtocol, Committer | None]:
+        """What decides about its snapshots and transactions: to be asked, not told."""
+        return self._protocol, self._committer
+
     def statistics(self) -> TaskStatistics:
         """Return the counters, and what waits now."""
         return TaskStatistics(

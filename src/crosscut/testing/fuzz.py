@@ -277,8 +277,8 @@ class Fuzzer:
                 break
             end.data_received(piece)
             handshake = getattr(end, "_handshake", None)
-            if handshake is not None and len(handshake._unread) > HANDSHAKE_BYTES_MAX + len(piece):
-                raise Breach(f"{len(handshake._unread)} bytes are kept of a peer that has proven nothing")
+            if handshake is not None and handshake.kept_bytes > HANDSHAKE_BYTES_MAX + len(piece):
+                raise Breach(f"{handshake.kept_bytes} bytes are kept of a peer that has proven nothing")
         if end.is_open:
             raise Breach("a peer without the secret was taken for genuine")
         end.connection_lost(None)

@@ -189,6 +189,11 @@ class _Handshake:
         return self._phase
 
     @property
+    def kept_bytes(self) -> int:
+        """How much is kept of what the peer has sent and this end has not taken in yet."""
+        return len(self._unread)
+
+    @property
     def trailing_data(self) -> bytes:
         """What came after the handshake: feed it to the frame decoder first, once FINISHED."""
         invariant(self._phase is Phase.FINISHED, "trailing data asked for before the end of the handshake")

@@ -39,6 +39,10 @@ class Lanes:
         """Whether nothing waits."""
         return not self._turns
 
+    def waiting(self, channel: int) -> tuple[tuple[FrameType, Payload], ...]:
+        """Return what waits for its turn on `channel`, in order."""
+        return tuple(self._lanes.get(channel, ()))
+
     def put(self, channel: int, kind: FrameType, payload: Payload) -> None:
         """Add a frame to the lane of its channel."""
         lane = self._lanes.get(channel)

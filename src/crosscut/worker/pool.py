@@ -237,6 +237,31 @@ class TaskPool:
         """The tasks, in topological order."""
         return [runner.task for runner in self._runners]
 
+    @property
+    def runners(self) -> tuple[TaskRunner, ...]:
+        """What runs them, likewise."""
+        return tuple(self._runners)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the tasks have been started, and no round is to come unless something is heard."""
+        return self._is_running and not self._is_scheduled and not self.is_over
+
+    @property
+    def wakes_at_ns(self) -> int | None:
+        """When a round is to come by itself, None if never."""
+        return self._timer_due_ns if self._timer is not None else None
+
+    @property
+    def outgoing(self) -> Mapping[ChannelId, OutgoingChannel]:
+        """The outputs that leave this worker."""
+        return self._outgoing
+
+    def task_behind(self, channel: ChannelId) -> Task | None:
+        """Return the task that `channel` leads to, if it is one of these."""
+        runner = self._by_input.get(channel)
+        return runner.task if runner is not None else None
+
     def add(
         self,
         task: Task,

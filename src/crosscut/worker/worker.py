@@ -140,7 +140,18 @@ class Worker:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
-        self._stale_dropped = 0
+        self.stale_dropped = 0
+        """Words of the coordinator about an epoch that was over here."""
+
+    @property
+    def pool(self) -> TaskPool | None:
+        """The tasks of the newest epoch, if it has begun here."""
+        return self._pool
+
+    @property
+    def link(self) -> WorkerLink | None:
+        """The link to the coordinator, once it is sought."""
+        return self._link
 
     async def run(self) -> None:
         """Serve until the coordinator ends it.
@@ -203,9 +214,9 @@ class Worker:
         self._heard_ns = self._now_ns()
         match message:
             case DeployTasks() if message.epoch <= self._newest_asked:
-                self._stale_dropped += 1
+                self.stale_dropped += 1
             case HaltTasks() if message.epoch < self._newest_asked:
-                self._stale_dropped += 1
+                self.stale_dropped += 1
             case DeployTasks():
                 self._newest_asked = message.epoch
                 # At once: if this epoch is over before it begins, they are not said again for the next.
@@ -234,7 +245,7 @@ class Worker:
     ) -> None:
         pool = self._pool
         if pool is None or message.epoch != pool.epoch:
-            self._stale_dropped += 1
+            self.stale_dropped += 1
             return
         match message:
             case StartTasks():
@@ -272,7 +283,7 @@ class Worker:
         pool = self._pool
         if self._link is not None and self._link.is_open:
             tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
-            dropped = {"stale epoch": self._stale_dropped} if self._stale_dropped else {}
+            dropped = {"stale epoch": self.stale_dropped} if self.stale_dropped else {}
             refused = dict(self._listener.refusals)
             self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused))
         asyncio.get_running_loop().call_later(

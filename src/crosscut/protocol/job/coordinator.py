@@ -132,6 +132,11 @@ class Coordinator:
         """The oldest checkpoint that has been triggered and is not decided."""
         return self._checkpoints.under_way
 
+    def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether a checkpoint has been triggered and is not decided."""
+        current = self._checkpoints.current
+        return current is not None and current.is_under_way(checkpoint_id)
+
     @property
     def checkpoints_failed(self) -> int:
         """How many checkpoints have failed."""

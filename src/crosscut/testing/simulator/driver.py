@@ -72,6 +72,15 @@ class WatchedDriver(CoordinatorDriver):
         """The newest checkpoint that it knows to be complete."""
         return self._coordinator.completed
 
+    @property
+    def failures(self) -> tuple[FailureCause, ...]:
+        """Those that count against the limit of the job."""
+        return self._coordinator.failures
+
+    def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether a checkpoint is not decided."""
+        return self._coordinator.is_under_way(checkpoint_id)
+
     def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
         worker = self._worker_at(link)
         if worker is not None and not isinstance(message, WorkerHeartbeat):
@@ -113,7 +122,7 @@ class WatchedDriver(CoordinatorDriver):
         self._promises.check_wait(retry_ms)
 
     def _worker_at(self, link: CoordinatorLink) -> WorkerProcess | None:
-        end = link._transport
+        end = link.transport
         if not isinstance(end, VirtualTransport) or end.peer is None:
             return None
         process = end.peer.process
@@ -141,7 +150,7 @@ class DriverProcess(Process):
     @property
     def failures(self) -> tuple[FailureCause, ...]:
         """What has failed, as far as this driver knows."""
-        return tuple(self.driver._coordinator.failures) if self.driver is not None else ()
+        return self.driver.failures if self.driver is not None else ()
 
     async def _drive(self) -> None:
         driver = self.driver = WatchedDriver(self)
@@ -159,8 +168,7 @@ class DriverProcess(Process):
         """Whether the checkpoint is wanted here."""
         if not self.is_running or self.driver is None or self.driver.epoch != epoch:
             return False
-        checkpoints = self.driver._coordinator._checkpoints.current
-        return checkpoints is not None and checkpoints.is_under_way(checkpoint_id)
+        return self.driver.is_under_way(checkpoint_id)
 
     # What people and Spark ask of it, in its own time.
 

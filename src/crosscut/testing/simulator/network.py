@@ -100,7 +100,8 @@ class Stream:
     def break_silence(self) -> None:
         """The operating system has noticed that the other end is gone."""
         if self.is_silent:
-            self.is_silent = False
+            # Whatever has ended it meanwhile was lost as well.
+            self.is_silent = self._is_ended = False
             self.end(TimeoutError("the peer acknowledges nothing"), loses=True)
 
     def _arrive(self, action: Action) -> None:

@@ -10,10 +10,10 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from crosscut.batch import Batch
 from crosscut.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.neighbours import Neighbour
+from crosscut.task.task import Task
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import WorkerProcess
@@ -21,7 +21,6 @@ from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import PEER_LIMITS, Frame, FrameDecoder, FrameType, Payload, decode_credit
 from crosscut.wire.handshake import CLIENT_BYTES, SERVER_BYTES, epoch_of_hello
 from crosscut.wire.sealing import FrameSeals
-from crosscut.worker.pool import TaskPool
 from crosscut.worker.worker import Worker
 
 Sizes = tuple[int, int]
@@ -114,10 +113,12 @@ class _End:
     def coming(self) -> Iterable[tuple[ChannelId, _Flow, int]]:
         """Yield the channels that lead here, with the credit that was given and waits to be written."""
         neighbour = self.neighbour
-        for number, channel in enumerate(neighbour._channels if neighbour is not None else ()):
-            if neighbour is not None and isinstance(channel, IncomingChannel):
-                waiting = neighbour._lanes._lanes.get(number, ())
-                yield channel.channel, self.flow(number), sum(decode_credit(credit) for _, credit in waiting)
+        if neighbour is None:
+            return
+        for number, channel in enumerate(neighbour.channels):
+            if isinstance(channel, IncomingChannel):
+                waiting = sum(decode_credit(credit) for _, credit in neighbour.waiting(number))
+                yield channel.channel, self.flow(number), waiting
 
 
 class Wiretap:
@@ -181,38 +182,37 @@ class Wiretap:
         self._changed = {end: known for end, known in owing.items() if self._owes(known)}
         for known in owing.values():
             worker = _worker_at(known.end)
-            pool = worker._pool if worker is not None else None
+            pool = worker.pool if worker is not None else None
             if pool is None or pool.is_over or known.end.is_closing():
                 continue
             for channel, flow, given_bytes in known.coming():
-                if channel not in pool._by_input:
+                task = pool.task_behind(channel)
+                if task is None:
                     ensure(known.epoch != pool.epoch, f"I7: {known.end.process} has no task behind {channel}")
                     continue
-                self._check_credit(known, flow.bytes - given_bytes, flow.sizes, pool, channel)
+                self._check_credit(known, flow.bytes - given_bytes, flow.sizes, task, channel)
 
     def _owes(self, known: _End) -> bool:
         return known.end.process.is_alive and any(flow.bytes for _, flow, _ in known.coming())
 
     def _check_credit(
-        self, known: _End, uncredited: int, sizes: Iterable[Sizes], pool: TaskPool, channel: ChannelId
+        self, known: _End, uncredited: int, sizes: Iterable[Sizes], task: Task, channel: ChannelId
     ) -> None:
-        queue = pool._by_input[channel].task._queues[channel]
-        newest = queue._tail if queue._on_disk else queue._head
-        held = _whole_bytes(sizes, sum(len(item) for item in newest if isinstance(item, Batch)))
+        held = _whole_bytes(sizes, task.newest_rows(channel))
         ensure(
             uncredited >= held,
             f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
             f"for all but {uncredited}",
         )
         ensure(
-            queue.in_memory > 0 or uncredited == 0,
+            task.queued(channel) > 0 or uncredited == 0,
             f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
             f"{uncredited} bytes",
         )
 
     def _check_epoch(self, known: _End) -> None:
         worker = _worker_at(known.end)
-        pool = worker._pool if worker is not None else None
+        pool = worker.pool if worker is not None else None
         if pool is not None and known.neighbour is not None:
             ensure(
                 known.epoch == pool.epoch,

@@ -102,8 +102,8 @@ class WatchedWorker(Worker):
             if verdict is not None:
                 seen[f"connection: {verdict.name}"] += 1
             ensure(
-                verdict is not Verdict.ACCEPTED or proven.epoch == mesh._epoch,
-                f"I7: {process} takes a connection of epoch {proven.epoch} in epoch {mesh._epoch}",
+                verdict is not Verdict.ACCEPTED or proven.epoch == mesh.epoch,
+                f"I7: {process} takes a connection of epoch {proven.epoch} in epoch {mesh.epoch}",
             )
             return verdict
 
@@ -154,16 +154,16 @@ class WorkerProcess(Process):
 
     def idle(self) -> None:
         """All that was ready is done: is there a task that could go on, and nobody will wake it?"""
-        pool = self.worker._pool if self.worker is not None else None
-        if pool is None or not self.is_alive or pool.is_over or not pool._is_running or pool._is_scheduled:
+        pool = self.worker.pool if self.worker is not None else None
+        if pool is None or not self.is_alive or not pool.is_asleep:
             return
         now_ns = self.monotonic_ns()
-        if pool._timer is not None and pool._timer_due_ns <= now_ns:
+        if pool.wakes_at_ns is not None and pool.wakes_at_ns <= now_ns:
             return
-        for runner in pool._runners:
+        for runner in pool.runners:
             for channel, waiting in runner.task.unsent.items():
                 ensure(
-                    channel not in pool._outgoing or not (waiting and isinstance(waiting[0], Barrier)),
+                    channel not in pool.outgoing or not (waiting and isinstance(waiting[0], Barrier)),
                     f"I12: a barrier waits in front of {channel} in {self}: it needs no credit",
                 )
             ensure(
@@ -180,7 +180,7 @@ class WorkerProcess(Process):
         """
         held_up = {
             (pool.epoch, runner.task.task_id, channel, item.checkpoint_id): self.world.clock.now_us
-            for runner in pool._runners
+            for runner in pool.runners
             for channel, waiting in runner.task.unsent.items()
             for item in waiting
             if isinstance(item, Barrier)
@@ -213,7 +213,7 @@ class WorkerProcess(Process):
 
     def say_again(self, message: WorkerMessage) -> None:
         """Say what was said before: no TCP connection repeats anything, and the machines bear it."""
-        link = self.worker._link if self.worker is not None else None
+        link = self.worker.link if self.worker is not None else None
         if link is not None:
             self.repeated.append(message)
             self.do(lambda: link.say(message))

@@ -314,9 +314,9 @@ class World:
 
     def watch_tasks(self, worker: WorkerProcess) -> None:
         """A worker has built its tasks."""
-        pool = worker.worker._pool if worker.worker is not None else None
+        pool = worker.worker.pool if worker.worker is not None else None
         for task in pool.tasks if pool is not None else ():
-            self.drops.watch(task._protocol, task._committer)
+            self.drops.watch(*task.machines)
         if pool is not None:
             self._pools[id(pool)] = pool
 
@@ -376,7 +376,7 @@ class World:
         self.is_over = True
         for process in (*self.drivers, *self.workers.values()):
             if isinstance(process, WorkerProcess) and process.worker is not None:
-                self.seen["drop: stale epoch (worker)"] += process.worker._stale_dropped
+                self.seen["drop: stale epoch (worker)"] += process.worker.stale_dropped
             process.die("the world is over")
             process.loop.unwind()
         for pool in self._pools.values():
