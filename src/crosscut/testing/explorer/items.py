@@ -37,12 +37,17 @@ def ensure(condition: bool, message: str) -> None:
 
 
 class Content(NamedTuple):
-    """What a part holds."""
+    """What a part holds.
+
+    Attributes:
+        said: Everything that is said at the end of input has been; the end itself may still have to follow.
+    """
 
     state: int
     position: int
+    said: bool
     ended: bool
     log: Log
 
 
-EMPTY = Content(0, 0, False, ())
+EMPTY = Content(0, 0, False, False, ())

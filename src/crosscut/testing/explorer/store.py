@@ -379,7 +379,7 @@ class ExploredStore:
         graph = self._graph
         for hop, channel in enumerate(graph.routes[record], 1):
             target = graph.channels[channel][1]
-            if target in graph.counts and not contents[target].ended:
+            if target in graph.counts and not contents[target].said:
                 return hop, False
         return len(graph.routes[record]), True
 

@@ -94,12 +94,7 @@ class TaskTable:
         key = (epoch, protocol, committer, content)
         found = self._fresh.get(key)
         if found is None:
-            inputs, outputs = len(self.place.inputs), len(self.place.outputs)
-            frozen = Frozen(
-                epoch, protocol, committer, False, 0, 0, False, False, 0, ((),) * inputs, ((),) * outputs,
-                (), (), (), 0, (), None,
-            )  # fmt: skip
-            task = self._kind(self.place, frozen)
+            task = self._kind(self.place, Frozen.fresh(self.place, epoch, protocol, committer))
             task.restore(content)
             found = self._fresh[key] = self._result(task)
         return found
@@ -134,6 +129,7 @@ class TaskTable:
         bare = frozen._replace(
             state=0,
             open=0,
+            said=False,
             ended=False,
             is_end_forwarded=False,
             ended_inputs=0,

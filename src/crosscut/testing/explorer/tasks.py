@@ -43,6 +43,7 @@ class Captured(NamedTuple):
     n: int
     state: int
     position: int
+    said: bool
     ended: bool
     is_end_forwarded: bool
     log: Log | None
@@ -57,6 +58,7 @@ class Frozen(NamedTuple):
     is_started: bool
     position: int
     state: int
+    said: bool
     ended: bool
     is_end_forwarded: bool
     ended_inputs: int
@@ -68,6 +70,15 @@ class Frozen(NamedTuple):
     open: int
     rotated: tuple[tuple[int, int], ...]
     commit: do.CommitTransactions | None
+
+    @classmethod
+    def fresh(cls, place: Place, epoch: int, protocol: int, committer: int) -> Frozen:
+        """Return a task that has seen nothing yet, in `epoch`; its machines by number."""
+        inputs, outputs = ((),) * len(place.inputs), ((),) * len(place.outputs)
+        return cls(
+            epoch, protocol, committer, False, 0, 0, False, False, False, 0, inputs, outputs,
+            (), (), (), 0, (), None,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +153,8 @@ class ExploredTask:
         self.messages: list[WorkerMessage] = []
         self.deeds: list[Deed] = []
         (
-            self.epoch, self.protocol, self.committer, self.is_started, self.position, self.state, self.ended,
-            self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.commit,
+            self.epoch, self.protocol, self.committer, self.is_started, self.position, self.state, self.said,
+            self.ended, self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.commit,
         ) = frozen  # fmt: skip
         self.queues = dict(zip(place.inputs, map(list, frozen.queues), strict=True))
         self.unsent = dict(zip(place.outputs, map(list, frozen.unsent), strict=True))
@@ -161,6 +172,7 @@ class ExploredTask:
             self.is_started,
             self.position,
             self.state,
+            self.said,
             self.ended,
             self.is_end_forwarded,
             self.ended_inputs,
@@ -192,6 +204,9 @@ class ExploredTask:
         for channel, queue in self.queues.items():
             if queue and not self.machine.is_blocked(place.graph.channel(channel)):
                 found.append(("process", ("process", channel)))
+        if not found and self.is_ending and not self.machine.is_halted:
+            # What waits in an input is a barrier then, and comes first.
+            found.append(("end", ("finish_end",)))
         found += [("send", ("transmit", channel)) for channel, queue in self.unsent.items() if queue]
         if self.rotated:
             found.append(("prepare", ("prepare",)))
@@ -220,7 +235,7 @@ class ExploredTask:
             bit = 1 << channel
             is_new = not self.ended_inputs & bit
             self.ended_inputs |= bit
-            if is_new and all(self.ended_inputs >> one & 1 for one in self.place.inputs):
+            if is_new and self.has_all_ends:
                 self.end()
         elif item < 0:
             self.tell(on.BarrierArrived(self.place.graph.channel(channel), CheckpointId(-item)))
@@ -263,13 +278,28 @@ class ExploredTask:
         else:
             self.open += once(record)
 
+    @property
+    def has_all_ends(self) -> bool:
+        return all(self.ended_inputs >> one & 1 for one in self.place.inputs)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether everything has been said that is said at the end of input, and the end is to follow."""
+        return self.said and not self.is_end_forwarded and bool(self.place.inputs) and self.has_all_ends
+
     def end(self) -> None:
-        """Say what is said at the end of input, unless that has been said, and pass the end on."""
-        routes = self.place.graph.routes
-        for record, route in enumerate(routes) if self.place.is_count and not self.ended else ():
+        """Say what is said at the end of input, if anything is left to say; else pass the end on."""
+        if self.said or not self.place.is_count or not self.state:
+            self.finish_end()
+            return
+        for record, route in enumerate(self.place.graph.routes):
             for _ in range(times(self.state, record)):
                 self.pass_on(record, next(hop for hop, one in enumerate(route) if one in self.place.inputs))
-        self.ended = True
+        self.said = True
+
+    def finish_end(self) -> None:
+        """Everything has been said: pass the end on."""
+        self.said = self.ended = True
         self.forward_end()
 
     def emit(self, channel: int, item: int) -> None:
@@ -326,7 +356,7 @@ class ExploredTask:
                 pass
             case do.CaptureState(n):
                 self.captured[n] = Captured(
-                    n, self.state, self.position, self.ended, self.is_end_forwarded, None
+                    n, self.state, self.position, self.said, self.ended, self.is_end_forwarded, None
                 )
                 if self.open:
                     self.rotated.append((n, self.open))
@@ -401,7 +431,7 @@ class ExploredTask:
     def store(self, n: int) -> None:
         """Make the snapshot of n durable."""
         one = self.captured[n]
-        content = Content(one.state, one.position, one.ended, one.log or ())
+        content = Content(one.state, one.position, one.said, one.ended, one.log or ())
         self.deeds.append(PartWritten(self.path(n), content))
         self.tell(on.SnapshotStored(CheckpointId(n)))
 
@@ -488,7 +518,8 @@ class ExploredTask:
 
     def restore(self, content: Content) -> None:
         """Go back to what a part holds; what was on its way is so again, before anything new."""
-        self.state, self.position, self.ended = content.state, content.position, content.ended
+        self.state, self.position = content.state, content.position
+        self.said, self.ended = content.said, content.ended
         for channel, item, by_sender in content.log:
             self.replay(channel, item, by_sender=by_sender)
 

@@ -1,0 +1,71 @@
+"""The explorer's models agree with what they stand for: see `refined_walk`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+from tests.simulation import test_explorer_planted_bugs as planted
+from tests.simulation.refined_walk import Walk
+
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.testing.explorer.graphs import GRAPHS, graph
+from crosscut.testing.explorer.items import Violation
+from crosscut.testing.explorer.tasks import ExploredTask
+
+WALKS = 6
+STEPS = 400
+
+
+@pytest.mark.parametrize("kind", get_args(ProtocolKind))
+def test_real_tasks_do_what_the_explored_ones_do(kind: ProtocolKind) -> None:
+    seen: Counter[str] = Counter()
+    for name in GRAPHS:
+        for seed in range(WALKS):
+            walk = Walk(graph(name, 2), kind, seed)
+            walk.run(STEPS)
+            seen.update(walk.seen)
+            seen["final"] += walk.is_final
+    must = {"run", "store", "prepare", "commit", "hears", "complete", "abort", "failover", "final"}
+    must |= {"SourceDrained", "SnapshotAcknowledged", "TransactionsCommitted", "TaskFailed"}
+    must |= {"send"} if kind in ("unaligned", "switching") else set()
+    must |= {"alignment timeout"} if kind == "switching" else set()
+    must |= {"TaskQuiet"} if kind == "halting" else set()
+    assert sorted(must - {what for what, count in seen.items() if count}) == []
+
+
+MODELS = (
+    planted.DropsTheLog,
+    planted.ForgetsWhatWasOvertaken,
+    planted.StartsTheLogLate,
+    planted.StartsTheLogEarly,
+    planted.SendsBarriersBeforeTheirRecords,
+    planted.LogsReplayAndOriginal,
+    planted.ReplaysAfterNewInput,
+    planted.ReplaysNothing,
+    planted.DrainedWithItsSources,
+    planted.CommitsAtPrepare,
+    planted.ForgetsTransactionsOfAborted,
+    planted.DropsStagedOfAborted,
+)
+
+
+def walks(model: type[ExploredTask]) -> Iterator[Walk]:
+    for seed in range(WALKS):
+        for kind in get_args(ProtocolKind):
+            for name in ("edge", "join", "loop", "count, loop, count"):
+                yield Walk(graph(name, 2), kind, seed, model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_that_does_something_else_is_found(model: type[ExploredTask]) -> None:
+    def differs(walk: Walk) -> bool:
+        try:
+            walk.run(STEPS)
+        except (AssertionError, Violation):
+            return True
+        return False
+
+    assert any(differs(walk) for walk in walks(model))
