@@ -8,14 +8,18 @@ from typing import get_args
 
 import pytest
 from tests.simulation import test_explorer_planted_bugs as planted
+from tests.simulation.refined_store import walk as walk_with_stores
 from tests.simulation.refined_walk import Walk
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.graphs import GRAPHS, graph
 from crosscut.testing.explorer.items import Violation
 from crosscut.testing.explorer.tasks import ExploredTask
+from crosscut.testing.explorer.world import World
 
 WALKS = 6
+STORE_WALKS = 6
 STEPS = 400
 
 
@@ -69,3 +73,27 @@ def test_a_model_that_does_something_else_is_found(model: type[ExploredTask]) ->
         return False
 
     assert any(differs(walk) for walk in walks(model))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(crashes=2, failures=1, timeouts=1),
+        Faults(drivers=2, zombies=1),
+        Faults(drivers=1, unknown=2, repeats=1),
+        Faults(crashes=1, drivers=1, zombies=1, unknown=1),
+    ],
+    ids=str,
+)
+def test_a_real_store_reads_as_the_explored_one(faults: Faults) -> None:
+    ended = deleted = strays = 0
+    for entries_max, retain in ((1, 1), (2, 2), (1_000, 1)):
+        bounds = Bounds(3, faults, retain=retain, segment_entries_max=entries_max)
+        world = World(graph("edge", 1), "aligned", bounds)
+        for seed in range(STORE_WALKS):
+            state = walk_with_stores(world, seed, STEPS)
+            stored = world.store.value(state[0])
+            ended += world.is_finished(state)
+            deleted += len(stored.deleted)
+            strays += len(stored.strays)
+    assert ended and deleted, (ended, deleted, strays)

@@ -64,6 +64,11 @@ class ExploredStore:
         self.empty = self._states.number(Stored())
         self._steps: dict[tuple[object, ...], int] = {}
 
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Those that write parts."""
+        return self._graph.tasks
+
     def value(self, store: int) -> Stored:
         """Return the store with this number as a value."""
         return self._states.values[store]
