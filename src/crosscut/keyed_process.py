@@ -70,10 +70,19 @@ class Context:
         key: The key of the record.
     """
 
-    __slots__ = ("key",)
+    __slots__ = ("_say", "key")
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str, Any], None]) -> None:
+        self._say = say
         self.key: Any = _ABSENT
+
+    def output(self, name: str, record: Any) -> None:
+        """Send a record to those who read `stream.side_output(name)`, beside what `on_record` returns.
+
+        Raises:
+            FlowError: Nobody reads that name, so the record would be lost.
+        """
+        self._say(name, record)
 
 
 class State:

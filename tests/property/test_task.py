@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import crosscut.state.table as table_module
 from crosscut.errors import invariant
-from crosscut.graph.specs import AggregateSpec, CountSpec, Emit, KeyBySpec, OperatorNode
+from crosscut.graph.specs import AggregateSpec, CountSpec, Emit, Input, KeyBySpec, OperatorNode
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.keys import KeyRouter
@@ -106,8 +106,8 @@ class World:
         self.counts = counts
         self.aborts = aborts
         spec = CountSpec(emit) if counts else AggregateSpec(list, appended, None, emit)
-        self.fold = OperatorNode("fold", spec, (("by-key", "hash"),))
-        self.key_by = OperatorNode("by-key", KeyBySpec(key_of, keys_only=counts), (("read", "forward"),))
+        self.fold = OperatorNode("fold", spec, (Input("by-key", "hash"),))
+        self.key_by = OperatorNode("by-key", KeyBySpec(key_of, keys_only=counts), (Input("read", "forward"),))
         self.bytes_of: dict[str, bytes] = {}
         self.states: dict[int, KeyedState] = {}
         self.read_at: dict[int, dict[str, int]] = {}

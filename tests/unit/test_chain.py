@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.graph.specs import SideOutput
 from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate, Count
 from crosscut.operators.operator import Operator
@@ -20,13 +21,17 @@ from crosscut.state.keyed import KeyedState
 from crosscut.task.chain import Chain
 
 
+def _nobody(batch: Batch, side: SideOutput) -> None:
+    raise AssertionError(f"these operators say nothing aside: {side}")
+
+
 class Site:
     """A chain and what came out of it; its user code can end the slice, as a signal may at any moment."""
 
     def __init__(self, *operators: Operator) -> None:
         self.out: list[Any] = []
         self.course = Course()
-        self.chain = Chain(operators, lambda batch: self.out.extend(batch.records))
+        self.chain = Chain(operators, lambda batch: self.out.extend(batch.records), _nobody)
         self.chain.follow(self.course)
 
     def process(self, records: list[Any], keys: list[Any] | None = None) -> Batch | None:

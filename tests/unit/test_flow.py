@@ -13,7 +13,7 @@ from crosscut.connectors.generate import generate
 from crosscut.errors import CrosscutError, FlowError, SettingsError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import KeyedStream, Stream
-from crosscut.graph.specs import AggregateSpec, OperatorNode, SumSpec
+from crosscut.graph.specs import AggregateSpec, Input, OperatorNode, SumSpec
 from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 
 
@@ -74,8 +74,8 @@ def test_a_name_replaces_place_and_kind_and_others_keep_theirs(flow: Flow) -> No
     )
     nodes = operators(flow)
     assert list(nodes) == ["in", "2-map", "by-length", "counts", "out"]
-    assert nodes["2-map"].inputs == (("in", "forward"),)
-    assert nodes["counts"].inputs == (("by-length", "hash"),)
+    assert nodes["2-map"].inputs == (Input("in", "forward"),)
+    assert nodes["counts"].inputs == (Input("by-length", "hash"),)
 
 
 def test_a_name_can_be_changed_and_is_then_free_again(flow: Flow, stream: Stream) -> None:
@@ -212,9 +212,9 @@ def test_union_takes_streams_of_the_same_flow_only(stream: Stream, keyed: KeyedS
 def test_union_keeps_how_each_of_its_streams_is_distributed(flow: Flow, stream: Stream) -> None:
     stream.union(flow.source(Nothing()).rebalance(), flow.source(Nothing()).broadcast()).sink(Nowhere())
     assert operators(flow)["4-union"].inputs == (
-        ("1-source", "forward"),
-        ("2-source", "rebalance"),
-        ("3-source", "broadcast"),
+        Input("1-source", "forward"),
+        Input("2-source", "rebalance"),
+        Input("3-source", "broadcast"),
     )
 
 
@@ -222,9 +222,9 @@ def test_rebalance_and_broadcast_concern_the_next_operator_only(flow: Flow, stre
     stream.rebalance().map(len).map(len).sink(Nowhere())
     stream.broadcast().sink(Nowhere())
     nodes = operators(flow)
-    assert nodes["2-map"].inputs == (("1-source", "rebalance"),)
-    assert nodes["3-map"].inputs == (("2-map", "forward"),)
-    assert nodes["5-sink"].inputs == (("1-source", "broadcast"),)
+    assert nodes["2-map"].inputs == (Input("1-source", "rebalance"),)
+    assert nodes["3-map"].inputs == (Input("2-map", "forward"),)
+    assert nodes["5-sink"].inputs == (Input("1-source", "broadcast"),)
 
 
 def test_a_stream_is_distributed_in_one_way(stream: Stream) -> None:

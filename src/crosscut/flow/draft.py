@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crosscut.errors import FlowError
-from crosscut.graph.specs import OperatorNode, OperatorSpec, Partitioning
+from crosscut.graph.specs import Input, OperatorNode, OperatorSpec, Partitioning
 from crosscut.ids import checked_name
+
+
+class DraftInput(NamedTuple):
+    """What an operator reads; see `crosscut.graph.specs.Input`."""
+
+    operator: DraftOperator
+    how: Partitioning
+    output: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +28,7 @@ class DraftOperator:
 
     label: str
     spec: OperatorSpec
-    inputs: tuple[tuple[DraftOperator, Partitioning], ...]
+    inputs: tuple[DraftInput, ...]
     uid: str
 
 
@@ -34,9 +43,7 @@ class Draft:
         """Return what the next operator will be called if it is of this kind."""
         return f"{len(self._operators) + 1}-{kind}"
 
-    def add(
-        self, kind: str, spec: OperatorSpec, *inputs: tuple[DraftOperator, Partitioning]
-    ) -> DraftOperator:
+    def add(self, kind: str, spec: OperatorSpec, *inputs: DraftInput) -> DraftOperator:
         """Append an operator under its label.
 
         Raises:
@@ -48,7 +55,7 @@ class Draft:
         self._operators.append(operator)
         return operator
 
-    def close_loop(self, head: DraftOperator, *again: tuple[DraftOperator, Partitioning]) -> None:
+    def close_loop(self, head: DraftOperator, *again: DraftInput) -> None:
         """Lead what goes round again back to the head of its loop."""
         head.inputs = (*head.inputs, *again)
 
@@ -66,7 +73,7 @@ class Draft:
     def nodes(self) -> tuple[OperatorNode, ...]:
         """Return the operators as plain data, each after all that it reads from, back edges aside."""
         return tuple(
-            OperatorNode(o.uid, o.spec, tuple((source.uid, how) for source, how in o.inputs))
+            OperatorNode(o.uid, o.spec, tuple(Input(of.uid, how, output) for of, how, output in o.inputs))
             for o in self._operators
         )
 

@@ -6,7 +6,7 @@ Arguments are checked at once, so that an error shows the line that is wrong; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overloa
 
 from crosscut.callables import argument_problem
 from crosscut.errors import FlowError
-from crosscut.flow.draft import Draft, DraftOperator
+from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -30,6 +30,7 @@ from crosscut.graph.specs import (
     ProcessSpec,
     ReduceSpec,
     SinkSpec,
+    SplitSpec,
     SumSpec,
     UnionSpec,
 )
@@ -42,6 +43,7 @@ Result = TypeVar("Result")
 Value = TypeVar("Value")
 NewKey = TypeVar("NewKey", bound=int | str | bytes | tuple[Any, ...] | None)
 
+_OUTPUT_NAME_MAX = 64
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -90,9 +92,21 @@ class Stream(_Tail, Generic[Record]):
     them, so functions must not change a record; return a new one.
     """
 
-    def __init__(self, draft: Draft, operator: DraftOperator, how: Partitioning = "forward") -> None:
+    def __init__(
+        self, draft: Draft, operator: DraftOperator, how: Partitioning = "forward", output: str = ""
+    ) -> None:
         super().__init__(draft, operator)
         self._how = how
+        self._output = output
+
+    def named(self, uid: str) -> Self:
+        if self._output:
+            raise FlowError(
+                f"flow {self._draft.name!r}: the stream {self._output!r} of operator {self._operator.uid!r} "
+                f"is no operator and can't be named {uid!r}; name the operator",
+                operator=self._operator.uid,
+            )
+        return super().named(uid)
 
     def map(self, function: Callable[[Record], Result]) -> Stream[Result]:
         """Replace each record by `function(record)`."""
@@ -109,6 +123,50 @@ class Stream(_Tail, Generic[Record]):
         """
         checked = _of_one(self._draft, "flat_map", function, may_yield=True)
         return self._then("flat_map", FlatMapSpec(checked))
+
+    def split(self, **predicates: Callable[[Record], object]) -> Split[Record]:
+        """Part the stream: each record goes to the first name whose predicate is true of it, and to no other.
+
+        Args:
+            predicates: One for each stream, by its name, in order.
+
+        Returns:
+            The streams by name, and as `rest` the one of all other records. Where nobody reads `rest`
+            there must be none: a record that fits nowhere fails the job.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> numbers = cc.Flow("parity").source(cc.generate(lambda i: i, count=10))
+            >>> parts = numbers.split(even=lambda n: n % 2 == 0, odd=lambda n: n % 2 == 1)
+            >>> halves = parts["even"].map(lambda n: n // 2)
+        """
+        if not predicates:
+            raise _error(self._draft, "split", "expected a predicate for each stream, as in split(large=...)")
+        checked = tuple(
+            (_output_name(self._draft, "split", name), _function(self._draft, "split", name, one, "record"))
+            for name, one in predicates.items()
+        )
+        return Split(self._draft, self._add("split", SplitSpec(checked)), tuple(predicates))
+
+    def side_output(self, name: str) -> Stream[Any]:
+        """Return the stream of what the operator before this says under `name`, beside what it returns.
+
+        Raises:
+            FlowError: It says nothing under that name.
+        """
+        spec = self._operator.spec
+        if self._output:
+            problem = f"is the stream {self._output!r} of operator {self._operator.uid!r}, and no operator"
+        elif isinstance(spec, SplitSpec):
+            return Split(self._draft, self._operator, tuple(one for one, _ in spec.predicates))[name]
+        elif not isinstance(spec, ProcessSpec):
+            problem = f"operator {self._operator.uid!r} says nothing but what it returns: only a process does"
+        else:
+            _output_name(self._draft, "side_output", name)
+            return Stream(self._draft, self._operator, output=name)
+        raise FlowError(
+            f"flow {self._draft.name!r}: side_output({name!r}): {problem}", operator=self._operator.uid
+        )
 
     def inspect(self, function: Callable[[Record], object]) -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.
@@ -142,7 +200,7 @@ class Stream(_Tail, Generic[Record]):
                 )
         if not streams:
             raise _error(self._draft, "union", "expected at least one other stream, found none")
-        inputs = ((stream._operator, stream._how) for stream in (self, *streams))
+        inputs = (stream._input for stream in (self, *streams))
         return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs))
 
     def iterate(
@@ -167,7 +225,7 @@ class Stream(_Tail, Generic[Record]):
         """
         if callable(body) and (problem := argument_problem(body, "loop")):
             raise _error(self._draft, "loop", f"body: {problem}")
-        head = self._draft.add("loop", LoopSpec(), (self._operator, self._how))
+        head = self._draft.add("loop", LoopSpec(), self._input)
         returned = body(Stream(self._draft, head)) if callable(body) else body
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise _error(
@@ -183,7 +241,7 @@ class Stream(_Tail, Generic[Record]):
                 raise _error(
                     self._draft, "loop", f"the loop's body returned {shown}: expected a stream of this flow"
                 )
-        self._draft.close_loop(head, (again._operator, again._how))
+        self._draft.close_loop(head, again._input)
         return out
 
     def rebalance(self) -> Stream[Record]:
@@ -207,13 +265,49 @@ class Stream(_Tail, Generic[Record]):
                 f"{self._operator.uid!r}: a stream is distributed in one way; remove one of them",
                 operator=self._operator.uid,
             )
-        return Stream(self._draft, self._operator, how)
+        return Stream(self._draft, self._operator, how, self._output)
+
+    @property
+    def _input(self) -> DraftInput:
+        return DraftInput(self._operator, self._how, self._output)
 
     def _add(self, kind: str, spec: OperatorSpec) -> DraftOperator:
-        return self._draft.add(kind, spec, (self._operator, self._how))
+        return self._draft.add(kind, spec, self._input)
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._add(kind, spec))
+
+
+class Split(_Tail, Mapping[str, Stream[Record]]):
+    """The streams that `split` gives, by name."""
+
+    def __init__(self, draft: Draft, operator: DraftOperator, names: tuple[str, ...]) -> None:
+        super().__init__(draft, operator)
+        self._names = names
+
+    @property
+    def rest(self) -> Stream[Record]:
+        """The records for which no predicate is true."""
+        return Stream(self._draft, self._operator)
+
+    def __getitem__(self, name: str) -> Stream[Record]:
+        if name not in self._names:
+            known = ", ".join(map(repr, self._names))
+            raise FlowError(
+                f"flow {self._draft.name!r}: operator {self._operator.uid!r} has no stream {name!r}: "
+                f"expected one of {known}, or `rest` for the others",
+                operator=self._operator.uid,
+            )
+        return Stream(self._draft, self._operator, output=name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class KeyedStream(_Tail, Generic[Key, Record]):
@@ -357,7 +451,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         return self.process(Stateful(checked))
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
-        return Stream(self._draft, self._draft.add(kind, spec, (self._operator, "hash")))
+        return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))
 
 
 def _itself(value: Any) -> Any:
@@ -381,6 +475,8 @@ def _instead(kind: type[_Tail], name: str) -> str:
             f"a keyed stream has no {name}(): put {name}() in front of key_by, or end the keyed stream with "
             f"count, sum, reduce or aggregate first"
         )
+    if kind is Split and (hasattr(Stream, name) or hasattr(KeyedStream, name)):
+        return f"split gives several streams: go on with one of them, as in parts['name'].{name}(...)"
     if kind is StreamEnd and (hasattr(Stream, name) or hasattr(KeyedStream, name)):
         return (
             f"the stream has ended in a sink: to have it go elsewhere as well, keep the stream itself "
@@ -413,6 +509,14 @@ def _function(
     if problem := argument_problem(function, *arguments):
         raise _error(draft, kind, f"{name}: {problem}")
     return function
+
+
+def _output_name(draft: Draft, kind: str, name: object) -> str:
+    if isinstance(name, str) and 0 < len(name) <= _OUTPUT_NAME_MAX and name.isprintable():
+        return name
+    raise _error(
+        draft, kind, f"{_shown(name)} is no name: expected 1 to {_OUTPUT_NAME_MAX} printable characters"
+    )
 
 
 def _emit(draft: Draft, kind: str, emit: Emit) -> Emit:

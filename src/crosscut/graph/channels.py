@@ -34,6 +34,12 @@ def outputs_of(graph: JobGraph, task: TaskId) -> tuple[ChannelId, ...]:
     )
 
 
+def read_aside(graph: JobGraph, uid: str) -> frozenset[str]:
+    """Return the names of those side outputs of operator `uid` that somebody reads."""
+    sides = (edge.side for edge in graph.edges)
+    return frozenset(side.name for side in sides if side is not None and side.uid == uid)
+
+
 def leaving(graph: JobGraph, edge: Edge, source: int) -> tuple[ChannelId, ...]:
     """Return the channels of `edge` that start at its source's task `source`, by target index."""
     return tuple(_channel(edge, source, target) for target in _peers(graph, edge, source))

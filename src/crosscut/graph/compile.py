@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import sha256
 from typing import assert_never
@@ -17,6 +17,7 @@ from crosscut.graph.specs import (
     Edge,
     FilterSpec,
     FlatMapSpec,
+    Input,
     InspectSpec,
     JobGraph,
     KeyBySpec,
@@ -26,8 +27,10 @@ from crosscut.graph.specs import (
     OperatorSpec,
     ProcessSpec,
     ReduceSpec,
+    SideOutput,
     SinkSpec,
     SourceSpec,
+    SplitSpec,
     SumSpec,
     UnionSpec,
     Vertex,
@@ -48,6 +51,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "filter"
         case FlatMapSpec():
             return "flat_map"
+        case SplitSpec():
+            return "split"
         case InspectSpec():
             return "inspect"
         case KeyBySpec():
@@ -86,18 +91,28 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
     """
     consumers: dict[str, list[OperatorNode]] = {node.uid: [] for node in nodes}
     invariant(len(consumers) == len(nodes), f"flow {name!r} has two operators with one uid")
+    read_aside: dict[str, set[str]] = {node.uid: set() for node in nodes}
     for node in nodes:
-        for source, _ in node.inputs:
-            consumers[source].append(node)
-    _check(name, nodes, consumers)
+        for read in node.inputs:
+            if read.output:
+                read_aside[read.uid].add(read.output)
+            else:
+                consumers[read.uid].append(node)
+    _check(name, nodes, consumers, read_aside)
 
     vertices = _chained(nodes, consumers)
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
-    # Only the head of a chain reads from other vertices, and only its end is read by them.
+    # Only the head of a chain reads from other vertices; they read what its end returns, and side outputs.
     edges = [
-        Edge(position, vertex_of[source], vertex.vertex_id, how)
+        Edge(
+            position,
+            vertex_of[read.uid],
+            vertex.vertex_id,
+            read.how,
+            side=SideOutput(read.uid, read.output) if read.output else None,
+        )
         for vertex in vertices
-        for position, (source, how) in enumerate(vertex.chain[0].inputs)
+        for position, read in enumerate(vertex.chain[0].inputs)
     ]
     closing = back_edges([v.vertex_id for v in vertices], [(one.source, one.target) for one in edges])
     edges = [replace(one, back_edge=(one.source, one.target) in closing) for one in edges]
@@ -108,19 +123,36 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
     return graph
 
 
-def _check(name: str, nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]) -> None:
+def _check(
+    name: str,
+    nodes: Sequence[OperatorNode],
+    consumers: Mapping[str, Sequence[OperatorNode]],
+    read_aside: Mapping[str, Set[str]],
+) -> None:
     if not any(isinstance(node.spec, SourceSpec) for node in nodes):
         raise FlowError(f"flow {name!r} has no source: start a stream with flow.source(...)")
     if not any(isinstance(node.spec, SinkSpec) for node in nodes):
         raise FlowError(f"flow {name!r} has no sink: end a stream with .sink(...)")
     for node in nodes:
-        if not consumers[node.uid] and not isinstance(node.spec, SinkSpec):
+        for output in _promised_aside(node.spec):
+            if output not in read_aside[node.uid]:
+                raise FlowError(
+                    f"flow {name!r}: the stream {output!r} of operator {node.uid!r} leads nowhere: go on "
+                    f"with it, or leave it out",
+                    operator=node.uid,
+                )
+        if not consumers[node.uid] and not isinstance(node.spec, SinkSpec | SplitSpec):
             hint = "count, sum, ..." if isinstance(node.spec, KeyBySpec) else "sink"
             raise FlowError(
                 f"flow {name!r}: the stream of operator {node.uid!r} leads nowhere: "
                 f"go on with .{hint} or remove the operator",
                 operator=node.uid,
             )
+
+
+def _promised_aside(spec: OperatorSpec) -> tuple[str, ...]:
+    """Return the names of the side outputs that somebody must read."""
+    return tuple(name for name, _ in spec.predicates) if isinstance(spec, SplitSpec) else ()
 
 
 def _chained(
@@ -136,21 +168,26 @@ def _chained(
     for node in nodes:
         chain: list[OperatorNode] | None = None
         if len(node.inputs) == 1:
-            (source, how) = node.inputs[0]
-            if how == "forward" and len(consumers[source]) == 1:
-                chain = chain_of[source]
+            (read,) = node.inputs
+            if read.how == "forward" and not read.output and len(consumers[read.uid]) == 1:
+                chain = chain_of[read.uid]
         if chain is None:
             chain = chains[node.uid] = []
-        chain.append(_with_keys_only(node, consumers[node.uid]))
+        chain.append(_fitted(node, consumers[node.uid]))
         chain_of[node.uid] = chain
     return tuple(Vertex(uid, tuple(chain)) for uid, chain in chains.items())
 
 
-def _with_keys_only(node: OperatorNode, consumers: Sequence[OperatorNode]) -> OperatorNode:
-    if not isinstance(node.spec, KeyBySpec):
-        return node
-    keys_only = len(consumers) == 1 and isinstance(consumers[0].spec, CountSpec)
-    return replace(node, spec=replace(node.spec, keys_only=keys_only))
+def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode]) -> OperatorNode:
+    """Return the operator as one that knows what those that read what it returns ask of it."""
+    match node.spec:
+        case KeyBySpec() as spec:
+            keys_only = len(consumers) == 1 and isinstance(consumers[0].spec, CountSpec)
+            return replace(node, spec=replace(spec, keys_only=keys_only))
+        case SplitSpec() as spec:
+            return replace(node, spec=replace(spec, has_rest=bool(consumers)))
+        case _:
+            return node
 
 
 def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
@@ -168,7 +205,7 @@ def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
                     "kind": kind_of(node.spec),
                     "emit": getattr(node.spec, "emit", None),
                     "states": getattr(node.spec, "states", ()),
-                    "inputs": [list(link) for link in node.inputs],
+                    "inputs": [_link(read) for read in node.inputs],
                 }
                 for node in vertex.chain
             ]
@@ -176,3 +213,7 @@ def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
         ],
     }
     return sha256(json.dumps(structure, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _link(read: Input) -> list[str]:
+    return [read.uid, read.how, read.output] if read.output else [read.uid, read.how]

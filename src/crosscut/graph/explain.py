@@ -16,6 +16,7 @@ from crosscut.graph.specs import (
     ReduceSpec,
     SinkSpec,
     SourceSpec,
+    SplitSpec,
     SumSpec,
 )
 from crosscut.keys import groups_of_task
@@ -74,6 +75,8 @@ def _operator(node: OperatorNode) -> str:
     details = [] if node.uid.endswith(f"-{kind}") else [kind]
     if isinstance(node.spec, KeyBySpec) and node.spec.keys_only:
         details.append("keys only")
+    if isinstance(node.spec, SplitSpec):
+        details += [name for name, _ in node.spec.predicates] + ["rest"] * node.spec.has_rest
     if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
     if isinstance(node.spec, ProcessSpec):

@@ -31,7 +31,7 @@ def _operator(node: OperatorNode) -> OperatorIdentity:
     return OperatorIdentity(
         node.uid,
         kind_of(node.spec),
-        tuple(OperatorInput(uid, how) for uid, how in node.inputs),
+        tuple(OperatorInput(*read) for read in node.inputs),
         getattr(node.spec, "emit", ""),
         # Without the module: the same program is __main__ when run and has a name when imported.
         type(connector).__qualname__ if connector is not None else "",

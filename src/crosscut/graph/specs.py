@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from crosscut.interfaces import Sink, Source
 from crosscut.keyed_process import KeyedProcess
@@ -33,6 +33,17 @@ class FilterSpec:
 @dataclass(frozen=True, slots=True)
 class FlatMapSpec:
     function: Callable[[Any], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpec:
+    """Sends each record out under the first name whose predicate is true.
+
+    `has_rest`: somebody reads the records for which none is; else there must be none.
+    """
+
+    predicates: tuple[tuple[str, Callable[[Any], Any]], ...]
+    has_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ OperatorSpec = (
     | MapSpec
     | FilterSpec
     | FlatMapSpec
+    | SplitSpec
     | InspectSpec
     | KeyBySpec
     | UnionSpec
@@ -123,18 +135,40 @@ OperatorSpec = (
 Partitioning = Literal["forward", "hash", "rebalance", "broadcast"]
 
 
+class Input(NamedTuple):
+    """What an operator reads.
+
+    Attributes:
+        uid: Of the operator read from.
+        how: How the records are distributed.
+        output: The name of the side output that is read; "": what the operator returns.
+    """
+
+    uid: str
+    how: Partitioning
+    output: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
     """One operator of the flow.
 
     Attributes:
         uid: Unique within the flow, stable across releases of it: state is found by it.
-        inputs: (uid of the operator read from, how its records are distributed), in order.
+        inputs: In order.
     """
 
     uid: str
     spec: OperatorSpec
-    inputs: tuple[tuple[str, Partitioning], ...]
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutput:
+    """The records that operator `uid` says under a name, beside those that it returns."""
+
+    uid: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +176,7 @@ class Edge:
     """A link between two vertices; becomes channels between their tasks.
 
     `input` is its place among the inputs of the target; together they call it, whatever the order of the
-    vertices. `back_edge`: closes a cycle.
+    vertices. `back_edge`: closes a cycle. `side`: what leaves there; None: what the last operator returns.
     """
 
     input: int
@@ -150,9 +184,11 @@ class Edge:
     target: str
     partitioning: Partitioning
     back_edge: bool = False
+    side: SideOutput | None = None
 
     def __str__(self) -> str:
-        return f"{self.source} -> {self.target}#{self.input}"
+        said = f" ({self.side.name!r} of {self.side.uid})" if self.side is not None else ""
+        return f"{self.source}{said} -> {self.target}#{self.input}"
 
 
 @dataclass(frozen=True, slots=True)

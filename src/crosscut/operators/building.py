@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar, assert_never
 
 from crosscut.graph.specs import (
@@ -18,6 +19,7 @@ from crosscut.graph.specs import (
     ReduceSpec,
     SinkSpec,
     SourceSpec,
+    SplitSpec,
     SumSpec,
     UnionSpec,
 )
@@ -26,8 +28,9 @@ from crosscut.keyed_process import MapState
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
+from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
-from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map
+from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Split
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -53,12 +56,18 @@ def keyed_state(node: OperatorNode) -> KeyedState | None:
             return None
 
 
-def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | None) -> Operator | None:
+def build(
+    node: OperatorNode,
+    state: KeyedState | None,
+    writer: SinkWriter | None,
+    read_aside: Collection[str] = (),
+) -> Operator | None:
     """Return the running operator of `node`; None for those that do nothing to a batch.
 
     Args:
         state: For keyed operators.
         writer: For sinks.
+        read_aside: The names of those of its side outputs that somebody reads.
     """
     spec = node.spec
     match spec:
@@ -70,6 +79,8 @@ def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | Non
             return Filter(node.uid, function)
         case FlatMapSpec(function):
             return FlatMap(node.uid, function)
+        case SplitSpec(predicates, has_rest):
+            return Split(node.uid, predicates, Sides(node.uid, read_aside), has_rest=has_rest)
         case InspectSpec(function):
             return Inspect(node.uid, function)
         case KeyBySpec(function, keys_only):
@@ -85,7 +96,7 @@ def build(node: OperatorNode, state: KeyedState | None, writer: SinkWriter | Non
         case AggregateSpec(_, add, result, emit):
             return Aggregate(node.uid, _present(state, node), emit, add, result)
         case ProcessSpec(process):
-            return Process(node.uid, process, _present(state, node))
+            return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
         case _:
             assert_never(spec)
 

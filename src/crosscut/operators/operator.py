@@ -16,6 +16,7 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
 from crosscut.operators.course import Course
+from crosscut.operators.sides import Sides
 
 _RECORD_REPR = reprlib.Repr()
 _RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
@@ -35,10 +36,12 @@ class Operator(ABC):
 
     Attributes:
         course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
+        sides: What it says beside what it returns; None: never anything.
     """
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, sides: Sides | None = None) -> None:
         self.uid = uid
+        self.sides = sides
         self.course = Course()
         self.taken_count = 0
         """Records taken in this epoch, in whole batches."""

@@ -9,15 +9,16 @@ from crosscut.callables import several
 from crosscut.errors import InternalError
 from crosscut.keyed_process import Context, KeyedProcess, attached
 from crosscut.operators.operator import Operator
+from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
 
 
 class Process(Operator):
     """Calls the user's process for each record, at the record's key."""
 
-    def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState) -> None:
-        super().__init__(uid)
-        self._context = Context()
+    def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
+        super().__init__(uid, sides)
+        self._context = Context(sides.say)
         self._process = attached(process, state.tables, self._context)
         self._is_open = False
 

@@ -1,4 +1,4 @@
-"""map, filter, flat_map, inspect, key_by: one loop over the batch, and the user's function.
+"""map, filter, flat_map, split, inspect, key_by: one loop over the batch, and the user's function.
 
 Never `map` or `filter` of the standard library: to them a StopIteration that the user's function lets
 out (`next` of something empty) is the end of the batch, and the records after it would be lost.
@@ -11,7 +11,9 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.callables import several
+from crosscut.errors import FlowError
 from crosscut.operators.operator import Operator
+from crosscut.operators.sides import Sides
 
 
 class Map(Operator):
@@ -64,6 +66,53 @@ class FlatMap(Operator):
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
         return Batch(results)
+
+
+class Split(Operator):
+    """Says each record under the first name whose predicate is true, and returns the others.
+
+    Args:
+        has_rest: Whether there may be others.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        predicates: tuple[tuple[str, Callable[[Any], Any]], ...],
+        sides: Sides,
+        *,
+        has_rest: bool,
+    ) -> None:
+        super().__init__(uid, sides)
+        self._say = sides.say
+        self._predicates = predicates
+        self._has_rest = has_rest
+
+    def process(self, batch: Batch) -> Batch:
+        remaining = self.course.through(batch)
+        rest: list[Any] = []
+        predicates, say, has_rest = self._predicates, self._say, self._has_rest
+        try:
+            for record in remaining:
+                for name, predicate in predicates:
+                    if predicate(record):
+                        say(name, record)
+                        break
+                else:
+                    if not has_rest:
+                        raise self._fits_nowhere()
+                    rest.append(record)
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch)
+        return Batch(rest)
+
+    def _fits_nowhere(self) -> FlowError:
+        names = ", ".join(repr(name) for name, _ in self._predicates)
+        return FlowError(
+            f"a record fits none of {names}, and nobody reads the others: go on with `rest`, too",
+            operator=self.uid,
+        )
 
 
 class Inspect(Operator):

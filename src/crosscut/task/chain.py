@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from crosscut.batch import Batch
 from crosscut.errors import StateError
+from crosscut.graph.specs import SideOutput
 from crosscut.interfaces import JSON
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
@@ -35,15 +36,22 @@ class Chain:
 
     Args:
         emit: Takes what the last operator has made.
+        emit_aside: Takes what operators have said under names.
 
     Attributes:
         said: How far the operators have come with what they say at the end: the position of the one that
             was the last to say something, and its place.
     """
 
-    def __init__(self, operators: Sequence[Operator], emit: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        operators: Sequence[Operator],
+        emit: Callable[[Batch], None],
+        emit_aside: Callable[[Batch, SideOutput], None],
+    ) -> None:
         self._operators = operators
         self._emit = emit
+        self._emit_aside = emit_aside
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
         self.said = (0, "")
@@ -89,6 +97,7 @@ class Chain:
         for position in range(first, len(self._operators)):
             for batch, place in self._operators[position].end(after):
                 self.said = (position, place)
+                self._take_aside(self._operators[position])
                 self._run(batch, position + 1)
                 yield
             after = ""
@@ -99,8 +108,17 @@ class Chain:
             if course.is_over:
                 self._waiting.append((position, batch))
                 return
-            batch = self._operators[position].process(batch)
+            operator = self._operators[position]
+            batch = operator.process(batch)
+            if operator.sides is not None:
+                self._take_aside(operator)
             if course.rest is not None:
                 self._waiting.append((position, course.rest))
                 course.rest = None
         self._emit(batch)
+
+    def _take_aside(self, operator: Operator) -> None:
+        """Hand on what an operator has said under names: no snapshot sees what is still there."""
+        if operator.sides is not None and operator.sides.has_some:
+            for side, batch in operator.sides.take():
+                self._emit_aside(batch, side)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from crosscut.batch import Batch
+from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.task.outputs import Output
@@ -29,6 +30,9 @@ class Departures:
 
     def __init__(self, outputs: Sequence[Output], first: Iterable[tuple[ChannelId, Item]] = ()) -> None:
         self.outputs = outputs
+        self._by_side: dict[SideOutput | None, list[Output]] = {}
+        for output in outputs:
+            self._by_side.setdefault(output.side, []).append(output)
         self.outbox: list[tuple[ChannelId, Item]] = list(first)
         self.unsent: dict[ChannelId, deque[Item]] = {
             channel: deque() for output in outputs for channel in output.channels
@@ -39,9 +43,13 @@ class Departures:
         """Whether records wait in the output buffers."""
         return any(output.buffered_rows for output in self.outputs)
 
-    def add(self, batch: Batch) -> None:
-        """Send a batch, on each output, once its buffers are full."""
-        for output in self.outputs:
+    def lead_on(self, side: SideOutput | None) -> bool:
+        """Return whether somebody reads what leaves there."""
+        return side in self._by_side
+
+    def add(self, batch: Batch, side: SideOutput | None = None) -> None:
+        """Send a batch, on each output for `side`, once its buffers are full."""
+        for output in self._by_side[side]:
             if output.add(batch):
                 self.outbox += output.take()
 

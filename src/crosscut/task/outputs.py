@@ -8,7 +8,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import FlowError
-from crosscut.graph.specs import Partitioning
+from crosscut.graph.specs import Partitioning, SideOutput
 from crosscut.ids import ChannelId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import user_code_error
@@ -18,7 +18,12 @@ class Output(ABC):
     """One outgoing edge of a task: its channels, by target index, and a buffer for each.
 
     A channel's buffer holds records in the order they were added: FIFO starts here.
+
+    Attributes:
+        side: What leaves there; None: what the last operator returns.
     """
+
+    side: SideOutput | None = None
 
     def __init__(self, channels: tuple[ChannelId, ...], batch_rows: int) -> None:
         self.channels = channels
@@ -166,12 +171,16 @@ def build_output(
     router: KeyRouter,
     key_by_uid: str,
     task_index: int,
+    side: SideOutput | None = None,
 ) -> Output:
     """Return the output for one edge."""
+    output: Output
     match partitioning:
         case "forward" | "broadcast":
-            return Broadcast(channels, batch_rows)
+            output = Broadcast(channels, batch_rows)
         case "rebalance":
-            return Rebalance(channels, batch_rows, task_index)
+            output = Rebalance(channels, batch_rows, task_index)
         case "hash":
-            return ByKey(channels, batch_rows, router, key_by_uid)
+            output = ByKey(channels, batch_rows, router, key_by_uid)
+    output.side = side
+    return output

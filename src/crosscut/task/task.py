@@ -16,6 +16,7 @@ from typing import assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
+from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, HeldData, Wait
 from crosscut.operators.course import Course
@@ -151,7 +152,7 @@ class Task:
         self._protocol = protocol
         self._back_edges = back_edges
         self._spills_blocked = spills_blocked
-        self._chain = Chain(chain, self._emit)
+        self._chain = Chain(chain, self._emit, self._emit)
         self._chain.said = said_from_json(said)
         self.held = held or HeldData()
         self._batch_rows = batch_rows
@@ -508,10 +509,10 @@ class Task:
         if queue:
             self._turn.append(channel)
 
-    def _emit(self, batch: Batch) -> None:
-        if batch.records and self.departures.outputs:
+    def _emit(self, batch: Batch, side: SideOutput | None = None) -> None:
+        if batch.records and self.departures.lead_on(side):
             self._sent_on += len(batch)
-            self.departures.add(batch)
+            self.departures.add(batch, side)
 
     def _start_ending(self) -> None:
         # Operators are told of the end once in the job's life, even if a restored source reports it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from crosscut.errors import StateError
-from crosscut.graph.channels import back_edges_of, inputs_of, leaving
+from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
@@ -163,7 +163,7 @@ async def build_tasks(
                 writer.close()
                 raise
             committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
-        operators = [build(node, state, writer) for node in vertex.chain]
+        operators = [build(node, state, writer, read_aside(graph, node.uid)) for node in vertex.chain]
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
@@ -252,6 +252,7 @@ def _outputs_of(
             router=router,
             key_by_uid=vertex.chain[-1].uid,
             task_index=task.index,
+            side=edge.side,
         )
         for edge in graph.edges
         if edge.source == vertex.vertex_id

@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """That an operator reads from the operator `uid`, and how the records are distributed."""
+    """That an operator reads from the operator `uid`, and how the records are distributed.
+
+    `output` is the name of the side output that it reads, "" if it reads none.
+    """
 
     uid: str
     how: str
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,12 @@ def _changes(then: OperatorIdentity, now: OperatorIdentity) -> Iterator[str]:
 
 
 def _shown(one: OperatorIdentity) -> str:
-    return " and ".join(f"{each.uid!r} ({each.how})" for each in one.inputs) or "nothing"
+    return " and ".join(map(_shown_input, one.inputs)) or "nothing"
+
+
+def _shown_input(one: OperatorInput) -> str:
+    said = f"{one.output!r} of " if one.output else ""
+    return f"{said}{one.uid!r} ({one.how})"
 
 
 def _renamed(removed: list[OperatorIdentity], added: list[OperatorIdentity]) -> dict[str, str]:

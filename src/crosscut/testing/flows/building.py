@@ -21,12 +21,16 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    Process,
     Rebalance,
     Reduce,
+    Side,
     Sink,
     Source,
+    Split,
     Sum,
     Union,
+    part_name,
 )
 from crosscut.testing.flows.ways import key_by_of
 
@@ -112,7 +116,7 @@ class _Building:
         step = self._description.steps[number]
         stream = self._made(number)
         # These are no operators of their own.
-        if not isinstance(step, Rebalance | Broadcast):
+        if not isinstance(step, Rebalance | Broadcast | Split | Side):
             stream = stream.named(uid)
         if functions.is_followed_by_separation(step):
             stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
@@ -130,6 +134,11 @@ class _Building:
                 return self._streams[stream].filter(functions.filter_function(step))
             case FlatMap(stream):
                 return self._streams[stream].flat_map(functions.flat_map_function(step))
+            case Split(stream, parts):
+                names = {part_name(i): functions.part_predicate(parts, i) for i in range(parts)}
+                return self._streams[stream].split(**names).named(step_uid(self._description, number)).rest
+            case Side(stream, part):
+                return self._streams[stream].side_output(part_name(part))
             case Union(streams):
                 first, *others = self._all(streams)
                 return first.union(*others)
@@ -141,7 +150,7 @@ class _Building:
                 return self._streams[stream].key_by(functions.key_function(step))
             case Sink(stream):
                 return self._streams[stream].sink(self._sink(number))
-            case Count() | Sum() | Reduce() | Aggregate():
+            case Count() | Sum() | Reduce() | Aggregate() | Process():
                 return self._keyed(step)
             case Loop() | Leave():
                 raise TypeError(f"step {number} is no operator by itself")
@@ -161,6 +170,8 @@ class _Building:
             case Aggregate():
                 initial, add, result = functions.folding(step.function, key_by)
                 return keyed.aggregate(initial, add, result, emit=step.emit)
+            case Process():
+                return keyed.process(functions.Counting(step.every))
             case _:
                 assert_never(step)
 

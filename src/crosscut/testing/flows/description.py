@@ -28,13 +28,26 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    Process,
     Rebalance,
+    Side,
     Sink,
     Source,
+    Split,
     Step,
     Union,
+    part_count,
 )
-from crosscut.testing.flows.ways import Steps, downstream, inputs_of, is_dealt, on_cycles, resolved, unread
+from crosscut.testing.flows.ways import (
+    Steps,
+    downstream,
+    inputs_of,
+    is_dealt,
+    on_cycles,
+    resolved,
+    unread,
+    ways,
+)
 
 _HINTS = {kind: get_type_hints(kind) for kind in OPERATORS.values()}
 
@@ -54,6 +67,7 @@ class Description:
             _check_inputs(self.steps, number)
             if isinstance(step, Keyed):
                 _check_emit(self.steps, number, step)
+        _check_sides(self.steps)
         _check_loops(self.steps)
         _check_ends(self.steps)
 
@@ -140,6 +154,12 @@ def _check_inputs(steps: Steps, number: int) -> None:
             raise _refused(steps, number, f"it can't follow step {one}")
         if isinstance(step, Rebalance | Broadcast) and is_dealt(steps, one):
             raise _refused(steps, number, f"step {one} is distributed already")
+        if isinstance(step, Side) and step.part >= part_count(source):
+            raise _refused(steps, number, f"step {one} has no part {step.part}")
+    if isinstance(step, Split) and step.parts < 1:
+        raise _refused(steps, number, "expected one part at least")
+    if isinstance(step, Process) and step.every < 1:
+        raise _refused(steps, number, "expected 1 at least")
     if isinstance(step, Union) and len(step.streams) < 2:
         raise _refused(steps, number, "expected two streams at least")
     if isinstance(step, Source) and not step.splits:
@@ -149,7 +169,7 @@ def _check_inputs(steps: Steps, number: int) -> None:
 
 
 def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
-    name = "" if isinstance(step, Count) else step.function
+    name = "" if isinstance(step, Count | Process) else step.function
     if name in (UPDATES_ONLY if step.emit == "final" else FINAL_ONLY):
         raise _refused(steps, number, "what it sends depends on the order of the records")
     if name == "itself":
@@ -157,6 +177,13 @@ def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
         before = steps[resolved(steps, key_by.stream)] if isinstance(key_by, KeyBy) else None
         if not (isinstance(before, Map) and before.function == "number"):
             raise _refused(steps, number, "only numbers can be added up: expected 'map ... number' before it")
+
+
+def _check_sides(steps: Steps) -> None:
+    for number, found in enumerate(ways(steps)):
+        for part in range(part_count(steps[number])):
+            if not any(way.part == part for way in found):
+                raise _refused(steps, number, f"nobody reads part {part}")
 
 
 def _check_loops(steps: Steps) -> None:

@@ -26,16 +26,20 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     MapName,
+    Process,
     Rebalance,
     Reduce,
     ReduceName,
+    Side,
     Sink,
     Source,
+    Split,
     Step,
     Sum,
     SumName,
     TireName,
     Union,
+    part_count,
 )
 from crosscut.testing.flows.ways import downstream, is_dealt, is_open, resolved, unread
 
@@ -43,6 +47,7 @@ Action = Literal[
     "map",
     "filter",
     "flat_map",
+    "split",
     "union",
     "rebalance",
     "broadcast",
@@ -112,6 +117,8 @@ class _Drawing:
                 self._add(Filter(self._any(), dice.choice(names), dice.randrange(3)))
             case "flat_map":
                 self._add(FlatMap(self._any(), dice.choice(get_args(FlatMapName)), dice.randint(1, 2)))
+            case "split":
+                self._with_sides(Split(self._any(), dice.choice((1, 1, 2, 3))))
             case "union":
                 count = dice.choice((2, 2, 2, 3))
                 self._add(Union(tuple(self._any() for _ in range(count))))
@@ -144,6 +151,11 @@ class _Drawing:
         self._steps.append(step)
         return len(self._steps) - 1
 
+    def _with_sides(self, step: Step) -> None:
+        number = self._add(step)
+        for part in range(part_count(step)):
+            self._add(Side(number, part))
+
     def _any(self) -> int:
         """Return a stream to go on from: mostly the newest one, or one that nobody reads yet."""
         dice = self._dice
@@ -171,7 +183,7 @@ class _Drawing:
         name: KeyName = "with energy" if holds_energy else dice.choice(names)
         key_by = self._add(KeyBy(stream, name, dice.choice((1, 2, 3, 5))))
         for _ in range(dice.choice((1, 1, 1, 1, 2))):
-            self._add(self._folding(key_by, is_of_numbers=is_of_numbers))
+            self._with_sides(self._folding(key_by, is_of_numbers=is_of_numbers))
 
     def _folding(self, key_by: int, *, is_of_numbers: bool) -> Step:
         dice = self._dice
@@ -179,7 +191,9 @@ class _Drawing:
             return Sum(key_by, "itself", "final")
         emit: Emit = "final" if dice.random() < self._final_share else "updates"
         unfit = {*(UPDATES_ONLY if emit == "final" else FINAL_ONLY), "itself"}
-        match dice.choice(("count", "sum", "reduce", "aggregate")):
+        match dice.choice(("count", "sum", "reduce", "aggregate", "process")):
+            case "process":
+                return Process(key_by, dice.choice((1, 2, 3)))
             case "sum":
                 sums: list[SumName] = [one for one in get_args(SumName) if one not in unfit]
                 return Sum(key_by, dice.choice(sums), emit)

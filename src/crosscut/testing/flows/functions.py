@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
+from crosscut.keyed_process import Context, KeyedProcess, ValueState
 from crosscut.testing.flows.steps import (
     KEYS_WITH_ENERGY,
     Aggregate,
@@ -24,6 +25,7 @@ from crosscut.testing.flows.steps import (
     ReduceName,
     Step,
     SumName,
+    part_name,
 )
 
 MODULUS = 1_000_003
@@ -177,6 +179,15 @@ def _yielded(argument: int, one: Any) -> Iterator[Any]:
         yield _added(argument, one)
 
 
+def part_predicate(parts: int, part: int) -> Callable[[Any], bool]:
+    """Return what is true of the records that belong to a part of a `split`."""
+    return partial(_is_of_part, parts, part)
+
+
+def _is_of_part(parts: int, part: int, one: Any) -> bool:
+    return number_of(one) % (parts + 1) == part
+
+
 def key_function(step: KeyBy) -> Callable[[Any], Any]:
     """Return the function of a `key_by`."""
     return partial(_key, step.key, step.modulus)
@@ -208,7 +219,7 @@ def energy_of_key(step: KeyBy, key: Any) -> int:
     return int(key[1]) if step.key in KEYS_WITH_ENERGY else 0
 
 
-# sum, reduce, aggregate
+# sum, reduce, aggregate, process
 
 
 def sum_function(name: SumName, key_by: KeyBy) -> Callable[[Any], Any] | None:
@@ -256,6 +267,22 @@ _REDUCE: dict[ReduceName, Callable[[Any, Any], Any]] = {
     "most": _most,
     "merged": _merged,
 }
+
+
+class Counting(KeyedProcess[Any, Any]):
+    """The process of a `process`."""
+
+    seen = ValueState(default=0)
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def on_record(self, record: Any, ctx: Context) -> Iterator[Any]:
+        count = self.seen.get() + 1
+        self.seen.set(count)
+        if count % self._every == 0:
+            ctx.output(part_name(0), (ctx.key, count))
+        yield (ctx.key, count)
 
 
 class Folding(NamedTuple):

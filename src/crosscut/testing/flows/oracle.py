@@ -26,10 +26,13 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    Process,
     Rebalance,
     Reduce,
+    Side,
     Sink,
     Source,
+    Split,
     Sum,
     Union,
 )
@@ -99,10 +102,11 @@ class _Run:
                         raise TooMuchError(f"a run is given more than {self._work_max} records")
                     self._send(number, self._processed(number, one, is_round=is_round))
 
-    def _send(self, number: int, records: Iterable[Any]) -> None:
+    def _send(self, number: int, records: Iterable[Any], part: int | None = None) -> None:
         for one in records:
             for way in self._ways[number]:
-                self._todo[way.target].append((one, way.is_round))
+                if way.part == part:
+                    self._todo[way.target].append((one, way.is_round))
 
     def _processed(self, number: int, one: Any, *, is_round: bool) -> Iterable[Any]:
         step = self._steps[number]
@@ -113,7 +117,13 @@ class _Run:
                 return (one,) if functions.filter_function(step)(one) else ()
             case FlatMap():
                 return functions.flat_map_function(step)(one)
-            case Union() | Rebalance():
+            case Split(_, parts):
+                part = functions.number_of(one) % (parts + 1)
+                if part == parts:
+                    return (one,)
+                self._send(number, (one,), part)
+                return ()
+            case Side() | Union() | Rebalance():
                 return (one,)
             case Broadcast():
                 return (one,) * self._parallelism
@@ -124,7 +134,7 @@ class _Run:
             case Sink():
                 self.out[number].append(one)
                 return ()
-            case Count() | Sum() | Reduce() | Aggregate():
+            case Count() | Sum() | Reduce() | Aggregate() | Process():
                 return self._folded(number, step, *one)
             case Source() | Leave():
                 raise TypeError(f"step {number} is given no record")
@@ -138,6 +148,10 @@ class _Run:
         is_first = value is _NOTHING
         result = None
         match step:
+            case Process(_, every):
+                value = 1 if is_first else value + 1
+                if value % every == 0:
+                    self._send(number, ((key, value),), 0)
             case Count():
                 value = 1 if is_first else value + 1
             case Sum():

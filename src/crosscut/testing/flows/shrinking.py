@@ -16,13 +16,16 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    Process,
     Rebalance,
+    Side,
     Sink,
     Source,
+    Split,
     Step,
     Union,
 )
-from crosscut.testing.flows.ways import Steps, inputs_of, key_by_of, unread
+from crosscut.testing.flows.ways import Steps, inputs_of, key_by_of, unread, ways
 
 
 def smaller_flows(description: Description) -> Iterator[Description]:
@@ -68,8 +71,15 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                 for end, leave in enumerate(steps):
                     if isinstance(leave, Leave) and leave.loop == number:
                         yield _without(steps, {number, end}, {number: stream, end: leave.out})
-            case Source() | Leave() | Sink() | KeyBy():
+            case Source() | Leave() | Sink() | KeyBy() | Side():
                 pass
+            case Split(stream):
+                sides = _sides(steps, number)
+                yield _without(steps, {number, *sides}, dict.fromkeys((number, *sides), stream))
+                if step.parts > 1:
+                    last = [one for one in sides if steps[one] == Side(number, step.parts - 1)]
+                    parted = (*steps[:number], Split(stream, step.parts - 1), *steps[number + 1 :])
+                    yield _without(parted, set(last), dict.fromkeys(last, number))
             case Union(streams):
                 for one in streams:
                     yield _without(steps, {number}, {number: one})
@@ -80,10 +90,16 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
             case Map() | Filter() | FlatMap() | Rebalance() | Broadcast():
                 yield _without(steps, {number}, {number: step.stream})
             case _:
-                yield _without(steps, {number}, {number: key_by_of(steps, step).stream})
+                sides = _sides(steps, number)
+                stream = key_by_of(steps, step).stream
+                yield _without(steps, {number, *sides}, dict.fromkeys((number, *sides), stream))
     for number, step in enumerate(steps):
         for plainer in _plainer(step):
             yield (*steps[:number], plainer, *steps[number + 1 :])
+
+
+def _sides(steps: Steps, number: int) -> list[int]:
+    return [way.target for way in ways(steps)[number] if way.part is not None]
 
 
 def _plainer(step: Step) -> Iterator[Step]:
@@ -103,6 +119,8 @@ def _plainer(step: Step) -> Iterator[Step]:
             yield replace(step, function="all", argument=0)
         case FlatMap(_, function, argument) if (function, argument) != ("copies", 1):
             yield replace(step, function="copies", argument=1)
+        case Process(_, every) if every > 1:
+            yield replace(step, every=1)
         case KeyBy(_, key, modulus) if modulus > 1:
             yield replace(step, modulus=1)
             if key == "nested with energy":
@@ -115,9 +133,15 @@ def _plainer(step: Step) -> Iterator[Step]:
 
 def _without_dead_ends(steps: Steps) -> Steps:
     """Leave out what leads nowhere, and then what leads nowhere any more."""
-    while dead := {number for number in unread(steps) if not isinstance(steps[number], Loop)}:
+    while dead := set(_dead_ends(steps)):
         steps = _without(steps, dead, {})
     return steps
+
+
+def _dead_ends(steps: Steps) -> Iterator[int]:
+    for number in unread(steps):
+        if not isinstance(steps[number], Loop) and not _sides(steps, number):
+            yield number
 
 
 def _without(steps: Steps, left_out: set[int], instead: Mapping[int, int]) -> Steps:

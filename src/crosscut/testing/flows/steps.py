@@ -58,6 +58,22 @@ class FlatMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """Part i has the records whose number is i modulo (`parts` + 1), the stream of the step the others."""
+
+    stream: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a `split` or `process` says under the name of a part."""
+
+    stream: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
 class Union:
     streams: tuple[int, ...]
 
@@ -109,6 +125,18 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """Counts the records of each key, as a process of the user's; says every so many under a name, too."""
+
+    keyed: int
+    every: int
+
+    @property
+    def emit(self) -> Emit:
+        return "updates"
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The body of a loop begins: what follows, until its `Leave`, is written in the body.
 
@@ -139,6 +167,8 @@ Step = (
     | Map
     | Filter
     | FlatMap
+    | Split
+    | Side
     | Union
     | Rebalance
     | Broadcast
@@ -147,17 +177,20 @@ Step = (
     | Sum
     | Reduce
     | Aggregate
+    | Process
     | Loop
     | Leave
     | Sink
 )
-Keyed = Count | Sum | Reduce | Aggregate
+Keyed = Count | Sum | Reduce | Aggregate | Process
 
 OPERATORS: Mapping[str, type[Any]] = {
     "source": Source,
     "map": Map,
     "filter": Filter,
     "flat_map": FlatMap,
+    "split": Split,
+    "side_output": Side,
     "union": Union,
     "rebalance": Rebalance,
     "broadcast": Broadcast,
@@ -166,8 +199,25 @@ OPERATORS: Mapping[str, type[Any]] = {
     "sum": Sum,
     "reduce": Reduce,
     "aggregate": Aggregate,
+    "process": Process,
     "loop": Loop,
     "leave": Leave,
     "sink": Sink,
 }
 OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
+
+
+def part_name(part: int) -> str:
+    """Return what the side output of a part is called in the flow."""
+    return f"part {part}"
+
+
+def part_count(step: Step) -> int:
+    """Return how many side outputs a step has."""
+    match step:
+        case Split():
+            return step.parts
+        case Process():
+            return 1
+        case _:
+            return 0

@@ -13,8 +13,10 @@ from crosscut.testing.flows.steps import (
     KeyBy,
     Keyed,
     Leave,
+    Process,
     Rebalance,
     Reduce,
+    Side,
     Sink,
     Source,
     Step,
@@ -27,10 +29,14 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Way(NamedTuple):
-    """Where the records of a step go, and whether it is back to the head of a loop."""
+    """Where the records of a step go, and whether it is back to the head of a loop.
+
+    `part`: which of its side outputs goes there; None: what the step returns.
+    """
 
     target: int
     is_round: bool
+    part: int | None = None
 
 
 def inputs_of(step: Step) -> tuple[int, ...]:
@@ -40,7 +46,7 @@ def inputs_of(step: Step) -> tuple[int, ...]:
             return ()
         case Union(streams):
             return streams
-        case Count() | Sum() | Reduce() | Aggregate():
+        case Count() | Sum() | Reduce() | Aggregate() | Process():
             return (step.keyed,)
         case Leave(_, again, out):
             return (again, out)
@@ -82,16 +88,16 @@ def ways(steps: Steps) -> list[list[Way]]:
         if isinstance(step, Leave):
             found[resolved(steps, step.again)].append(Way(step.loop, is_round=True))
             continue
+        part = step.part if isinstance(step, Side) else None
         for one in inputs_of(step):
-            found[resolved(steps, one)].append(Way(number, is_round=False))
+            found[resolved(steps, one)].append(Way(number, is_round=False, part=part))
     return found
 
 
 def downstream(steps: Steps, start: int) -> set[int]:
     """Return the steps that the records of `start` come to without going back in a loop; it, too."""
     once = {
-        number: [target for target, is_round in found if not is_round]
-        for number, found in enumerate(ways(steps))
+        number: [way.target for way in found if not way.is_round] for number, found in enumerate(ways(steps))
     }
     return {start, *_reached(once, start)}
 
@@ -141,5 +147,5 @@ def unread(steps: Steps) -> list[int]:
     return [
         number
         for number, step in enumerate(steps)
-        if not isinstance(step, Sink | Leave) and not found[number]
+        if not isinstance(step, Sink | Leave) and all(way.part is not None for way in found[number])
     ]

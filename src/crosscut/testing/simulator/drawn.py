@@ -16,7 +16,7 @@ from crosscut.testing.flows import (
     source_records,
 )
 from crosscut.testing.flows.building import step_uid
-from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Sink, Source, Sum
+from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Process, Sink, Source, Sum
 from crosscut.testing.flows.ways import resolved
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
@@ -96,7 +96,7 @@ def _judged_as(description: Description) -> Graph:
 def _is_rising(description: Description, number: int) -> bool:
     """Whether what the step sends are (key, value) with values that rise, for each key."""
     match description.steps[resolved(description.steps, number)]:
-        case Count(_, "updates") | Sum(_, "weight", "updates"):
+        case Count(_, "updates") | Sum(_, "weight", "updates") | Process():
             return True
         case Aggregate(_, "length" | "cell" | "pair", "updates"):
             return True

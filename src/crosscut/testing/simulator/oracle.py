@@ -26,8 +26,10 @@ from crosscut.graph.specs import (
     OperatorNode,
     ProcessSpec,
     ReduceSpec,
+    SideOutput,
     SinkSpec,
     SourceSpec,
+    SplitSpec,
     SumSpec,
     UnionSpec,
     Vertex,
@@ -80,10 +82,10 @@ class _Run:
         self._graph = graph
         self._cut = cut
         self._vertices: Mapping[str, Vertex] = {one.vertex_id: one for one in graph.vertices}
-        self._targets: dict[str, list[str]] = {name: [] for name in self._vertices}
+        self._targets: dict[tuple[str, SideOutput | None], list[str]] = {}
         for edge in graph.edges:
             copies = graph.parallelism if edge.partitioning == "broadcast" else 1
-            self._targets[edge.source] += [edge.target] * copies
+            self._targets.setdefault((edge.source, edge.side), []).extend([edge.target] * copies)
         self._states = {name: dict(state) for name, state in cut.states.items()}
         self._queue: deque[tuple[str, Keyed]] = deque(cut.under_way)
         self._processes: dict[str, tuple[KeyedProcess[Any, Any], Context]] = {}
@@ -94,7 +96,8 @@ class _Run:
             self._queue.extend((name, (record, None)) for record in records)
         self._drain()
         # A loop is over when all that feeds it is, and only then its operators say what they say at the end.
-        for name in (name for cycle in grouped(self._targets) for name in cycle):
+        targets = {name: [e.target for e in self._graph.edges if e.source == name] for name in self._vertices}
+        for name in (name for cycle in grouped(targets) for name in cycle):
             vertex = self._vertices[name]
             for position, node in enumerate(vertex.chain):
                 if getattr(node.spec, "emit", "") == "final":
@@ -120,7 +123,10 @@ class _Run:
             for one in processed:
                 self._through(vertex, position + 1, one)
             return
-        for target in self._targets[vertex.vertex_id]:
+        self._send(vertex, None, keyed)
+
+    def _send(self, vertex: Vertex, side: SideOutput | None, keyed: Keyed) -> None:
+        for target in self._targets.get((vertex.vertex_id, side), ()):
             self._queue.append((target, keyed))
 
     def _processed(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
@@ -135,6 +141,12 @@ class _Run:
                 return (keyed,) if function(record) else ()
             case FlatMapSpec(function):
                 return tuple((one, None) for one in several(function(record), function))
+            case SplitSpec(predicates):
+                name = next((name for name, predicate in predicates if predicate(record)), None)
+                if name is None:
+                    return (keyed,)
+                self._send(vertex, SideOutput(node.uid, name), (record, None))
+                return ()
             case InspectSpec(function):
                 function(record)
                 return (keyed,)
@@ -153,7 +165,7 @@ class _Run:
                 return () if spec.emit == "final" else ((_pair(node, key, copied(value)), None),)
             case ProcessSpec(process):
                 if node.uid not in self._processes:
-                    self._processes[node.uid] = self._begun(vertex, process)
+                    self._processes[node.uid] = self._begun(vertex, node.uid, process)
                 running, context = self._processes[node.uid]
                 context.key = key
                 found = running.on_record(record, context)
@@ -164,9 +176,11 @@ class _Run:
                 assert_never(spec)
 
     def _begun(
-        self, vertex: Vertex, process: KeyedProcess[Any, Any]
+        self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
     ) -> tuple[KeyedProcess[Any, Any], Context]:
-        context = Context()
+        context = Context(
+            lambda name, record: self._send(vertex, SideOutput(uid, name), (record, None)),
+        )
         cells = {
             name: _Cells(self._states.setdefault(state_name(vertex.vertex_id, name), {}))
             for name in declared(process)

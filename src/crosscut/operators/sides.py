@@ -1,0 +1,56 @@
+"""What an operator says under names, beside what it returns: its side outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import FlowError
+from crosscut.graph.specs import SideOutput
+
+
+class Sides:
+    """The side outputs of one operator, until the chain takes what is in them.
+
+    Args:
+        uid: Of the operator.
+        names: Those that somebody reads.
+
+    Attributes:
+        has_some: Whether there is something to take.
+    """
+
+    __slots__ = ("_records", "_uid", "has_some")
+
+    def __init__(self, uid: str, names: Collection[str] = ()) -> None:
+        self._uid = uid
+        self._records: dict[str, list[Any]] = {name: [] for name in sorted(names)}
+        self.has_some = False
+
+    def say(self, name: str, record: Any) -> None:
+        """Send `record` to those who read `name`.
+
+        Raises:
+            FlowError: Nobody does, so the record would be lost.
+        """
+        try:
+            self._records[name].append(record)
+        except KeyError:
+            read = ", ".join(map(repr, self._records)) or "none"
+            raise FlowError(
+                f"operator {self._uid!r} says a record under {name!r}, which nobody reads (of its side "
+                f"outputs are read: {read}): add .side_output({name!r}) to the stream of the operator",
+                operator=self._uid,
+            ) from None
+        self.has_some = True
+
+    def take(self) -> list[tuple[SideOutput, Batch]]:
+        """Return all that has been said since, by output."""
+        taken = []
+        for name, records in self._records.items():
+            if records:
+                taken.append((SideOutput(self._uid, name), Batch(records)))
+                self._records[name] = []
+        self.has_some = False
+        return taken
