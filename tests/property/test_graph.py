@@ -124,13 +124,13 @@ def test_every_operator_is_in_one_vertex_and_every_link_in_a_chain_or_an_edge(
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
     assert len({node.uid for node in nodes}) == len(nodes)
     vertex_of = {node.uid: vertex.vertex_id for vertex in graph.vertices for node in vertex.chain}
-    consumer_count = Counter(uid for node in nodes for uid, _ in node.inputs)
+    consumer_count = Counter(uid for node in nodes for uid, *_ in node.inputs)
 
     crossing: Counter[Any] = Counter()
     for vertex in graph.vertices:
         before = None
         for node in vertex.chain:
-            for uid, how in node.inputs:
+            for uid, how, _ in node.inputs:
                 chained = (
                     how == "forward"
                     and consumer_count[uid] == 1
@@ -169,7 +169,7 @@ def written_otherwise(nodes: list[OperatorNode], dice: random.Random) -> list[Op
     left, written = list(nodes), list[OperatorNode]()
     while left:
         known = {node.uid for node in written}
-        free = [node for node in left if all(uid in known for uid, _ in node.inputs)]
+        free = [node for node in left if all(uid in known for uid, *_ in node.inputs)]
         written.append(dice.choice(free))
         left.remove(written[-1])
     return written

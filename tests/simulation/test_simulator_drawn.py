@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,12 @@ from click.testing import CliRunner, Result
 
 from crosscut.batch import Batch
 from crosscut.cli import program
+from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.task.chain import Chain
+from crosscut.task.departures import Departures
+from crosscut.task.items import Barrier, EndOfInput
 from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import PROTOCOLS
@@ -146,3 +151,41 @@ def test_a_flow_that_can_not_be_lived_is_an_error(arguments: tuple[str, ...], pr
     done = simulate(*arguments)
     assert done.exit_code == 2
     assert problem in done.output
+
+
+def sides_are_taken_a_batch_later(patch: pytest.MonkeyPatch) -> None:
+    """What is said under names stays with its operator until its next batch: no snapshot holds it."""
+    plain = Chain._take_aside
+
+    def late(self: Chain, operator: Operator) -> None:
+        if operator.sides is not None and not vars(operator).pop("said_before", False):
+            vars(operator)["said_before"] = True
+            return
+        plain(self, operator)
+
+    patch.setattr(Chain, "_take_aside", late)
+
+
+def no_barrier_on_side_outputs(patch: pytest.MonkeyPatch) -> None:
+    """A barrier goes only where what an operator returns goes: whoever reads the others waits for it."""
+
+    def send_to_all(self: Departures, item: Barrier | EndOfInput) -> None:
+        self.flush()
+        self.outbox += [
+            (channel, item)
+            for output in self.outputs
+            if output.side is None or isinstance(item, EndOfInput)
+            for channel in output.channels
+        ]
+
+    patch.setattr(Departures, "send_to_all", send_to_all)
+
+
+@pytest.mark.parametrize("plant", [sides_are_taken_a_batch_later, no_barrier_on_side_outputs])
+def test_a_bug_in_side_outputs_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    flow = "source 8,5 0; split 0 2; side_output 1 0; side_output 1 1; sink 1; sink 2; sink 3"
+    worlds = (replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow) for seed in range(40))
+    assert any(live(options).failure for options in worlds)
