@@ -7,7 +7,8 @@ from typing import Any
 
 from crosscut.batch import Batch
 
-_NOTHING: list[Any] = []
+_NO_BATCH = Batch([])
+_NO_RECORDS: Iterator[Any] = iter([])
 
 
 class Course:
@@ -27,8 +28,7 @@ class Course:
     __slots__ = ("_batch", "_remaining", "begun", "is_over", "rest", "rows_max")
 
     def __init__(self) -> None:
-        self._batch = Batch(_NOTHING)
-        self._remaining = iter(_NOTHING)
+        self.leave()
         self.begun = 0
         self.is_over = False
         self.rest: Batch | None = None
@@ -47,6 +47,11 @@ class Course:
         self._remaining = remaining = iter(batch.records)
         self.begun += 1
         return remaining
+
+    def leave(self) -> None:
+        """The operator is through: nothing may keep its records alive until the next one begins."""
+        self._remaining = _NO_RECORDS
+        self._batch = _NO_BATCH
 
     def step(self) -> None:
         """User code is handed a whole batch, or something else that has no parts."""

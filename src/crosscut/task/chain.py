@@ -110,6 +110,7 @@ class Chain:
                 return
             operator = self._operators[position]
             batch = operator.process(batch)
+            course.leave()
             if operator.sides is not None:
                 self._take_aside(operator)
             if course.rest is not None:
