@@ -184,7 +184,7 @@ def test_nothing_keeps_a_batch_alive_that_all_operators_are_through_with() -> No
 
     things = [Thing() for _ in range(3)]
     alive = [weakref.ref(thing) for thing in things]
-    chain = Chain([Map("m", lambda _: 1)], lambda _: None)
+    chain = Chain([Map("m", lambda _: 1)], lambda _: None, lambda *_: None)
     chain.process(Batch(things))
     del things
     assert [ref() for ref in alive] == [None, None, None]

@@ -276,7 +276,8 @@ def test_a_finished_job_says_so_before_it_starts_spark(
     directory = store_with(tmp_path / "store", entry, done, finished)
     result = invoked("run", app, "--plain", "--checkpoint-dir", directory)
     assert result.exit_code == 0, result.output
-    assert f"nothing to do: the job in {directory} has finished before" in result.output
+    # The terminal's lines are cut wherever the path makes them too long.
+    assert f"nothing to do: the job in {directory} has finished before" in " ".join(result.output.split())
     job = load_flow(str(app)).start(Settings(checkpoint_dir=directory))
     assert isinstance(job, Job)
     assert (job.status, job.wait(), job.stop(), job.workers(), job.checkpoints()) == (

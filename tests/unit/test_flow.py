@@ -275,7 +275,11 @@ def test_aggregate_starts_from_what_a_function_makes_anew(flow: Flow, keyed: Key
     assert spec.initial() is not spec.initial()
 
 
-@pytest.mark.parametrize("initial", [[], {}, set(), bytearray(), (0, []), copy.deepcopy(Nothing())], ids=repr)
+@pytest.mark.parametrize(
+    "initial",
+    [[], {}, set(), bytearray(), (0, []), copy.deepcopy(Nothing())],
+    ids=lambda value: type(value).__name__,
+)
 def test_aggregate_refuses_a_value_that_all_keys_would_share(keyed: KeyedStream, initial: Any) -> None:
     assert "could be changed, and all keys would share it" in refusal(lambda: keyed.aggregate(initial, max))
 
