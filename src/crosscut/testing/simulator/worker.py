@@ -68,7 +68,7 @@ _OF_AN_EPOCH = (
     | SnapshotDeclined
     | TransactionsCommitted
 )
-HARMLESS = ("ChannelLost", "CommitFailed")
+HARMLESS = ("ConnectionLost", "CommitFailed")
 """Failures in which no task was in the middle of anything: a peer is gone, a commit is given up."""
 
 _MOMENT_OF: dict[str, Moment] = {one: one for one in MOMENTS}
