@@ -16,6 +16,7 @@ from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.events import (
     EntryAppended,
     JobEvent,
+    LinkClosed,
     LinkOpened,
     LogTailRead,
     MessageReceived,
@@ -29,13 +30,11 @@ from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.rules import CheckpointRules
 from crosscut.protocol.messages import (
     CoordinatorMessage,
-    FailureCause,
     Part,
     PendingTransaction,
     RegisterWorker,
     Snapshot,
     SnapshotAcknowledged,
-    TaskFailed,
     TaskStatistics,
     TransactionsCommitted,
     WorkerHeartbeat,
@@ -110,6 +109,7 @@ class LargeJob:
     """A coordinator with `parallelism` workers, each with a task of every vertex; deployed and running.
 
     Attributes:
+        deployed: What the first deployment has cost, from the last registration on.
         parallelism: How many workers.
         tasks: All tasks, vertex by vertex.
     """
@@ -119,7 +119,9 @@ class LargeJob:
         self.parallelism = parallelism
         self._sinks = self.tasks[-parallelism:]
         self._coordinator = Coordinator(_rules(self.tasks, parallelism))
-        self._links = range(parallelism)
+        self._links = list(range(parallelism))
+        self._attempts = parallelism
+        self.deployed = Work()
         self._files = MemoryFiles()
         self._log = StoredLog(self._files)
         self._deploy()
@@ -133,11 +135,11 @@ class LargeJob:
         if n is None:
             raise RuntimeError("expected a checkpoint under way after its timer")
         said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]
-        append = _appended(self._hear([task.index for task in self.tasks], said, acknowledgements))
+        append = _appended(self._hear(self._links_of(self.tasks), said, acknowledgements))
         entry_bytes, entry_s = timed(lambda: self._append(append))
         self._handle([EntryAppended(append.index)], completion)
         answers = [TransactionsCommitted(epoch, n, task) for task in self._sinks]
-        self._hear([task.index for task in self._sinks], answers, completion)
+        self._hear(self._links_of(self._sinks), answers, completion)
         return Checkpointed(trigger, acknowledgements, completion, entry_bytes, entry_s)
 
     def heartbeats(self) -> Work:
@@ -151,21 +153,29 @@ class LargeJob:
                     for task in self.tasks[index :: self.parallelism]
                 ),
             )
-            for index in self._links
+            for index in range(self.parallelism)
         ]
         self._hear(self._links, beats, work)
         return work
 
     def failover(self) -> Work:
-        """Lose the tasks, and deploy all of them anew from the newest checkpoint."""
-        work = Work()
-        failed = TaskFailed(self._coordinator.epoch, self.tasks[0], FailureCause("WorkerLost", "lost"))
-        append = _appended(self._hear([0], [failed], work))
+        """Lose the worker in the middle, and deploy all tasks anew from the newest checkpoint."""
+        work, index = Work(), self.parallelism // 2
+        append = _appended(self._handle([LinkClosed(self._links[index], "reset")], work))
         self._append(append)
         self._handle([EntryAppended(append.index)], work)
+        self._register(index, work)
         self._hear(self._links, [WorkerReady(self._coordinator.epoch)] * self.parallelism, work)
         self._check_running()
         return work
+
+    def _register(self, index: int, work: Work) -> None:
+        """Another process takes the place of worker `index`."""
+        link = self._links[index] = self._attempts
+        attempt = AttemptId(self._attempts)
+        self._attempts += 1
+        self._handle([LinkOpened(link, WorkerIndex(index), attempt)], work)
+        self._hear([link], [_registration(index, attempt)], work)
 
     def _deploy(self) -> None:
         self._coordinator.start()
@@ -173,13 +183,16 @@ class LargeJob:
         claim = _appended(self._coordinator.handle(SplitsDiscovered(())))
         self._append(claim)
         self._coordinator.handle(EntryAppended(claim.index))
-        # Not said: the failover, from a checkpoint, costs more than this and is what is looked at.
-        for index in self._links:
-            self._coordinator.handle(LinkOpened(index, WorkerIndex(index), AttemptId(index)))
-            self._coordinator.handle(MessageReceived(index, _registration(index)))
-        for index in self._links:
-            self._coordinator.handle(MessageReceived(index, WorkerReady(self._coordinator.epoch)))
+        for index in range(self.parallelism):
+            # The last one has all of them deployed.
+            self.deployed = Work()
+            self._register(index, self.deployed)
+        ready = [WorkerReady(self._coordinator.epoch)] * self.parallelism
+        self._hear(self._links, ready, self.deployed)
         self._check_running()
+
+    def _links_of(self, tasks: Sequence[TaskId]) -> list[int]:
+        return [self._links[task.index] for task in tasks]
 
     def _append(self, append: AppendEntry) -> int:
         """Write an entry as a store does; return its size."""
@@ -238,9 +251,9 @@ def snapshot_of(task: TaskId, n: CheckpointId) -> Snapshot:
     return Snapshot(parts=parts, pending=(PendingTransaction(n, handle),) if is_sink else (), freeze_us=100)
 
 
-def _registration(index: int) -> RegisterWorker:
+def _registration(index: int, attempt: AttemptId) -> RegisterWorker:
     host = f"10.{index // 65_536}.{index // 256 % 256}.{index % 256}"
-    return RegisterWorker(WorkerIndex(index), AttemptId(index), host, 4_000 + index, 40_000)
+    return RegisterWorker(WorkerIndex(index), attempt, host, 4_000 + attempt, 40_000)
 
 
 def _appended(effects: Sequence[JobEffect]) -> AppendEntry:

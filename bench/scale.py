@@ -4,7 +4,8 @@ Real, at full size: the coordinator with all its messages, their codec, the log 
 a task with all its inputs and outputs, for what a barrier costs it. Modelled: the barrier's way through
 all tasks (bench/barrier_model.py says how, and why: 10,000 tasks have 18.75 million channels), with the
 measured costs, and two that are stated: `--hop-us` for the network, `--socket-us` for a read or write of
-a socket with its turn of the event loop.
+a socket with its turn of the event loop. Two workers share one connection, but the barriers of different
+shuffles come at different times: each is a write of its own.
 
 Prints a JSON line for each size, and writes them and the plot to bench/plots.
 """
@@ -32,7 +33,7 @@ from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output
 from crosscut.task.task import Task
 from crosscut.wire.frames import (
-    DATA_LIMITS,
+    PEER_LIMITS,
     FrameDecoder,
     FrameType,
     decode_barrier,
@@ -60,7 +61,8 @@ class Measured:
         machine_ms: Of that, the machine.
         entry_ms: Encoding the log entry, in another thread.
         heartbeats_share: Of the coordinator's thread, for heartbeats only.
-        failover_ms: Processor time of the coordinator's thread to deploy all tasks anew.
+        deploy_ms: Processor time of the coordinator's thread for the first deployment, when all are there.
+        failover_ms: Likewise to deploy all tasks anew after the loss of one worker.
     """
 
     tasks: int
@@ -77,6 +79,8 @@ class Measured:
     entry_bytes: int
     entry_ms: float
     heartbeats_share: float
+    deploy_ms: float
+    deploy_bytes: int
     failover_ms: float
     failover_bytes: int
 
@@ -114,6 +118,8 @@ def measure(parallelism: int, hop_us: float, socket_us: float) -> Measured:
         entry_bytes=checkpoints[-1].entry_bytes,
         entry_ms=round(median("entry_s") * 1e3, 3),
         heartbeats_share=round(heartbeats / heartbeat_interval_s(HEARTBEAT_TIMEOUT_S, parallelism), 4),
+        deploy_ms=round(job.deployed.cpu_s * 1e3, 3),
+        deploy_bytes=job.deployed.bytes_out,
         failover_ms=round(failover.cpu_s * 1e3, 3),
         failover_bytes=failover.bytes_out,
     )
@@ -150,7 +156,10 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
         ],
         batch_rows=1_000,
     )
-    decoders = {channel: FrameDecoder(DATA_LIMITS, sequenced=True) for channel in inputs}
+    # As on the connections between two workers, which carry the channels of all shuffles, both ways.
+    decoders = {channel: FrameDecoder(PEER_LIMITS, sequenced=True) for channel in inputs}
+    for decoder in decoders.values():
+        decoder.expect_channels(2 * SHUFFLES)
     handled, sent = [], []
     # More often where there are few: the first time costs more than the others.
     for number in range(1, 4 + 200 // parallelism):
@@ -204,7 +213,8 @@ def draw_plot(found: Sequence[Measured]) -> Path:
     }
     size = {
         "one log entry": line("entry_bytes", 1e6),
-        "deploying everything anew": line("failover_bytes", 1e6),
+        "the first deployment": line("deploy_bytes", 1e6),
+        "deploying everything after the loss of a worker": line("failover_bytes", 1e6),
     }
     panels = [
         plot.Panel(

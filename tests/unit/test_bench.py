@@ -97,12 +97,18 @@ def test_a_checkpoint_of_a_large_job_is_whole_and_every_message_of_it_is_counted
     assert SHUFFLES == 3
 
 
-def test_a_large_job_goes_on_after_a_failover_and_tells_each_worker_of_all() -> None:
+def test_a_large_job_goes_on_after_the_loss_of_a_worker() -> None:
     job = LargeJob(4)
     job.checkpoint()
-    # Halted, deployed and started: one message each.
-    assert job.failover().messages_out == 4 * 3
+    # Deployed and started: one message each.
+    assert job.deployed.messages_out == 4 * 2
+    # Halted, but the one that is lost; deployed and started.
+    work = job.failover()
+    assert work.messages_out == 3 + 4 * 2
+    # One registers, and all are ready.
+    assert work.messages_in == 1 + 4
     assert job.checkpoint().messages == 4 * 7
+    assert job.failover().messages_out == work.messages_out
     assert job.heartbeats().messages_in == 4
 
 

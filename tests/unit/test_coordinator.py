@@ -135,7 +135,8 @@ def deploy(
     told: tuple[int, ...] = (),
 ) -> list[JobEffect]:
     """Return what deploys these attempts; those in `told` have heard of each other before."""
-    news = tuple(one for one in peers(*attempts) if one.data_port - 9_000 not in told)
+    every = peers(*attempts)
+    news = tuple(one for one in every if one.data_port - 9_000 not in told)
     one = completed(restore, of_epoch, final=final) if restore else None
     return [
         CancelTimer(Timer("gather", Epoch(epoch))),
@@ -146,7 +147,8 @@ def deploy(
                 DeployTasks(
                     Epoch(epoch),
                     LINEAGE,
-                    news if attempts[index] in told else peers(*attempts),
+                    # Of two workers the lower index connects.
+                    tuple(one for one in (news if attempts[index] in told else every) if one.worker > index),
                     CheckpointId(restore),
                     tuple(each for each in one.snapshots if each.task.index == index) if one else (),
                     (SPLITS[index],) if not one or of_epoch == epoch - 1 else (),

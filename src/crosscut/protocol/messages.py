@@ -362,8 +362,9 @@ class DeployTasks:
     """Go to epoch `epoch`: close every channel of older ones, restore, connect, answer WorkerReady.
 
     Attributes:
-        peers: Where those workers can be reached that this one has not been told of: after the loss of one,
-            the one in its place, or the messages to P workers would hold P * P addresses at each failover.
+        peers: Where those workers with a higher index can be reached that this one has not been told of, by
+            index: of two workers the lower one connects. After the loss of one that is the one in its place,
+            or the messages to P workers would hold P * P addresses at each failover.
         restore: Checkpoint to go back to, 0 for the very beginning.
         snapshots: Of this worker's tasks at that checkpoint; empty if `restore` is 0.
         splits: Of this worker's source tasks; used only if `restore` is 0.

@@ -7,6 +7,7 @@ that it proved the secret on, never a number that Spark reuses.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import assert_never
@@ -247,7 +248,8 @@ class Roster:
     ) -> list[JobEffect]:
         """Give every holder its tasks, with what each of them needs to restore itself.
 
-        Links keep the order of what is said: nobody is told twice where a peer can be reached.
+        Links keep the order of what is said: nobody is told twice where a peer can be reached. Nor is anybody
+        told of those below: of two workers the one with the lower index connects.
         """
         snapshots: dict[int, list[TaskSnapshot]] = {}
         for snapshot in restored.snapshots if restored else ():
@@ -265,7 +267,7 @@ class Roster:
                 DeployTasks(
                     epoch=epoch,
                     lineage=lineage,
-                    peers=peers[told[place.link]],
+                    peers=_above(index, peers[told[place.link]]),
                     restore=restored.checkpoint_id if restored else CheckpointId(0),
                     snapshots=tuple(snapshots.get(index, ())),
                     splits=tuple(assigned.get(index, ())),
@@ -363,3 +365,8 @@ class Roster:
         self.held[index] = place
         self._holders_seen += 1
         self._number[index] = self._holders_seen
+
+
+def _above(index: WorkerIndex, peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+    """Return those of `peers`, which are in order, that worker `index` has to connect to."""
+    return peers[bisect_right(peers, index, key=lambda peer: peer.worker) :]
