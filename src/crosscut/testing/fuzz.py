@@ -62,7 +62,6 @@ DETAILS = {
 TLS_EVERY = 50
 """One input in so many goes to a port with TLS: it takes as long as all the others."""
 PAUSE_EVERY = 1_000
-SHOWN_BYTES = 200
 
 
 class Breach(Exception):

@@ -188,11 +188,6 @@ class KafkaBroker:
         client = self.admin()
         self._wait(client.create_topics([topic]))
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        client = self.admin()
-        self._wait(client.delete_topics([name]))
-
     def admin(self) -> Any:
         """Return an AdminClient of confluent_kafka."""
         return required("confluent_kafka.admin", "kafka").AdminClient(

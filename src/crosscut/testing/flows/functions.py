@@ -13,7 +13,6 @@ from zlib import crc32
 
 from crosscut.keyed_process import Context, KeyedProcess, ValueState
 from crosscut.testing.flows.steps import (
-    KEYS_WITH_ENERGY,
     Aggregate,
     AggregateName,
     Filter,
@@ -212,11 +211,6 @@ def _key(name: KeyName, modulus: int, one: Any) -> Any:
             return ((f"{rest}", None), energy_of(one))
         case _:
             assert_never(name)
-
-
-def energy_of_key(step: KeyBy, key: Any) -> int:
-    """Return the energy of what comes of a key's records."""
-    return int(key[1]) if step.key in KEYS_WITH_ENERGY else 0
 
 
 # sum, reduce, aggregate, process

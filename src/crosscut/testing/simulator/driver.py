@@ -58,11 +58,6 @@ class WatchedDriver(CoordinatorDriver):
         self._promises = Promises(self._rules, self._coordinator)
 
     @property
-    def coordinator_phase(self) -> Phase:
-        """Where the job is."""
-        return self._coordinator.phase
-
-    @property
     def epoch(self) -> int:
         """The epoch that this driver owns or has owned."""
         return self._coordinator.epoch

@@ -57,11 +57,9 @@ FaultKind = Literal[
     "fail a source",
     "jump the wall clock",
 ]
-"""What can go wrong. Each stays within the contract of the thing that it goes wrong with, but for those
-in BROKEN_PROMISES; "repeat a ..." is what no TCP connection does, and the machines promise to bear."""
-
-BROKEN_PROMISES: frozenset[FaultKind] = frozenset({"tear a part", "rot a part"})
-"""The disk does not keep what it has confirmed. Then the job may end, with an error that says so."""
+"""What can go wrong. Each stays within the contract of the thing that it goes wrong with, but for a part that
+is torn or rots: then the job may end, with an error that says so. "repeat a ..." is what no TCP connection
+does, and the machines promise to bear."""
 
 FAILURES: tuple[FaultKind, ...] = ("kill a worker", "raise in user code", "kill the driver")
 
