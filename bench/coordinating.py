@@ -24,10 +24,10 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     Part,
@@ -118,7 +118,7 @@ class LargeJob:
         self.tasks = [TaskId(VertexId(vertex), index) for vertex in VERTICES for index in range(parallelism)]
         self.parallelism = parallelism
         self._sinks = self.tasks[-parallelism:]
-        self._coordinator = Coordinator(_rules(self.tasks, parallelism))
+        self._coordinator = Coordinator(_terms(self.tasks, parallelism))
         self._links = list(range(parallelism))
         self._attempts = parallelism
         self.deployed = Work()
@@ -131,7 +131,7 @@ class LargeJob:
         epoch = self._coordinator.epoch
         trigger, acknowledgements, completion = Work(), Work(), Work()
         self._handle([TimerFired(Timer("trigger", epoch))], trigger)
-        n = self._coordinator.checkpoint_under_way
+        n = self._coordinator.series.under_way
         if n is None:
             raise RuntimeError("expected a checkpoint under way after its timer")
         said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]
@@ -263,13 +263,13 @@ def _appended(effects: Sequence[JobEffect]) -> AppendEntry:
     return appends[0]
 
 
-def _rules(tasks: Sequence[TaskId], parallelism: int) -> JobRules:
-    return JobRules(
+def _terms(tasks: Sequence[TaskId], parallelism: int) -> JobTerms:
+    return JobTerms(
         identity=JobIdentity("driver", Lineage("lineage"), "fingerprint", parallelism, 32_768),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[:parallelism]),
         sinks=frozenset(tasks[-parallelism:]),
-        checkpoints=CheckpointRules(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
+        checkpoints=CheckpointTerms(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
         restart=RestartPolicy(10, 300_000, 0, 100, 10_000, 3),
         retain=RETAIN,
         heartbeat_timeout_ms=10_000,

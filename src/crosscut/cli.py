@@ -103,7 +103,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
     """
-    from crosscut.spark.rules import status_if_finished
+    from crosscut.spark.terms import status_if_finished
     from crosscut.terminal.follow import follow
     from crosscut.terminal.target import load_flow
     from crosscut.terminal.view import job_view, make_console
@@ -295,7 +295,7 @@ def _nothing_to_do(directory: str) -> str:
     shown = shown_url(directory)
     return (
         f"nothing to do: the job in {shown} has finished before; to run it again, choose another "
-        f"--checkpoint-dir and another place for its output"
+        f"--checkpoint-dir and another location for its output"
     )
 
 

@@ -68,9 +68,9 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogIndex:
-    """The place of an entry in the job log: entry `number` of segment `segment`.
+    """Where an entry is in the job log: entry `number` of segment `segment`.
 
-    Segments count from 1. Number 0 is the segment's head; later places are greater.
+    Segments count from 1. Number 0 is the segment's head; later ones are greater.
     """
 
     segment: int
@@ -85,7 +85,7 @@ class ChannelId:
     """A directed FIFO link between two tasks, called by what it joins: snapshots name it, and a flow whose
     independent parts are written in another order still has it.
 
-    `input` is the place among the inputs of the target's vertex: two tasks may be joined more than once.
+    `input` is the position among the inputs of the target's vertex: two tasks may be joined more than once.
     """
 
     input: int

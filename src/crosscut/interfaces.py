@@ -199,7 +199,7 @@ class CommittedOutput:
     """A sink's memory of one task, kept as long as it can: how much is visible, and who wrote it.
 
     Attributes:
-        place: Where, as people call it: a directory, a table.
+        location: Where, as people call it: a directory, a table.
         lineage: Of the job; "" if it is not known any more.
         sink_uid: uid of the sink operator.
         task: The logical task.
@@ -209,7 +209,7 @@ class CommittedOutput:
             taken away since; 0 if nothing is.
     """
 
-    place: str
+    location: str
     lineage: Lineage
     sink_uid: str
     task: TaskId
@@ -295,7 +295,7 @@ class SinkWriter(ABC):
 
 
 class Sink(ABC, Generic[Written]):
-    """A place for results with a two-phase commit.
+    """Takes results with a two-phase commit.
 
     `Sink[int]` tells a type checker what may be written; `Sink` alone takes anything.
     """

@@ -94,8 +94,8 @@ def started(spark: SparkContext) -> Iterator[Started]:
 def arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Armed]:
     """Arm failpoints for the jobs that this test starts in this process."""
 
-    def armed(*rules: str) -> Armed:
-        plan = Armed(tmp_path / "failpoints", rules)
+    def armed(*traps: str) -> Armed:
+        plan = Armed(tmp_path / "failpoints", traps)
         monkeypatch.setenv(VARIABLE, plan.value)
         return plan
 

@@ -325,23 +325,23 @@ class Armed:
     """Failpoints for jobs that start while it is in the environment."""
 
     directory: Path
-    rules: tuple[str, ...]
+    traps: tuple[str, ...]
 
     @property
     def value(self) -> str:
         self.directory.mkdir(parents=True, exist_ok=True)
-        return ";".join((str(self.directory), *self.rules))
+        return ";".join((str(self.directory), *self.traps))
 
     @property
     def fired(self) -> set[str]:
-        """The rules that were carried out."""
+        """The traps that were carried out."""
         marks = {path.name for path in self.directory.iterdir()}
         return {
-            rule for position, rule in enumerate(self.rules) if f"{position}-{rule.split(':')[0]}" in marks
+            trap for position, trap in enumerate(self.traps) if f"{position}-{trap.split(':')[0]}" in marks
         }
 
     def all_fired(self) -> bool:
-        return self.fired == set(self.rules)
+        return self.fired == set(self.traps)
 
     @property
     def plan(self) -> Plan:

@@ -33,7 +33,7 @@ def resume(numbered: NumberedJob, started: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "trap",
     [
         "driver.acknowledged:kill:6",  # two of four acknowledgements are in
         "driver.append:kill:2",  # all are in, no log entry
@@ -42,17 +42,17 @@ def resume(numbered: NumberedJob, started: Any) -> Any:
     ],
 )
 def test_a_driver_killed_around_the_log_entry_is_replaced_by_one_that_reads_the_log(
-    tmp_path: Path, drive: Callable[..., Driver], started: Any, rule: str
+    tmp_path: Path, drive: Callable[..., Driver], started: Any, trap: str
 ) -> None:
     """B1, B2, B3, I8, I9: what the log holds is committed, what it does not hold never was."""
     numbered = NumberedJob(tmp_path, count=20_000, held=True)
-    armed = Armed(tmp_path / "failpoints", (rule,))
+    armed = Armed(tmp_path / "failpoints", (trap,))
     driver = drive(numbered, armed.environment)
     assert driver.wait() == -signal.SIGKILL, driver.errors
-    assert armed.fired == {rule}
+    assert armed.fired == {trap}
     numbered.check_nothing_is_visible_too_early()
     completed = numbered.completed()
-    assert len(completed) == (1 if "acknowledged" in rule or rule.startswith("driver.append:") else 2)
+    assert len(completed) == (1 if "acknowledged" in trap or trap.startswith("driver.append:") else 2)
     driver.family_is_gone()
     resume(numbered, started)
     visible = {path.name for path in numbered.out.iterdir()}

@@ -105,7 +105,7 @@ def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
     )
     # Whether worker 0 comes as far as that a second time depends on who is first.
     job = run_and_check(
-        NumberedJob(tmp_path, held=True), started, lambda: armed.fired >= set(armed.rules[:2])
+        NumberedJob(tmp_path, held=True), started, lambda: armed.fired >= set(armed.traps[:2])
     )
     assert job.progress()["restarts"] >= 2
 
@@ -134,7 +134,7 @@ def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_determini
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "trap",
     [
         "snapshot.stored:kill:1:0",  # before the final checkpoint is complete
         "commit.told:kill:1:1",  # it is complete, and not committed
@@ -142,13 +142,13 @@ def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_determini
     ],
 )
 def test_a_worker_killed_around_the_final_checkpoint_loses_no_tail(
-    tmp_path: Path, started: Any, arm: Arm, rule: str
+    tmp_path: Path, started: Any, arm: Arm, trap: str
 ) -> None:
     """F5, I1, I2: with no periodic checkpoint in the way, the only one is the final one."""
-    armed = arm(rule)
+    armed = arm(trap)
     numbered = NumberedJob(tmp_path, count=5_000, rate=None, settings={"checkpoint_interval": "1h"})
     run_and_check(numbered, started)
-    assert armed.fired == {rule}
+    assert armed.fired == {trap}
 
 
 def test_a_branch_may_end_long_before_the_other(tmp_path: Path, started: Any, arm: Arm) -> None:

@@ -118,17 +118,17 @@ def test_a_source_conforms_and_reads_what_is_committed_only(broker: KafkaBroker,
 
 
 @pytest.mark.parametrize(
-    "rules",
+    "traps",
     [
         ("commit.before:kill:2:0", "commit.after:kill:3:1"),
         ("snapshot.stored:kill:2:1", "commit.told:kill:2:0"),
     ],
 )
 def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
-    broker: KafkaBroker, topic: str, out: str, started: Any, arm: Any, tmp_path: Path, rules: tuple[str, ...]
+    broker: KafkaBroker, topic: str, out: str, started: Any, arm: Any, tmp_path: Path, traps: tuple[str, ...]
 ) -> None:
     """B2, B3, F1, F2, I1, I2, I3, I5."""
-    armed: Armed = arm(*rules)
+    armed: Armed = arm(*traps)
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
     )

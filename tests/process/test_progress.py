@@ -52,5 +52,5 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
         "job 'numbered': finished: everything is processed and committed, "
         f"with checkpoint {final_id} (9,000 records read)",
         f"job 'numbered' in {again.checkpoint_dir} has finished before: nothing is read or written; "
-        "to run it again, choose another checkpoint_dir and another place for its output",
+        "to run it again, choose another checkpoint_dir and another location for its output",
     ]

@@ -130,17 +130,17 @@ def numbered(place: Make, directory: Path, **arguments: Any) -> TableJob:
 
 
 @pytest.mark.parametrize(
-    "rules",
+    "traps",
     [
         ("commit.before:kill:2:0", "commit.after:kill:3:1"),
         ("snapshot.stored:kill:2:1", "commit.told:kill:3:0"),
     ],
 )
 def test_a_worker_killed_at_any_point_of_a_commit_changes_nothing(
-    place: Make, started: Any, arm: Any, tmp_path: Path, rules: tuple[str, ...]
+    place: Make, started: Any, arm: Any, tmp_path: Path, traps: tuple[str, ...]
 ) -> None:
     """B2, B3, F1, F2, I1, I2, I3, I9."""
-    armed = arm(*rules)
+    armed = arm(*traps)
     job = numbered(place, tmp_path, count=6_000, held=1)
     running = started(job)
     until(lambda: job.check_so_far() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)

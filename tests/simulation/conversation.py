@@ -41,11 +41,11 @@ from crosscut.protocol.events import (
     TimerKind,
     WorkersEnded,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
-from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorMessage,
@@ -83,7 +83,7 @@ SPLITS = tuple(SplitAssignment(task, [f"split {task.index}"]) for task in (S0, S
 CAUSE = FailureCause("ValueError", "bad record", "parse", "'x'", "Traceback ...")
 
 
-def job_rules(
+def job_terms(
     *,
     failures_max: int = 10,
     delay_ms: int = 0,
@@ -97,13 +97,13 @@ def job_rules(
     pause_ms: int = 0,
     in_flight_max: int = 1,
     interval_ms: int = 1_000,
-) -> JobRules:
-    return JobRules(
+) -> JobTerms:
+    return JobTerms(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
         tasks=frozenset(TASKS),
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
-        checkpoints=CheckpointRules(
+        checkpoints=CheckpointTerms(
             periodic, interval_ms, 60_000, checkpoint_failures_max, pause_ms, in_flight_max
         ),
         restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000, 3),
@@ -194,8 +194,8 @@ def deletes(paths: tuple[str, ...]) -> list[JobEffect]:
 class Talk:
     """A conversation with a coordinator; every method returns the effects of its last event."""
 
-    def __init__(self, make: Callable[[JobRules], Coordinator] = Coordinator, **rules: Any) -> None:
-        self.coordinator = make(job_rules(**rules))
+    def __init__(self, make: Callable[[JobTerms], Coordinator] = Coordinator, **terms: Any) -> None:
+        self.coordinator = make(job_terms(**terms))
         self.coordinator.start()
 
     def hear(self, *events: JobEvent) -> list[JobEffect]:
@@ -253,7 +253,7 @@ class Talk:
         return self.message(0, TaskFailed(Epoch(epoch), K0, cause))
 
 
-def talk_in(phase: Phase, make: Callable[[JobRules], Coordinator] = Coordinator) -> Talk:
+def talk_in(phase: Phase, make: Callable[[JobTerms], Coordinator] = Coordinator) -> Talk:
     """Return a conversation in epoch 1 that has come to `phase` (in CLAIMING: no epoch yet)."""
     talk = Talk(make, delay_ms=100)
     match phase:
@@ -360,11 +360,11 @@ def state_of(machine: Any) -> Any:
     return {
         name: state_of(value)
         for name, value in vars(machine).items()
-        if name not in ("dropped", "_silent_ticks", "_rules")
+        if name not in ("dropped", "_silent_ticks", "_terms")
     }
 
 
-def check_stale_epochs_change_nothing(make: Callable[[JobRules], Coordinator]) -> None:
+def check_stale_epochs_change_nothing(make: Callable[[JobTerms], Coordinator]) -> None:
     """Send every message of an older and of a newer epoch in every phase; nothing may come of it."""
     for phase in Phase:
         if phase in (Phase.CLAIMING, Phase.GATHERING, Phase.ENDED):

@@ -126,44 +126,44 @@ def situations() -> Iterator[Talk]:
             if strict
             else {"delay_ms": 100}
         )
-        for rules in (limits, limits | {"periodic": False, "in_flight_max": 2, "pause_ms": 50}):
-            for talk in _situations(rules):
+        for terms in (limits, limits | {"periodic": False, "in_flight_max": 2, "pause_ms": 50}):
+            for talk in _situations(terms):
                 # Two more processes have proven who they are: one that is missing, and one that can't start.
                 talk.hear(*PROVEN)
                 yield talk
 
 
-def _situations(rules: dict[str, Any]) -> Iterator[Talk]:
-    yield from _claiming(rules)
-    yield from _starting(rules)
-    yield from _running(rules)
-    yield from _ending(rules)
-    yield from _second_epoch(rules | {"failures_max": 1} if "failures_max" in rules else rules)
-    for talk in (*_starting(rules), *_running(rules), *_ending(rules)):
+def _situations(terms: dict[str, Any]) -> Iterator[Talk]:
+    yield from _claiming(terms)
+    yield from _starting(terms)
+    yield from _running(terms)
+    yield from _ending(terms)
+    yield from _second_epoch(terms | {"failures_max": 1} if "failures_max" in terms else terms)
+    for talk in (*_starting(terms), *_running(terms), *_ending(terms)):
         for _ in range(LIVENESS_TICKS):
             talk.fire("liveness", 0)
         yield talk
 
 
-def _talk(rules: dict[str, Any], *told: JobEvent) -> Talk:
-    talk = Talk(**rules)
+def _talk(terms: dict[str, Any], *told: JobEvent) -> Talk:
+    talk = Talk(**terms)
     talk.hear(*told)
     return talk
 
 
-def _claiming(rules: dict[str, Any]) -> Iterator[Talk]:
-    yield _talk(rules)
-    yield _talk(rules, LogTailRead(()))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), EntryUncertain(at(1), "time out"))
+def _claiming(terms: dict[str, Any]) -> Iterator[Talk]:
+    yield _talk(terms)
+    yield _talk(terms, LogTailRead(()))
+    yield _talk(terms, LogTailRead(()), SplitsDiscovered(SPLITS))
+    yield _talk(terms, LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)))
+    yield _talk(terms, LogTailRead(()), SplitsDiscovered(SPLITS), EntryUncertain(at(1), "time out"))
     overtaken = (EntryTaken(at(1)), EntryRead(at(1), claim(driver="driver 2")))
-    yield _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS), *overtaken, LogTailRead(()))
-    yield _talk(rules, LogTailRead(((at(1), HEAD), (at(2), completed(1)))))
-    uncertain = _talk(rules, LogTailRead(()), SplitsDiscovered(SPLITS))
+    yield _talk(terms, LogTailRead(()), SplitsDiscovered(SPLITS), *overtaken, LogTailRead(()))
+    yield _talk(terms, LogTailRead(((at(1), HEAD), (at(2), completed(1)))))
+    uncertain = _talk(terms, LogTailRead(()), SplitsDiscovered(SPLITS))
     _make_uncertain(uncertain, 1)
     yield uncertain
-    talk = Talk(**rules)
+    talk = Talk(**terms)
     log: list[tuple[LogIndex, LogEntry]] = [(at(1), HEAD)]
     for index in range(2, CLAIM_ATTEMPTS_MAX + 2):
         theirs = claim(index, driver="driver 3")
@@ -174,40 +174,40 @@ def _claiming(rules: dict[str, Any]) -> Iterator[Talk]:
     yield talk
 
 
-def _starting(rules: dict[str, Any]) -> Iterator[Talk]:
-    gathering = Talk(**rules)
+def _starting(terms: dict[str, Any]) -> Iterator[Talk]:
+    gathering = Talk(**terms)
     gathering.gathering()
     yield gathering
-    one_is_there = Talk(**rules)
+    one_is_there = Talk(**terms)
     one_is_there.gathering()
     one_is_there.message(1, registration(1, 2))
     yield one_is_there
-    restoring = Talk(**rules)
+    restoring = Talk(**terms)
     restoring.gathering()
     restoring.register()
     yield restoring
-    one_is_ready = Talk(**rules)
+    one_is_ready = Talk(**terms)
     one_is_ready.gathering()
     one_is_ready.register()
     one_is_ready.message(1, WorkerReady(E1))
     yield one_is_ready
-    hopeless = Talk(**rules)
+    hopeless = Talk(**terms)
     hopeless.gathering()
     hopeless.register()
     hopeless.failed(cause=GONE)
     yield hopeless
-    at_the_end = Talk(**rules)
+    at_the_end = Talk(**terms)
     at_the_end.hear(LogTailRead(FINAL), EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
     at_the_end.register()
     at_the_end.message(1, WorkerReady(E2))
     yield at_the_end
 
 
-def _running(rules: dict[str, Any]) -> Iterator[Talk]:
+def _running(terms: dict[str, Any]) -> Iterator[Talk]:
     for is_stopping in (False, True):
         for drained in (False, True):
             for stage in range(7):
-                talk = Talk(**rules)
+                talk = Talk(**terms)
                 talk.running()
                 if stage >= 1:
                     talk.hear(CheckpointRequested(7))
@@ -224,11 +224,11 @@ def _running(rules: dict[str, Any]) -> Iterator[Talk]:
                 if stage == 6:
                     talk.hear(EntryTaken(at(2)))
                 yield talk
-    waiting = Talk(**rules)
+    waiting = Talk(**terms)
     waiting.running()
     waiting.failed()
     yield waiting
-    claiming = Talk(**rules)
+    claiming = Talk(**terms)
     claiming.running()
     claiming.message(1, SourceDrained(E1, S1))
     claiming.hear(LinkClosed(LINKS[0], "reset"))
@@ -236,9 +236,9 @@ def _running(rules: dict[str, Any]) -> Iterator[Talk]:
     yield claiming
 
 
-def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
+def _ending(terms: dict[str, Any]) -> Iterator[Talk]:
     for stage in range(7):
-        talk = Talk(**rules)
+        talk = Talk(**terms)
         talk.running()
         talk.hear(StopRequested() if stage == 1 else CheckpointRequested(7))
         talk.acknowledge(1, drained=stage != 1)
@@ -249,15 +249,15 @@ def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
             talk.hear(CutJudged(N1))
         if stage >= 4:
             talk.committed(1)
-        if stage >= 5 and rules.get("awaits_verdict"):
+        if stage >= 5 and terms.get("awaits_verdict"):
             talk.hear(CutJudged(N1))
         if stage == 6:
             _make_uncertain(talk, 3)
         yield talk
-    if rules.get("in_flight_max", 1) > 1:
+    if terms.get("in_flight_max", 1) > 1:
         # Another final one is being appended.
         for is_committed in (False, True):
-            talk = Talk(**rules)
+            talk = Talk(**terms)
             talk.running()
             talk.hear(CheckpointRequested(7), CheckpointRequested(8))
             for n in (1, 2):
@@ -266,16 +266,16 @@ def _ending(rules: dict[str, Any]) -> Iterator[Talk]:
             if is_committed:
                 talk.committed(1)
             yield talk
-    ended = Talk(**rules)
+    ended = Talk(**terms)
     ended.running()
     ended.hear(WorkersEnded("Spark is gone", is_final=True))
     yield ended
 
 
-def _second_epoch(rules: dict[str, Any]) -> Iterator[Talk]:
+def _second_epoch(terms: dict[str, Any]) -> Iterator[Talk]:
     """In each phase with a completed checkpoint, while parts are being deleted."""
     for stage in range(6):
-        talk = Talk(**rules)
+        talk = Talk(**terms)
         talk.running()
         talk.complete(1, 2)
         talk.hear(PartsListed(("parts/1/out-0-0-ab",)))

@@ -16,7 +16,7 @@ from crosscut.task.outputs import Output
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import END, item_of, record_of
 from crosscut.testing.explorer.tasks import (
-    Place,
+    Site,
 )
 
 
@@ -42,8 +42,8 @@ def real(item: int) -> Item:
 class Records(Source):
     """What one source reads, a record at a time, as it goes into the first channel of its way."""
 
-    def __init__(self, place: Place) -> None:
-        self.items = [item_of(record, 0) for record in place.records]
+    def __init__(self, site: Site) -> None:
+        self.items = [item_of(record, 0) for record in site.records]
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         return [Split("only", 0)]
@@ -71,25 +71,25 @@ class RecordReader(SplitReader):
 class Hop(Operator):
     """Counts the records, and lets them on to the next channel of their way, or keeps them until the end."""
 
-    def __init__(self, place: Place, state: KeyedState) -> None:
+    def __init__(self, site: Site, state: KeyedState) -> None:
         super().__init__("hop")
-        self._place = place
+        self._site = site
         self._state = state
 
     def process(self, batch: Batch) -> Batch:
         counts = self._state.values
         for item in batch.records:
             counts[record_of(item)[0]] += 1
-        return Batch([] if self._place.is_count else [item + 1 for item in batch.records])
+        return Batch([] if self._site.is_count else [item + 1 for item in batch.records])
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
-        place = self._place
-        if not place.is_count or after:
+        site = self._site
+        if not site.is_count or after:
             return
         kept = []
         for record, count in sorted(self._state.items()):
-            route = place.graph.routes[record]
-            hop = next(hop for hop, one in enumerate(route) if one in place.inputs)
+            route = site.graph.routes[record]
+            hop = next(hop for hop, one in enumerate(route) if one in site.inputs)
             kept += [item_of(record, hop + 1)] * count
         if kept:
             yield Batch(kept), "all"
@@ -140,9 +140,9 @@ class Last(SinkOperator):
 class Routed(Output):
     """Each record into the channel that its way names, a record a batch."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        super().__init__(tuple(map(place.graph.channel, place.outputs)), 1)
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        super().__init__(tuple(map(site.graph.channel, site.outputs)), 1)
         self._items: list[int] = []
 
     def add(self, batch: Batch) -> bool:
@@ -159,4 +159,4 @@ class Routed(Output):
 
     def _channel(self, item: int) -> ChannelId:
         record, hop = record_of(item)
-        return self._place.graph.channel(self._place.graph.routes[record][hop])
+        return self._site.graph.channel(self._site.graph.routes[record][hop])

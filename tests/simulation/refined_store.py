@@ -72,14 +72,14 @@ class StorePair:
 
     def _compare(self, store: int) -> None:
         model, real = self._model, CheckpointStore(self._files, inline_bytes=0)
-        places, unfinished = real.list_log()
-        assert (tuple(places), unfinished) == (model.places(store), [])
+        indices, unfinished = real.list_log()
+        assert (tuple(indices), unfinished) == (model.indices(store), [])
         for index in {index for index, _ in self._before.log} | {index for index, _ in self._before.strays}:
-            for place in (index, LogIndex(index.segment, index.number + 1), LogIndex(index.segment + 1, 0)):
-                found = real.read(place)
-                assert found == model.entry(store, place), f"{place}: {found}"
+            for one in (index, LogIndex(index.segment, index.number + 1), LogIndex(index.segment + 1, 0)):
+                found = real.read(one)
+                assert found == model.entry(store, one), f"{one}: {found}"
                 if found is not None:
-                    self._try_again(store, place, found)
+                    self._try_again(store, one, found)
         for count in TAILS:
             assert tuple(real.tail(count)) == model.tail(store, count), f"the newest {count}"
         assert sorted(real.list_parts()) == sorted(part.path for part in self._parts.values())
@@ -87,11 +87,11 @@ class StorePair:
         for path, part in self._parts.items():
             assert real.read_part(part) == path.encode()
 
-    def _try_again(self, store: int, place: LogIndex, entry: LogEntry) -> None:
+    def _try_again(self, store: int, index: LogIndex, entry: LogEntry) -> None:
         """Nobody can append where something is."""
         fresh = CheckpointStore(self._files, inline_bytes=0)
-        assert fresh.append(place, entry) == Taken(place)
-        assert self._model.append(store, place, self._model.entries.number(entry)) == (store, False)
+        assert fresh.append(index, entry) == Taken(index)
+        assert self._model.append(store, index, self._model.entries.number(entry)) == (store, False)
 
 
 def walk(world: World, seed: int, steps: int) -> State:

@@ -48,7 +48,7 @@ from crosscut.testing.explorer.tasks import (
     ExploredTask,
     Frozen,
     PartWritten,
-    Place,
+    Site,
     Staged,
 )
 from crosscut.wire.batches import decode_batch
@@ -62,42 +62,42 @@ REASON = {"store": "no space", "commit": "time out"}
 class Pair:
     """The model of a task, and the task. What they ask for in the background waits for the walk to do it."""
 
-    def __init__(self, walk: Walk, place: Place, epoch: int) -> None:
-        self.place = place
+    def __init__(self, walk: Walk, site: Site, epoch: int) -> None:
+        self.site = site
         self._walk = walk
         self._stored: dict[CheckpointId, FrozenTask] = {}
         self._rotated: list[PrepareTransaction] = []
         self._commit: do.CommitTransactions | None = None
         self._timers: set[CheckpointId] = set()
-        self._content, snapshot = walk.restored.get(place.task_id, (EMPTY, Snapshot()))
+        self._content, snapshot = walk.restored.get(site.task_id, (EMPTY, Snapshot()))
         self.model = self._modelled(epoch)
         self.task = self._real(epoch, snapshot)
         self._sent: list[tuple[int, int]] = []
 
     def _modelled(self, epoch: int) -> ExploredTask:
-        place = self.place
-        channels = tuple(map(place.graph.channel, place.inputs))
-        protocol = place.protocols.number(snapshot_protocol(self._walk.kind, channels, self._back_edges))
-        committer = place.committers.number(Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX))
-        model = self._walk.model(place, Frozen.fresh(place, epoch, protocol, committer))
+        site = self.site
+        channels = tuple(map(site.graph.channel, site.inputs))
+        protocol = site.protocols.number(snapshot_protocol(self._walk.kind, channels, self._back_edges))
+        committer = site.committers.number(Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX))
+        model = self._walk.model(site, Frozen.fresh(site, epoch, protocol, committer))
         model.restore(self._content)
         return model
 
     @property
     def _back_edges(self) -> frozenset[ChannelId]:
-        graph = self.place.graph
-        return frozenset(graph.channel(one) for one in self.place.inputs if graph.channels[one][2])
+        graph = self.site.graph
+        return frozenset(graph.channel(one) for one in self.site.inputs if graph.channels[one][2])
 
     def _real(self, epoch: int, snapshot: Snapshot) -> Task:
-        place, walk = self.place, self._walk
+        site, walk = self.site, self._walk
         self.state = KeyedState(int)
         parts = [(part.checkpoint_id, walk.bytes_of[part.path]) for part in snapshot.parts]
         for _ in self.state.loading(parts, walk.restore):
             pass
-        chain: list[Operator] = [Hop(place, self.state)] if place.inputs else []
+        chain: list[Operator] = [Hop(site, self.state)] if site.inputs else []
         self.writer = Stage()
-        chain += [Last(place.graph, self.writer)] if place.is_sink else []
-        channels = tuple(map(place.graph.channel, place.inputs))
+        chain += [Last(site.graph, self.writer)] if site.is_sink else []
+        channels = tuple(map(site.graph.channel, site.inputs))
         queues = {channel: InputQueue(channel) for channel in channels}
         unsent: list[LoggedBatch] = []
         for logged in (one for part in snapshot.log for one in decoded_log(walk.bytes_of[part.path])):
@@ -106,22 +106,22 @@ class Pair:
             else:
                 queues[logged.channel].restore(logged)
         splits = None
-        if not place.inputs:
-            source = Records(place)
+        if not site.inputs:
+            source = Records(site)
             unread = [(split, split.start) for split in source.splits(1)]
             splits = SplitQueue(source, splits_from_json(snapshot.positions) if walk.restore else unread)
         return Task(
-            task_id=place.task_id,
+            task_id=site.task_id,
             epoch=Epoch(epoch),
             protocol=snapshot_protocol(walk.kind, channels, self._back_edges),
             inputs=queues,
             back_edges=self._back_edges,
             chain=chain,
-            outputs=[Routed(place)] if place.outputs else [],
+            outputs=[Routed(site)] if site.outputs else [],
             batch_rows=1,
             splits=splits,
             state=self.state,
-            committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if place.is_sink else None,
+            committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if site.is_sink else None,
             parts=PartChain(walk.restore, snapshot.parts),
             ended=snapshot.ended,
             said=snapshot.said,
@@ -156,11 +156,11 @@ class Pair:
         channel = self.task.run()
         if channel is not None:
             action: tuple[Any, ...] = ("process", channel.input)
-        elif self.place.inputs:
+        elif self.site.inputs:
             action = ("finish_end",)
         else:
             action = ("read",)
-            assert self.task.records_in - before == (self.model.position < len(self.place.records))
+            assert self.task.records_in - before == (self.model.position < len(self.site.records))
         assert action in possible, f"{self} does {action}, the model could {possible}"
         self.both(action, lambda: None)
 
@@ -190,7 +190,7 @@ class Pair:
                 self._timers.discard(n)
                 self.both(action, lambda: task.alignment_timed_out(n))
             case ("transmit", channel):
-                name = self.place.graph.channel(channel)
+                name = self.site.graph.channel(channel)
                 assert modelled(task.unsent[name].popleft()) == self.model.unsent[channel][0]
                 self._sent.append((channel, self.model.unsent[channel][0]))
                 self.both(action, lambda: None)
@@ -228,7 +228,7 @@ class Pair:
 
     def offer(self, channel: int, item: int) -> None:
         """Something arrives."""
-        name = self.place.graph.channel(channel)
+        name = self.site.graph.channel(channel)
         self.both(("offer", channel, item), lambda: self.task.offer(name, real(item)))
 
     def start(self) -> None:
@@ -238,7 +238,7 @@ class Pair:
     def both(self, action: tuple[Any, ...], tell: Any) -> None:
         """Let the model take `action`, and tell the task; what comes of it must be the same."""
         model = self.model
-        concerned = action[0] != "receive" or self.place.concerns(action[1])
+        concerned = action[0] != "receive" or self.site.concerns(action[1])
         if concerned:
             getattr(model, action[0])(*action[1:])
         tell()
@@ -251,7 +251,7 @@ class Pair:
         self._check_deeds(action)
         self._check_inside(action)
         for channel, item in sends:
-            self._walk.pairs[self.place.graph.channels[channel][1]].offer(channel, item)
+            self._walk.pairs[self.site.graph.channels[channel][1]].offer(channel, item)
         for message in messages:
             self._walk.hear(message)
 
@@ -264,7 +264,7 @@ class Pair:
                 self._take_job(job)
             outbox, task.outbox = task.outbox, []
             for channel, item in outbox:
-                if self.place.has_outboxes:
+                if self.site.has_outboxes:
                     task.unsent[channel].append(item)
                 else:
                     self._sent.append((channel.input, modelled(item)))
@@ -310,7 +310,7 @@ class Pair:
         assert self._commit == self.model.commit, f"{self} after {action}"
 
     def _check_inside(self, action: tuple[Any, ...]) -> None:
-        model, task, graph = self.model, self.task, self.place.graph
+        model, task, graph = self.model, self.task, self.site.graph
         for channel, queue in model.queues.items():
             name = graph.channel(channel)
             assert task.queued(name) == len(queue), f"{self} after {action}: {name}, {queue}"
@@ -329,7 +329,7 @@ class Pair:
             assert log == one.log, f"{self} after {action}"
 
     def __str__(self) -> str:
-        return f"{self.place.task_id} in {self.place.graph.name}, {self._walk.kind}, seed {self._walk.seed}"
+        return f"{self.site.task_id} in {self.site.graph.name}, {self._walk.kind}, seed {self._walk.seed}"
 
 
 def _one(logged: Any) -> tuple[int]:

@@ -16,7 +16,7 @@ from tests.simulation.refined_tasks import Pair, counts_of
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job.ending import heads_to_close, stillness
+from crosscut.protocol.job.end_of_input import heads_to_close, stillness
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -39,7 +39,7 @@ from crosscut.testing.explorer.items import Content
 from crosscut.testing.explorer.machines import MachineTable
 from crosscut.testing.explorer.tasks import (
     ExploredTask,
-    Place,
+    Site,
 )
 
 IN_FLIGHT_MAX = 2
@@ -73,7 +73,7 @@ class Walk:
         self._epoch = 0
         protocols, committers = MachineTable(), MachineTable()
         self._places = [
-            Place(
+            Site(
                 graph,
                 i,
                 has_outboxes=kind in ("unaligned", "switching"),
@@ -91,7 +91,7 @@ class Walk:
         self._quiet: dict[CheckpointId, set[TaskId]] = {}
         self._has_failed = False
         self.pairs: list[Pair] = []
-        self.pairs = [Pair(self, place, self._epoch) for place in self._places]
+        self.pairs = [Pair(self, site, self._epoch) for site in self._places]
         self._inboxes: list[deque[CoordinatorMessage]] = [deque() for _ in self.pairs]
         for pair in self.pairs:
             pair.start()

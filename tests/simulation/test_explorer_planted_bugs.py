@@ -26,12 +26,11 @@ from crosscut.protocol import events as on
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.job import coordinator as job
-from crosscut.protocol.job import job_log
+from crosscut.protocol.job import job_log, recovery, retention, series
 from crosscut.protocol.job.checkpoints import Checkpoints
 from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
-from crosscut.protocol.job.ending import Component, Stillness, is_exhausted
+from crosscut.protocol.job.end_of_input import Component, Stillness, is_exhausted
 from crosscut.protocol.job.segments import LogEnd, following, written_before
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -96,7 +95,7 @@ class StartsTheLogEarly(ExploredTask):
         item = self.queues[channel][0]
         before = self.machine.aligning
         super().process(channel)
-        is_back = self.place.graph.channels[channel][2]
+        is_back = self.site.graph.channels[channel][2]
         if is_back and 0 <= item != END and before is None:
             self.logs.setdefault(1, []).append((channel, item, False))
 
@@ -105,12 +104,12 @@ class SendsBarriersBeforeTheirRecords(ExploredTask):
     """A source reads one more record before its capture and sends it behind the barrier."""
 
     def perform(self, effect: do.TaskEffect) -> None:
-        is_early = isinstance(effect, do.CaptureState) and not self.place.inputs
-        if is_early and self.position < len(self.place.records):
-            for channel in self.place.outputs:
+        is_early = isinstance(effect, do.CaptureState) and not self.site.inputs
+        if is_early and self.position < len(self.site.records):
+            for channel in self.site.outputs:
                 self.emit(channel, -effect.checkpoint_id)  # type: ignore[union-attr]
             self.read()
-        if isinstance(effect, do.ForwardBarrier) and not self.place.inputs and self.sends:
+        if isinstance(effect, do.ForwardBarrier) and not self.site.inputs and self.sends:
             return
         super().perform(effect)
 
@@ -146,7 +145,7 @@ class DrainedWithItsSources(ExploredTask):
 
     def acknowledgement(self, one: Captured) -> SnapshotAcknowledged:
         message = super().acknowledgement(one)
-        is_drained = one.ended or bool(self.place.inputs)
+        is_drained = one.ended or bool(self.site.inputs)
         return replace(message, snapshot=replace(message.snapshot, drained=is_drained))
 
 
@@ -172,9 +171,9 @@ class DropsStagedOfAborted(ExploredTask):
     def perform(self, effect: do.TaskEffect) -> None:
         super().perform(effect)
         if isinstance(effect, do.DiscardSnapshot):
-            committer = copied(self.place.committers.machines[self.committer])
+            committer = copied(self.site.committers.machines[self.committer])
             committer._pending.pop(effect.checkpoint_id, None)
-            self.committer = self.place.committers.number(committer)
+            self.committer = self.site.committers.number(committer)
 
 
 # Commit.
@@ -196,7 +195,7 @@ class TellsBeforeTheEntryIsDurable(Coordinator):
         for one in list(effects):
             if isinstance(one, do.AppendEntry) and isinstance(one.entry, CheckpointCompleted):
                 commit = CommitCheckpoint(self.epoch, one.entry.checkpoint_id)
-                effects += [do.SendMessage(place.link, commit) for place in self.held.values()]
+                effects += [do.SendMessage(place.link, commit) for place in self.roster.held.values()]
         return effects
 
 
@@ -314,7 +313,7 @@ def forgets_void_ids(self: Checkpoints, reason: str) -> list[do.JobEffect]:
 
 def closes_loops_while_records_go_round(loops: Sequence[Component], shown: Stillness) -> Any:
     """What feeds a loop is drained; what is in it is not looked at."""
-    return job_heads(loops, replace(shown, restless=frozenset()))
+    return plain_heads(loops, replace(shown, restless=frozenset()))
 
 
 def closes_loops_when_nothing_is_logged(loops: Sequence[Component], shown: Stillness) -> Any:
@@ -328,16 +327,16 @@ def closes_all_loops_with_the_first(loops: Sequence[Component], shown: Stillness
     return tuple(head for loop in loops for head in loop.heads) if is_any else ()
 
 
-job_heads = job.heads_to_close
+plain_heads = series.heads_to_close
 
 
-original_claim = job.recovery.claim
+original_claim = recovery.claim
 
 
 def reuses_ids(tail: Any, *who: Any) -> Any:
     """A new driver starts with id 1 again."""
     decision = original_claim(tail, *who)
-    if isinstance(decision, job.recovery.Claim):
+    if isinstance(decision, recovery.Claim):
         return replace(decision, entry=replace(decision.entry, first_checkpoint_id=CheckpointId(1)))
     return decision
 
@@ -472,22 +471,22 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         "I8",
     ),
     "loops closed while a record circles": (
-        Patch(job, "heads_to_close", closes_loops_while_records_go_round),
+        Patch(series, "heads_to_close", closes_loops_while_records_go_round),
         lambda: found("loop", "unaligned", Make()),
         "F5",
     ),
     "loops closed while a count has its results to say": (
-        Patch(job, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(series, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("loop, count, loop", "aligned", Make()),
         "F5",
     ),
     "loops closed while the end of input is on its way to a count": (
-        Patch(job, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(series, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("count, loop, count", "unaligned", Make()),
         "F5",
     ),
     "all loops closed with the first one": (
-        Patch(job, "heads_to_close", closes_all_loops_with_the_first),
+        Patch(series, "heads_to_close", closes_all_loops_with_the_first),
         lambda: found("loop, count, loop", "halting", Make()),
         "F5",
     ),
@@ -504,12 +503,12 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         "I7",
     ),
     "ids are used again": (
-        Patch(job.recovery, "claim", reuses_ids),
+        Patch(recovery, "claim", reuses_ids),
         lambda: found("edge", "aligned", Make(), drivers=1),
         "I6",
     ),
     "retention deletes what is referred to": (
-        Patch(job.retention, "unreferenced", keeps_nothing),
+        Patch(retention, "unreferenced", keeps_nothing),
         lambda: found("edge", "aligned", Make(), drivers=1),
         "I8",
     ),

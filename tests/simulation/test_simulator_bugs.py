@@ -43,6 +43,7 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.segments import LogEnd
+from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -347,10 +348,12 @@ def snapshot_in_the_middle_of_a_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_before_the_newer_entry_is_durable(patch: pytest.MonkeyPatch) -> None:
-    plain = Coordinator._acknowledged
+    plain = Series.acknowledged
 
-    def acknowledged(self: Coordinator, message: SnapshotAcknowledged) -> list[JobEffect]:
-        effects = plain(self, message)
+    def acknowledged(
+        self: Series, message: SnapshotAcknowledged, phase: Phase, now: ClockRead
+    ) -> list[JobEffect]:
+        effects = plain(self, message, phase, now)
         for effect in list(effects):
             if isinstance(effect, AppendEntry) and isinstance(effect.entry, CheckpointCompleted):
                 old = (path for one in self.retained for path in retention.parts_of(one))
@@ -358,7 +361,7 @@ def deleted_before_the_newer_entry_is_durable(patch: pytest.MonkeyPatch) -> None
                 self._kept._is_deleting = True
         return effects
 
-    patch.setattr(Coordinator, "_acknowledged", acknowledged)
+    patch.setattr(Series, "acknowledged", acknowledged)
 
 
 def deleted_though_a_retained_manifest_names_it(patch: pytest.MonkeyPatch) -> None:
@@ -794,8 +797,7 @@ def connection_kept_for_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def refusal_after_the_final_checkpoint_not_followed_up(patch: pytest.MonkeyPatch) -> None:
     def append_refused(self: Coordinator, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        failed, instead = self._checkpoints.refused(entry.checkpoint_id, reason, self._now)
-        return [*self._gave_up(failed), *self._append(instead)]
+        return self._unless_too_many(self.series.refused(entry, reason, self.phase, self._now))
 
     patch.setattr(Coordinator, "_append_refused", append_refused)
 
@@ -814,7 +816,7 @@ def stop_waits_for_the_interval(patch: pytest.MonkeyPatch) -> None:
     plain = Triggering.after_failure
 
     def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
-        retry, interval_ms = Timer("trigger", self._checkpoints.epoch), self._rules.interval_ms
+        retry, interval_ms = Timer("trigger", self._checkpoints.epoch), self._terms.interval_ms
         return [
             replace(one, delay_ms=interval_ms) if isinstance(one, StartTimer) and one.timer == retry else one
             for one in plain(self, phase, now, failed)
@@ -829,7 +831,7 @@ def stop_waits_after_the_failure_of_an_older_checkpoint(patch: pytest.MonkeyPatc
     def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
         if phase is not Phase.STOPPING or self.is_last(failed.checkpoint_id):
             return plain(self, phase, now, failed)
-        return [self._after(self._rules.interval_ms)]
+        return [self._after(self._terms.interval_ms)]
 
     patch.setattr(Triggering, "after_failure", after_failure)
 
@@ -851,7 +853,7 @@ def failed_checkpoint_followed_by_another_that_nobody_wants(patch: pytest.Monkey
     plain = Triggering.after_failure
 
     def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
-        return [*plain(self, phase, now, failed), self._after(self._rules.interval_ms)]
+        return [*plain(self, phase, now, failed), self._after(self._terms.interval_ms)]
 
     patch.setattr(Triggering, "after_failure", after_failure)
 

@@ -18,7 +18,7 @@ from tests.simulation.conversation import (
     claim,
     completed,
     deletes,
-    job_rules,
+    job_terms,
     paths,
     snapshot,
 )
@@ -41,8 +41,8 @@ from crosscut.protocol.events import (
     StopRequested,
     Timer,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -60,18 +60,18 @@ E1 = Epoch(1)
 N1, N2, N3 = map(CheckpointId, (1, 2, 3))
 
 
-class WithRules(Coordinator):
+class WithTerms(Coordinator):
     """Several at once, or with a pause."""
 
-    checkpoint_rules = CheckpointRules(True, 1_000, 60_000, 2)
+    checkpoint_terms = CheckpointTerms(True, 1_000, 60_000, 2)
 
-    def __init__(self, rules: JobRules) -> None:
-        super().__init__(replace(rules, checkpoints=self.checkpoint_rules))
+    def __init__(self, terms: JobTerms) -> None:
+        super().__init__(replace(terms, checkpoints=self.checkpoint_terms))
 
 
-def talk(**rules: Any) -> Talk:
-    settings = {"periodic": True, "interval_ms": 1_000, "timeout_ms": 60_000, "failures_max": 2} | rules
-    kind = type("Chosen", (WithRules,), {"checkpoint_rules": CheckpointRules(**settings)})
+def talk(**terms: Any) -> Talk:
+    settings = {"periodic": True, "interval_ms": 1_000, "timeout_ms": 60_000, "failures_max": 2} | terms
+    kind = type("Chosen", (WithTerms,), {"checkpoint_terms": CheckpointTerms(**settings)})
     found = Talk(kind)
     found.running()
     return found
@@ -104,7 +104,7 @@ def test_as_many_as_allowed_are_under_way_at_once() -> None:
     assert one.fire("trigger") == [TICK, *triggered(1)]
     assert one.fire("trigger") == [TICK, *triggered(2)]
     assert one.fire("trigger") == [TICK]
-    assert one.coordinator.checkpoint_under_way == 1
+    assert one.coordinator.series.under_way == 1
 
 
 def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None:
@@ -119,8 +119,8 @@ def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None
         *aborted(1),
         *deletes(paths(1)[:1]),
     ]
-    assert one.coordinator.checkpoints_failed == 0
-    assert one.coordinator.checkpoint_under_way == 3
+    assert one.coordinator.series.failed_count == 0
+    assert one.coordinator.series.under_way == 3
     assert one.acknowledge(3) == [*appends(3, completed(3), since=2)]
 
 
@@ -211,7 +211,7 @@ def test_a_late_or_repeated_acknowledgement_of_any_age_changes_nothing() -> None
     one.hear(EntryAppended(at(2)))
     for n in (1, 2, 9):
         assert one.acknowledge(n) == []
-    assert one.coordinator.checkpoint_under_way == 3
+    assert one.coordinator.series.under_way == 3
 
 
 # The pause.
@@ -403,4 +403,4 @@ def test_a_quiet_task_of_a_checkpoint_that_is_over_is_dropped() -> None:
 
 
 def test_the_default_is_one_at_a_time_without_a_pause() -> None:
-    assert (job_rules().checkpoints.in_flight_max, job_rules().checkpoints.pause_ms) == (1, 0)
+    assert (job_terms().checkpoints.in_flight_max, job_terms().checkpoints.pause_ms) == (1, 0)

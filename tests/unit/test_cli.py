@@ -35,7 +35,7 @@ from crosscut.spark import session
 from crosscut.store import open_store
 from crosscut.terminal.options import settings_from, settings_options
 from crosscut.terminal.target import load_flow
-from crosscut.testing.stores import places
+from crosscut.testing.stores import numbered
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -327,7 +327,7 @@ def store_with(directory: Path, *entries: LogEntry) -> Path:
     store = open_store(str(directory))
     head, *rest = entries
     assert isinstance(head, EpochClaimed)
-    for index, entry in places((SegmentOpened(head, None), *rest)):
+    for index, entry in numbered((SegmentOpened(head, None), *rest)):
         store.append(index, entry)
     return directory
 

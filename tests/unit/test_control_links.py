@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_rules
+from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_terms
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.host.failpoints import Failpoints
@@ -74,7 +74,7 @@ class Worker:
 async def running_driver(directory: Path) -> AsyncIterator[tuple[CoordinatorDriver, int]]:
     driver = CoordinatorDriver(
         name="a job",
-        rules=job_rules(),
+        terms=job_terms(),
         store=open_store(str(directory)),
         credentials=CREDENTIALS,
         supply=Supply(),

@@ -23,7 +23,7 @@ from tests.simulation.conversation import (
     completed,
     deletes,
     events,
-    job_rules,
+    job_terms,
     opens,
     paths,
     peers,
@@ -79,7 +79,7 @@ from crosscut.protocol.job.coordinator import (
     Phase,
     Termination,
 )
-from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
@@ -164,7 +164,7 @@ def deploy(
 
 
 def test_a_coordinator_starts_by_reading_the_log() -> None:
-    assert Coordinator(job_rules()).start() == [*READS_LOG, timer("liveness", 0, 1_000)]
+    assert Coordinator(job_terms()).start() == [*READS_LOG, timer("liveness", 0, 1_000)]
 
 
 def test_a_first_start_discovers_claims_gathers_deploys_and_runs() -> None:
@@ -247,7 +247,7 @@ def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
     ]
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == []
     assert talk.coordinator.phase is Phase.RUNNING
-    assert talk.coordinator.checkpoints_failed == 1
+    assert talk.coordinator.series.failed_count == 1
 
 
 def test_a_checkpoint_that_takes_too_long_is_aborted() -> None:
@@ -299,7 +299,7 @@ def test_ids_never_go_further_ahead_of_the_log_than_the_lead() -> None:
     used = 0
     while talk.coordinator.phase is Phase.RUNNING:
         talk.fire("trigger")
-        used = talk.coordinator.checkpoint_under_way or used
+        used = talk.coordinator.series.under_way or used
         talk.fire("checkpoint-timeout", 1, used)
     assert used <= 1 + CHECKPOINT_IDS_LEAD_MAX
     assert talk.coordinator.phase is Phase.ENDED
@@ -590,9 +590,9 @@ def test_workers_that_outlive_their_spark_job_keep_no_place() -> None:
     talk.comes(21, registration(0, 8))
     talk.hear(WorkersEnded("aborted"))
     talk.hear(EntryAppended(at(2)))
-    assert talk.coordinator.held == {}
+    assert talk.coordinator.roster.held == {}
     assert talk.comes(31, registration(0, 9)) == []
-    assert list(talk.coordinator.held) == [0]
+    assert list(talk.coordinator.roster.held) == [0]
 
 
 # Admission and liveness
@@ -1270,7 +1270,7 @@ def test_a_job_finishes_when_the_append_of_another_final_checkpoint_is_refused()
         *deletes(paths(2)),
         *appends(3, JobFinished(E1, N1), step=4),
     ]
-    assert talk.coordinator.checkpoints_failed == 0
+    assert talk.coordinator.series.failed_count == 0
     assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 

@@ -41,6 +41,32 @@ def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: st
         assert not anchor or anchor in anchors(target), link
 
 
+SOURCES = ROOT / "src" / "crosscut"
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", names_of(PAGES))
+def test_every_source_file_that_is_named_is_there(page: str) -> None:
+    rooms = "|".join(path.name for path in SOURCES.iterdir() if path.is_dir())
+    for name in re.findall(rf"`((?:{rooms})/[\w/]+\.py)`", text_of(page)):
+        assert (SOURCES / name).exists(), name
+
+
+@pytest.mark.parametrize("page", ["docs/protocol.md", "docs/reliability.md", "docs/explorer.md"])
+def test_every_test_that_is_named_is_there(page: str) -> None:
+    """By its file, or by the beginning of its name."""
+    tests = [path.read_text(encoding="utf-8") for path in TESTS]
+    known = {name for text in tests for name in re.findall(r"def (test_\w+)", text)}
+    known |= {path.stem for path in TESTS}
+    named = re.findall(r"\btest_\w+", text_of(page))
+    missing = {one for one in named if not any(name.startswith(one) for name in known)}
+    assert not missing
+    for name in re.findall(
+        r"`(?:tests/)?((?:unit|property|simulation|process|conformance)/\w+\.py)`", text_of(page)
+    ):
+        assert (ROOT / "tests" / name).exists(), name
+
+
 @pytest.mark.parametrize("page", [page for page in names_of(PAGES) if "```python" in text_of(page)])
 def test_every_snippet_runs_and_every_flow_compiles(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

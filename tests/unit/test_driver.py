@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import K0, S0, SPLITS, job_rules, registration
+from tests.simulation.conversation import K0, S0, SPLITS, job_terms, registration
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import ConnectorError, CrosscutError
@@ -24,7 +24,7 @@ from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
 from crosscut.protocol.job.job_log import AppendOutcome
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     EpochClaimed,
     LogEntry,
@@ -102,10 +102,10 @@ class SetClock:
 def driver_of(
     store: Any, supply: Supply, clock: Clock | None = None, look: Callable[[], Any] = tuple
 ) -> CoordinatorDriver:
-    rules = job_rules()
+    terms = job_terms()
     return CoordinatorDriver(
         name="a job",
-        rules=replace(rules, checkpoints=CheckpointRules(True, 1_000, TIMEOUT_MS, 2)),
+        terms=replace(terms, checkpoints=CheckpointTerms(True, 1_000, TIMEOUT_MS, 2)),
         store=store,
         credentials=Credentials(b"s" * 32, b"j" * 16),
         supply=supply,

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from crosscut.errors import InternalError, SettingsError
-from crosscut.host.failpoints import VARIABLE, Failpoints, Plan, Rule, armed
+from crosscut.host.failpoints import VARIABLE, Failpoints, Plan, Trap, armed
 
 
-def plan(directory: Path, *rules: Rule) -> Plan:
-    return Plan(str(directory), rules)
+def plan(directory: Path, *traps: Trap) -> Plan:
+    return Plan(str(directory), traps)
 
 
 def fires_at(failpoints: Failpoints, name: str, passes: int) -> list[int]:
@@ -40,40 +40,40 @@ def test_nothing_is_armed_unless_the_environment_says_so(monkeypatch: pytest.Mon
 
 def test_the_environment_becomes_a_plan_that_travels_to_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/tmp/dir;align.partial:kill:3;commit.before:stop:1:2;")
-    expected = Plan("/tmp/dir", (Rule("align.partial", "kill", 3, None), Rule("commit.before", "stop", 1, 2)))
+    expected = Plan("/tmp/dir", (Trap("align.partial", "kill", 3, None), Trap("commit.before", "stop", 1, 2)))
     assert armed() == expected
     assert pickle.loads(pickle.dumps(expected)) == expected
 
 
-@pytest.mark.parametrize("rule", ["name", "name:kill", "name:explode:1", "name:kill:x", "name:kill:1:a:b"])
-def test_a_rule_that_is_none_is_refused(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, f"/tmp/dir;{rule}")
+@pytest.mark.parametrize("trap", ["name", "name:kill", "name:explode:1", "name:kill:x", "name:kill:1:a:b"])
+def test_a_rule_that_is_none_is_refused(trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"/tmp/dir;{trap}")
     with pytest.raises(SettingsError, match="is not NAME:ACTION:NTH"):
         armed()
 
 
 def test_a_rule_fires_at_the_nth_time_and_never_again(tmp_path: Path) -> None:
-    failpoints = Failpoints(plan(tmp_path, Rule("here", "raise", 3, None)), 0)
+    failpoints = Failpoints(plan(tmp_path, Trap("here", "raise", 3, None)), 0)
     assert fires_at(failpoints, "there", 5) == []
     assert fires_at(failpoints, "here", 10) == [3]
 
 
 def test_a_rule_fires_in_one_process_only(tmp_path: Path) -> None:
-    one = Failpoints(plan(tmp_path, Rule("here", "raise", 1, None)), 0)
-    other = Failpoints(plan(tmp_path, Rule("here", "raise", 1, None)), 1)
+    one = Failpoints(plan(tmp_path, Trap("here", "raise", 1, None)), 0)
+    other = Failpoints(plan(tmp_path, Trap("here", "raise", 1, None)), 1)
     assert (fires_at(one, "here", 2), fires_at(other, "here", 2)) == ([1], [])
 
 
 def test_a_rule_for_one_worker_leaves_the_others_and_the_driver_alone(tmp_path: Path) -> None:
-    armed_plan = plan(tmp_path, Rule("here", "raise", 1, 1))
+    armed_plan = plan(tmp_path, Trap("here", "raise", 1, 1))
     assert fires_at(Failpoints(armed_plan, 0), "here", 3) == []
     assert fires_at(Failpoints(armed_plan, None), "here", 3) == []
     assert fires_at(Failpoints(armed_plan, 1), "here", 3) == [1]
 
 
-def test_rules_for_the_same_place_fire_one_after_the_other(tmp_path: Path) -> None:
-    rules = (Rule("here", "raise", 1, None), Rule("here", "raise", 3, None))
-    assert fires_at(Failpoints(plan(tmp_path, *rules), 0), "here", 5) == [1, 3]
+def test_rules_at_the_same_point_fire_one_after_the_other(tmp_path: Path) -> None:
+    traps = (Trap("here", "raise", 1, None), Trap("here", "raise", 3, None))
+    assert fires_at(Failpoints(plan(tmp_path, *traps), 0), "here", 5) == [1, 3]
 
 
 def pass_twice(armed_plan: Plan, path: str) -> None:
@@ -90,14 +90,14 @@ def child(armed_plan: Plan, path: Path) -> multiprocessing.process.BaseProcess:
 
 
 def test_kill_ends_the_process_at_that_very_place(tmp_path: Path) -> None:
-    process = child(plan(tmp_path, Rule("here", "kill", 2, None)), tmp_path / "passed")
+    process = child(plan(tmp_path, Trap("here", "kill", 2, None)), tmp_path / "passed")
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert json.loads((tmp_path / "passed").read_text()) == 1
 
 
 def test_stop_stops_the_process_until_it_is_continued(tmp_path: Path) -> None:
-    process = child(plan(tmp_path, Rule("here", "stop", 2, None)), tmp_path / "passed")
+    process = child(plan(tmp_path, Trap("here", "stop", 2, None)), tmp_path / "passed")
     assert process.pid is not None
     found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     assert found is not None
@@ -109,7 +109,7 @@ def test_stop_stops_the_process_until_it_is_continued(tmp_path: Path) -> None:
 
 
 def test_hang_waits_for_the_file_that_lets_it_go(tmp_path: Path) -> None:
-    process = child(plan(tmp_path, Rule("here", "hang", 2, None)), tmp_path / "passed")
+    process = child(plan(tmp_path, Trap("here", "hang", 2, None)), tmp_path / "passed")
     while not (tmp_path / "0-here").exists():
         assert process.is_alive()
     assert json.loads((tmp_path / "passed").read_text()) == 1

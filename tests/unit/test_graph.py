@@ -317,7 +317,7 @@ def test_explain_shows_vertices_channels_key_groups_and_back_edges() -> None:
         "back edges: none\n"
         "\n"
         "without a name: 1-source, 6-sink\n"
-        "  They have state, and are called by a place that changes with the flow: use .named(...)"
+        "  They have state, and are called by a position that changes with the flow: use .named(...)"
     )
 
 

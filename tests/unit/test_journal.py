@@ -41,9 +41,9 @@ FIRST_HEAD = SegmentOpened(claim(), None)
 class Told(Talk):
     """A conversation that is written down as the driver does it."""
 
-    def __init__(self, **rules: Any) -> None:
-        super().__init__(**rules)
-        self._journal = Journal(self.coordinator._rules)
+    def __init__(self, **terms: Any) -> None:
+        super().__init__(**terms)
+        self._journal = Journal(self.coordinator._terms)
         self._lines: list[Line] = []
 
     def hear(self, *events: JobEvent) -> list[JobEffect]:

@@ -15,7 +15,7 @@ import crosscut as cc
 from crosscut.errors import ConnectorError
 from crosscut.graph.specs import JobGraph
 from crosscut.interfaces import CommittedOutput, SinkContext, SinkWriter
-from crosscut.spark import rules
+from crosscut.spark import terms
 from crosscut.testing.sinks import open_writer, permit, stage
 
 DEADLINE_S = 30.0
@@ -48,18 +48,18 @@ def graph_of(*sinks: cc.Sink) -> JobGraph:
 
 def test_every_sink_is_asked(tmp_path: Path) -> None:
     sinks = [cc.files.text(tmp_path / name) for name in ("a", "b", "c")]
-    assert rules.committed_output(graph_of(*sinks)) == ()
+    assert terms.committed_output(graph_of(*sinks)) == ()
     for index, sink in enumerate(sinks[:2]):
         writer = open_writer(sink, 1)
         writer.commit(permit(1 + index), [stage(writer, ["line"], 1 + index)])
         writer.close()
-    found = rules.committed_output(graph_of(*sinks))
-    assert [(Path(one.place).name, one.checkpoint_id) for one in found] == [("a", 1), ("b", 2)]
+    found = terms.committed_output(graph_of(*sinks))
+    assert [(Path(one.location).name, one.checkpoint_id) for one in found] == [("a", 1), ("b", 2)]
 
 
 def test_a_sink_that_raises_is_named() -> None:
     with pytest.raises(ConnectorError, match=r"sink 'out-0' can't say what it has committed.*no such marker"):
-        rules.committed_output(graph_of(Silent("no such marker")))
+        terms.committed_output(graph_of(Silent("no such marker")))
 
 
 def test_a_sink_that_does_not_answer_is_named_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +70,11 @@ def test_a_sink_that_does_not_answer_is_named_in_the_log(monkeypatch: pytest.Mon
             said.append(record.getMessage())
             REPORTED.set()
 
-    monkeypatch.setattr(rules, "SLOW_LOOK_S", 0.01)
+    monkeypatch.setattr(terms, "SLOW_LOOK_S", 0.01)
     handler = Listening(logging.WARNING)
-    rules.LOGGER.addHandler(handler)
+    terms.LOGGER.addHandler(handler)
     try:
-        assert rules.committed_output(graph_of(Silent())) == ()
+        assert terms.committed_output(graph_of(Silent())) == ()
     finally:
-        rules.LOGGER.removeHandler(handler)
+        terms.LOGGER.removeHandler(handler)
     assert said == ["sink 'out-0' has not said for 0.01 s what it has committed"]

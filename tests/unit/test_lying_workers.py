@@ -17,7 +17,7 @@ from tests.simulation.conversation import (
     S0,
     S1,
     Talk,
-    job_rules,
+    job_terms,
     messages,
     registration,
     snapshot,
@@ -29,7 +29,7 @@ from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, Worke
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
 from crosscut.protocol.job import coordinator as job
-from crosscut.protocol.job.coordinator import Coordinator, JobRules, Phase
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.messages import (
     FailureCause,
@@ -65,7 +65,7 @@ def lies() -> tuple[WorkerMessage, ...]:
     )
 
 
-def check_lies_change_nothing(make: Callable[[JobRules], Coordinator]) -> None:
+def check_lies_change_nothing(make: Callable[[JobTerms], Coordinator]) -> None:
     for phase in DEPLOYED:
         for lie in lies():
             talk = talk_in(phase, make)
@@ -146,7 +146,7 @@ def impostors() -> Iterator[tuple[LinkOpened | None, RegisterWorker]]:
     yield LinkOpened(21, WorkerIndex(1), AttemptId(3)), registration(1, 2)
 
 
-def check_impostors_are_turned_away(make: Callable[[JobRules], Coordinator]) -> None:
+def check_impostors_are_turned_away(make: Callable[[JobTerms], Coordinator]) -> None:
     for opened, said in impostors():
         talk = Talk(make)
         talk.gathering()
@@ -170,9 +170,9 @@ class BelievesNames(Roster):
         return True
 
 
-def without_proof(rules: JobRules) -> Coordinator:
-    coordinator = Coordinator(rules)
-    coordinator._roster.__class__ = BelievesNames
+def without_proof(terms: JobTerms) -> Coordinator:
+    coordinator = Coordinator(terms)
+    coordinator.roster.__class__ = BelievesNames
     return coordinator
 
 
@@ -240,6 +240,6 @@ def test_a_worker_that_has_registered_can_not_fail_to_start() -> None:
     assert talk.coordinator.failures == known
 
 
-def test_the_rules_of_the_conversation_have_two_workers() -> None:
+def test_the_job_of_the_conversation_has_two_workers() -> None:
     """The lies above are lies only as long as that is so."""
-    assert job_rules().identity.parallelism == 2
+    assert job_terms().identity.parallelism == 2

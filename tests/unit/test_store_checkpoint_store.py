@@ -21,7 +21,7 @@ from crosscut.protocol.messages import (
     TaskSnapshot,
 )
 from crosscut.store import CheckpointStore
-from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, opened, places, refused
+from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, numbered, opened, refused
 
 TASK = TaskId(VertexId("vertex"), 3)
 CONTENT = bytes(range(256)) * 20
@@ -45,7 +45,7 @@ def entry_path(number: int) -> str:
 
 
 def fill(store: CheckpointStore, *entries: LogEntry) -> None:
-    for index, entry in places(entries):
+    for index, entry in numbered(entries):
         assert store.append(index, entry) == Appended(index)
 
 

@@ -7,16 +7,15 @@ from itertools import product
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.ending import (
-    FIRST_LOOK_MS,
+from crosscut.protocol.job.end_of_input import (
     Component,
-    Looks,
     Termination,
     heads_to_close,
     is_exhausted,
     stillness,
     termination,
 )
+from crosscut.protocol.job.triggering import FIRST_LOOK_MS, Looks
 from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
 
 DRAINED = Snapshot(drained=True, ended=True, at_rest=True)

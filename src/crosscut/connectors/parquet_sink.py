@@ -120,9 +120,9 @@ class ParquetEncoder(FileEncoder):
 
     def __init__(self, sink: ParquetFiles) -> None:
         self._arrow = required("pyarrow", "parquet")
-        self._place = f"Parquet files in {sink.directory}"
+        self._location = f"Parquet files in {sink.directory}"
         self._sink = sink
-        self._to_row = row_maker(sink.schema.names, sink.row, self._place)
+        self._to_row = row_maker(sink.schema.names, sink.row, self._location)
         self._batches: list[Any] = []
         self._row_count = 0
         self._end = _End()
@@ -173,10 +173,10 @@ class ParquetEncoder(FileEncoder):
             except _REFUSALS as found:
                 kinds = ", ".join(f"{field.name}: {field.type}" for field in self._sink.schema)
                 return ConnectorError(
-                    f"{self._place}: row {shortened(row)} does not fit the schema ({kinds}): {found}; map "
+                    f"{self._location}: row {shortened(row)} does not fit the schema ({kinds}): {found}; map "
                     f"it to one that does, or change the schema"
                 )
-        return ConnectorError(f"{self._place}: {len(rows)} rows do not fit the schema together: {error}")
+        return ConnectorError(f"{self._location}: {len(rows)} rows do not fit the schema together: {error}")
 
 
 class _End:

@@ -60,7 +60,7 @@ class _Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Workplace:
     """Where a writer is at work, once it has recovered: nothing of it exists before."""
 
     stage: Stage
@@ -93,7 +93,7 @@ class StagedFiles(SinkWriter):
         self._context = context
         self._names = TaskNames(context, suffix)
         self._stage_path = self._directory.joinpath(*self._names.stage)
-        self._place: _Place | None = None
+        self._workplace: _Workplace | None = None
         self._open: _Transaction | None = None
         self._unprepared: dict[str, _Transaction] = {}
         self._newest = ""
@@ -109,24 +109,24 @@ class StagedFiles(SinkWriter):
         invariant(permit is not None or not handles, "handles to recover but no permit")
         checked = self._all_checked(permit, handles) if permit is not None else []
         try:
-            place = self._place = self._begun(permit, checked)
+            workplace = self._workplace = self._begun(permit, checked)
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
-        self._newest = checked[-1].staged if checked else place.ledger.published.last
-        self._publish(place, checked)
+        self._newest = checked[-1].staged if checked else workplace.ledger.published.last
+        self._publish(workplace, checked)
         try:
-            for name in place.stage.names():
+            for name in workplace.stage.names():
                 epoch = self._names.epoch_of_staged(name)
                 if epoch is not None and epoch < self._context.epoch:
-                    place.stage.remove(name)
+                    workplace.stage.remove(name)
         except OSError as error:
             raise failed("look into", self._stage_path, error) from error
 
-    def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Place:
+    def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
             stage = Stage.made(self._directory, self._names.stage)
             try:
-                return _Place(stage, self._taken_over(stage, permit, handles), permit)
+                return _Workplace(stage, self._taken_over(stage, permit, handles), permit)
             except FileNotFoundError:
                 # Somebody else leaves, and removes the stage that is still empty.
                 stage.close()
@@ -178,7 +178,7 @@ class StagedFiles(SinkWriter):
                 f"last of all, but what this job has to commit follows {handles[0].after or 'nothing'}: two "
                 f"copies of one checkpoint directory have been run. Go on with the other one; nothing was "
                 f"written twice",
-                place=str(self._directory),
+                location=str(self._directory),
             )
 
     # Writing.
@@ -295,22 +295,22 @@ class StagedFiles(SinkWriter):
                 )
         return checked
 
-    def _publish(self, place: _Place, handles: list[Handle]) -> None:
+    def _publish(self, workplace: _Workplace, handles: list[Handle]) -> None:
         if not handles:
             return
         try:
             with directory_at(self._directory) as target:
-                self._publish_in(target, place, handles)
+                self._publish_in(target, workplace, handles)
         except OSError as error:
             raise failed("commit in", self._directory, error) from error
 
-    def _publish_in(self, target: int, place: _Place, handles: list[Handle]) -> None:
-        stage, ledger = place.stage, place.ledger
+    def _publish_in(self, target: int, workplace: _Workplace, handles: list[Handle]) -> None:
+        stage, ledger = workplace.stage, workplace.ledger
         failures: list[ConnectorError] = []
         steps: list[tuple[Handle, Step]] = []
         for one in handles:
             try:
-                steps.append((one, self._step(target, place, one)))
+                steps.append((one, self._step(target, workplace, one)))
             except ConnectorError as failure:
                 failures.append(failure)
         known = ledger.published.with_more(
@@ -324,7 +324,7 @@ class StagedFiles(SinkWriter):
             ledger.write(known)
         if any(step in (Step.PUBLISH, Step.LOST) for _, step in steps):
             # Also what is lost was perhaps removed by somebody who has taken over: that says more.
-            self._check_history(place.restored, self._others(stage))
+            self._check_history(workplace.restored, self._others(stage))
         for one, step in steps:
             if step is Step.PUBLISH:
                 # Gone: another attempt has published it since we looked.
@@ -340,9 +340,9 @@ class StagedFiles(SinkWriter):
         if failures:
             raise failures[0]
 
-    def _step(self, target: int, place: _Place, handle: Handle) -> Step:
+    def _step(self, target: int, workplace: _Workplace, handle: Handle) -> Step:
         """Look at a transaction, and decide what there is to do for it."""
-        staged, final = place.stage.look(handle.staged), looked_at(handle.final, target)
+        staged, final = workplace.stage.look(handle.staged), looked_at(handle.final, target)
         for found, path in ((staged, self._stage_path / handle.staged), (final, self._final(handle))):
             if found is not None:
                 self._check_file(handle, path, found)
@@ -355,10 +355,10 @@ class StagedFiles(SinkWriter):
                 is_published=handle.checkpoint_id in published,
             )
 
-        found_step = step(place.ledger.published)
+        found_step = step(workplace.ledger.published)
         if found_step is Step.LOST:
             # Whoever published it, as a zombie for instance, noted it before: so look there again.
-            found_step = step(joined(ledgers(place.stage)))
+            found_step = step(joined(ledgers(workplace.stage)))
         if found_step is Step.IN_THE_WAY:
             raise ConnectorError(
                 f"can't commit {self._stage_path / handle.staged}: {self._final(handle)} exists and is "
@@ -399,23 +399,23 @@ class StagedFiles(SinkWriter):
 
     def close(self) -> None:
         """Close all files. What was prepared stays; what never was is in no checkpoint and goes."""
-        place, self._place, self._open = self._place, None, None
-        if place is None:
+        workplace, self._workplace, self._open = self._workplace, None, None
+        if workplace is None:
             return
         for transaction in self._unprepared.values():
             # The buffered rest is of no use any more, so neither is an error from flushing it.
             with suppress(OSError):
                 transaction.file.close()
-            place.stage.remove(transaction.name)
+            workplace.stage.remove(transaction.name)
         self._unprepared.clear()
-        if not place.ledger.published.through:
+        if not workplace.ledger.published.through:
             # Nothing was ever published: leave no trace.
-            place.ledger.remove()
-        place.ledger.close()
-        place.stage.close_and_tidy(levels=len(self._names.stage))
+            workplace.ledger.remove()
+        workplace.ledger.close()
+        workplace.stage.close_and_tidy(levels=len(self._names.stage))
 
-    def _recovered(self) -> _Place:
-        place = self._place
-        if place is None:
+    def _recovered(self) -> _Workplace:
+        workplace = self._workplace
+        if workplace is None:
             raise InternalError(f"the writer in {self._stage_path} is used before `recover` or after `close`")
-        return place
+        return workplace

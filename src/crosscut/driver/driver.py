@@ -1,4 +1,4 @@
-"""Carries out what the coordinator asks for, on the driver: sockets, timers, the store.
+"""Performs the coordinator's effects on the driver: sockets, timers, the store.
 
 It decides nothing, not even how long a call may take. Everything happens on one event loop; the store
 is called in threads and its answers come back as events, however late. How workers come to be is
@@ -70,7 +70,7 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import speaks_for_itself
@@ -112,8 +112,8 @@ class CoordinatorDriver:
     Args:
         discover: Asks the sources for their splits; called in a thread, again only if another driver was
             faster.
-        look: Asks the sinks what they have committed; likewise.
-        invariants: Is offered every completed checkpoint; what it finds comes back through `post`.
+        look: Asks the sinks for their committed output; likewise.
+        invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
     """
 
@@ -121,7 +121,7 @@ class CoordinatorDriver:
         self,
         *,
         name: str,
-        rules: JobRules,
+        terms: JobTerms,
         store: CheckpointStore,
         credentials: Credentials,
         supply: WorkerSupply,
@@ -133,7 +133,7 @@ class CoordinatorDriver:
         start_thread: StartThread = start_thread,
     ) -> None:
         self._name = name
-        self._rules = rules
+        self._terms = terms
         self._store = store
         self._credentials = credentials
         self._supply = supply
@@ -144,8 +144,8 @@ class CoordinatorDriver:
         self._clock = clock
         self._calls = Calls("crosscut-store", start_thread)
         self._offered: CheckpointCompleted | None = None
-        self._coordinator = Coordinator(rules)
-        self._journal = Journal(rules)
+        self._coordinator = Coordinator(terms)
+        self._journal = Journal(terms)
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(f"job {name!r}")
         self._links: dict[int, CoordinatorLink] = {}
@@ -177,12 +177,12 @@ class CoordinatorDriver:
         self._loop.call_soon_threadsafe(self._handle, event)
 
     def status(self) -> JobStatus:
-        """Return what the job looks like now."""
+        """Return the present status of the job."""
         if self._invariants is not None:
             self._seen.invariants = self._invariants.status()
         self._seen.refused[None] = dict(self._listener.refusals)
         end = self.ended.result() if self.ended.done() else None
-        return build_status(self._name, self._coordinator, self._seen, self._rules.sources, end)
+        return build_status(self._name, self._coordinator, self._seen, self._terms.sources, end)
 
     async def checkpoint(self) -> CheckpointStatus:
         """Have a checkpoint taken now; return it, or a newer one, once it is complete.
@@ -285,8 +285,8 @@ class CoordinatorDriver:
         message = event.message
         if isinstance(message, SnapshotAcknowledged):
             self._failpoints("driver.acknowledged")
-        worker = self._coordinator.worker_of(event.link)
-        if worker is None or not speaks_for_itself(worker, message, self._rules.tasks):
+        worker = self._coordinator.roster.index_of(event.link)
+        if worker is None or not speaks_for_itself(worker, message, self._terms.tasks):
             return
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
@@ -295,7 +295,7 @@ class CoordinatorDriver:
             for text in seen.silences.note(now_ns, message.tasks):
                 LOGGER.warning("job %r: %s", self._name, text)
             if seen.is_rate_due(now_ns):
-                read = records_read(seen.statistics(self._coordinator), self._rules.sources)
+                read = records_read(seen.statistics(self._coordinator), self._terms.sources)
                 seen.note_rate(now_ns, read)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.first_flow_ns = seen.first_flow_ns or now_ns
@@ -441,7 +441,7 @@ class CoordinatorDriver:
                 self._failpoints("driver.delete")
                 yield one
 
-        # What can't be deleted stays as an orphan, for the sweep of a later epoch.
+        # A part that can't be deleted stays as an orphan, for the sweep of a later epoch.
         self._store.delete_parts(one_by_one(effect.paths))
         self._store.delete_entries(one_by_one(effect.entries))
         return PartsDeleted()

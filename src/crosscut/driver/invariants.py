@@ -1,8 +1,8 @@
 """Evaluates the invariants of a flow on completed checkpoints, off the data path, on the driver.
 
-One thread of its own takes the newest completed checkpoint and reads what the predicates ask for
+One thread of its own takes the newest completed checkpoint and reads the parts that predicates ask for
 through the store; checkpoints that complete meanwhile wait for nothing, and all but the newest of them
-are passed over. It decides nothing: what a broken invariant means is up to the coordinator.
+are passed over. It decides nothing: the consequence of a broken invariant is up to the coordinator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InvariantStatus:
             were deleted while they were being read.
         broken: Cuts on which it did not hold.
         broken_at: The first of those; None: it has always held.
-        message: What was wrong there.
+        message: The fault.
     """
 
     name: str
@@ -86,13 +86,13 @@ class InvariantChecker:
             self._changed.notify_all()
 
     def status(self) -> tuple[InvariantStatus, ...]:
-        """Return what is known of each invariant, in the order of the flow."""
+        """Return the status of each invariant, in the order of the flow."""
         with self._changed:
             passed_over = self._passed_over
             return tuple(replace(one, skipped=one.skipped + passed_over) for one in self._status.values())
 
     def close(self, timeout_s: float) -> bool:
-        """End after what has been offered; return whether it was evaluated within `timeout_s`."""
+        """End after the cut that was offered; return whether it was evaluated within `timeout_s`."""
         ends_s = time.monotonic() + timeout_s
         with self._changed:
             self._is_closed = True
@@ -154,7 +154,7 @@ class InvariantChecker:
 
 
 def _evaluated(invariant: Invariant, cut: StoredCut) -> str:
-    """Return what is wrong with the cut, "" if nothing is."""
+    """Return the fault of the cut, "" if there is none."""
     try:
         found = invariant.predicate(cut)
         return "" if found else f"the predicate returned {found!r:.200}"

@@ -1,4 +1,4 @@
-"""What happens to a job, in words, for the log of the program that runs it."""
+"""The journal of a job: its events in words, for the logging of the program that runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import assert_never
 from crosscut.protocol.effects import EndJob, JobEffect, StartTimer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.rules import JobRules
+from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import CheckpointCompleted, FailureCause
 
 LOGGER = logging.getLogger("crosscut.job")
@@ -29,11 +29,11 @@ class Line:
 
 
 class Journal:
-    """Compares what the coordinator knows with what it knew: says what is new, and each thing once."""
+    """Compares the coordinator with its state before: says each new thing, once."""
 
-    def __init__(self, rules: JobRules) -> None:
-        self._sources = rules.sources
-        checkpoints = rules.checkpoints
+    def __init__(self, terms: JobTerms) -> None:
+        self._sources = terms.sources
+        checkpoints = terms.checkpoints
         at_interval_ms = max(SLOW_LEAST_MS, SLOW_INTERVALS * checkpoints.interval_ms)
         half_timeout_ms = checkpoints.timeout_ms // 2
         self._slow_ms = min(at_interval_ms, half_timeout_ms) if checkpoints.periodic else half_timeout_ms
@@ -47,7 +47,7 @@ class Journal:
         self._told_ms = 0
 
     def note(self, coordinator: Coordinator, effects: Iterable[JobEffect]) -> list[Line]:
-        """Return what is to be said after `coordinator` has handled an event, with `effects`."""
+        """Return the lines after `coordinator` has handled an event, with `effects`."""
         lines = [
             *self._failures(coordinator, effects),
             *self._checkpoints(coordinator),
@@ -57,7 +57,7 @@ class Journal:
         return lines
 
     def ended(self, coordinator: Coordinator, end: EndJob) -> list[Line]:
-        """Return what is to be said at the end."""
+        """Return the lines at the end."""
         completed, cause = coordinator.completed, end.cause
         where = f"goes on from {self._shown(completed)}" if completed else "begins from the beginning"
         why = f": {cause.message}" if cause else ""
@@ -84,7 +84,7 @@ class Journal:
     def _begins(self, coordinator: Coordinator) -> list[Line]:
         if self._phase is not Phase.RESTORING or coordinator.phase not in (Phase.RUNNING, Phase.FINISHING):
             return []
-        completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.held)
+        completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.roster.held)
         if self._has_run:
             where = f"from {self._shown(completed)}" if completed else "from the beginning"
             return [Line(logging.INFO, f"goes on {where}: epoch {epoch}")]
@@ -113,9 +113,9 @@ class Journal:
 
     def _checkpoints(self, coordinator: Coordinator) -> list[Line]:
         lines = []
-        if coordinator.checkpoints_failed > self._failed_count:
-            self._failed_count = coordinator.checkpoints_failed
-            lines.append(Line(logging.WARNING, coordinator.checkpoint_failure))
+        if coordinator.series.failed_count > self._failed_count:
+            self._failed_count = coordinator.series.failed_count
+            lines.append(Line(logging.WARNING, coordinator.series.last_failure))
         completed = coordinator.completed
         if completed is None or completed is self._completed:
             return lines

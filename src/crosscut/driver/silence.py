@@ -34,7 +34,7 @@ class Silences:
         self._told: set[TaskId] = set()
 
     def note(self, now_ns: int, tasks: Iterable[TaskStatistics]) -> list[str]:
-        """Note what a worker says of its tasks; return what to tell people, once for each silence."""
+        """Note a worker's word on its tasks; return lines for people, once for each silence."""
         texts = []
         for one in tasks:
             if not one.empty_split:

@@ -1,4 +1,4 @@
-"""What a job looks like from outside: one frozen value, which progress, command line and pages read."""
+"""A job seen from outside: one frozen value, which progress, command line and pages read."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class CheckpointStatus:
     """One completed checkpoint.
 
     Attributes:
-        state_bytes: What a restore reads.
-        new_bytes: What this checkpoint added to the store.
+        state_bytes: A restore reads so many.
+        new_bytes: This checkpoint added so many to the store.
         freeze_us: The longest that any task stood still for it.
     """
 
@@ -79,7 +79,7 @@ class JobStatus:
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
         first_flow_ns: When the first records ever flowed, on this process's monotonic clock; 0: not yet.
         termination: How near the end of the input is: "open", "drained", "quiet" or "final"; see
-            `crosscut.protocol.job.ending.Termination`.
+            `crosscut.protocol.job.end_of_input.Termination`.
         invariants: In the order of the flow.
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
@@ -129,7 +129,7 @@ class JobStatus:
 
 @dataclass(slots=True)
 class Observations:
-    """What the driver has seen happen, with the time of its own monotonic clock."""
+    """Events that the driver has seen, with the time of its own monotonic clock."""
 
     workers: dict[WorkerIndex, tuple[Epoch, tuple[TaskStatistics, ...]]] = field(default_factory=dict)
     rates: deque[tuple[int, int]] = field(default_factory=deque)
@@ -254,7 +254,7 @@ def build_status(
     """Return the status of a job; `end`: how it has ended, if it has."""
     completed = coordinator.completed
     tasks = seen.statistics(coordinator)
-    under_way: CheckpointId | None = coordinator.checkpoint_under_way
+    under_way: CheckpointId | None = coordinator.series.under_way
     return JobStatus(
         name=name,
         phase=coordinator.phase.name.lower(),
@@ -262,7 +262,7 @@ def build_status(
         workers=_workers(coordinator, seen.workers),
         checkpoints=tuple(seen.checkpoints),
         checkpoints_completed=seen.completed_count,
-        checkpoints_failed=coordinator.checkpoints_failed,
+        checkpoints_failed=coordinator.series.failed_count,
         checkpoint_under_way=under_way,
         restarts=coordinator.restart_count,
         last_failure=coordinator.failures[-1].message if coordinator.failures else "",
@@ -292,5 +292,5 @@ def _workers(
     nothing: tuple[Epoch, tuple[TaskStatistics, ...]] = (Epoch(0), ())
     return tuple(
         WorkerStatus(index, place.registration.host, place.registration.pid, seen.get(index, nothing)[0])
-        for index, place in sorted(coordinator.held.items())
+        for index, place in sorted(coordinator.roster.held.items())
     )

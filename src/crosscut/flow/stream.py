@@ -57,7 +57,7 @@ class _Tail:
     def named(self, uid: str) -> Self:
         """Name the last operator. Name every operator that has state and every source and sink.
 
-        Operators without a name are called by place and kind ("4-count"), which changes when another
+        Operators without a name are called by position and kind ("4-count"), which changes when another
         operator is put in before them; state of the old name is then not found.
 
         Args:

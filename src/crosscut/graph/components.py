@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from crosscut.errors import FlowError
 from crosscut.graph.specs import Edge, JobGraph, Vertex
 from crosscut.ids import VertexId
-from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.end_of_input import Component
 
 
 def component_of(vertex: str, edges: Sequence[Edge]) -> Component:

@@ -55,7 +55,7 @@ def explained(graph: JobGraph) -> str:
         lines += [
             "",
             f"without a name: {', '.join(unnamed)}",
-            "  They have state, and are called by a place that changes with the flow: use .named(...)",
+            "  They have state, and are called by a position that changes with the flow: use .named(...)",
         ]
     return "\n".join(lines)
 

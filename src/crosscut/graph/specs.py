@@ -175,7 +175,7 @@ class SideOutput:
 class Edge:
     """A link between two vertices; becomes channels between their tasks.
 
-    `input` is its place among the inputs of the target; together they call it, whatever the order of the
+    `input` is its position among the inputs of the target; together they call it, whatever the order of the
     vertices. `back_edge`: closes a cycle. `side`: what leaves there; None: what the last operator returns.
     """
 

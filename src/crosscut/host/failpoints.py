@@ -1,9 +1,9 @@
-"""Named places where a test can make a process die, stop or fail: how crashes are put where they hurt.
+"""Named points where a test can make a process die, stop or fail: how crashes are put where they hurt.
 
 Nothing is armed unless the driver's environment says so. `CROSSCUT_FAILPOINTS` is
 `DIRECTORY;NAME:ACTION:NTH[:WORKER];...`: the NTH time that a process passes NAME (in worker WORKER
 only, if given), it does ACTION: `kill` (SIGKILL itself), `stop` (SIGSTOP itself), `raise`, or `hang`
-until there is a file DIRECTORY/go. Each rule fires once over all processes: the one that creates its
+until there is a file DIRECTORY/go. Each trap fires once over all processes: the one that creates its
 file in DIRECTORY carries it out.
 """
 
@@ -27,7 +27,7 @@ _LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Trap:
     name: str
     action: Action
     nth: int
@@ -39,7 +39,7 @@ class Plan:
     """What is armed; travels from the driver to the workers."""
 
     directory: str
-    rules: tuple[Rule, ...]
+    traps: tuple[Trap, ...]
 
 
 class Failpoints:
@@ -56,29 +56,29 @@ class Failpoints:
         self._passed: Counter[str] = Counter()
 
     def __call__(self, name: str) -> None:
-        """Pass the place called `name`."""
+        """Pass the point called `name`."""
         if self._plan is None:
             return
         self._passed[name] += 1
-        for position, rule in enumerate(self._plan.rules):
-            if rule.name != name or rule.nth > self._passed[name]:
+        for position, trap in enumerate(self._plan.traps):
+            if trap.name != name or trap.nth > self._passed[name]:
                 continue
-            if rule.worker is not None and rule.worker != self._worker:
+            if trap.worker is not None and trap.worker != self._worker:
                 continue
             try:
                 (Path(self._plan.directory) / f"{position}-{name}").touch(exist_ok=False)
             except FileExistsError:
                 continue
-            self._act(rule, self._plan.directory)
+            self._act(trap, self._plan.directory)
 
-    def _act(self, rule: Rule, directory: str) -> None:
-        match rule.action:
+    def _act(self, trap: Trap, directory: str) -> None:
+        match trap.action:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "raise":
-                raise InternalError(f"failpoint {rule.name}")
+                raise InternalError(f"failpoint {trap.name}")
             case "hang":
                 go, pause = Path(directory) / "go", threading.Event()
                 while not go.exists():
@@ -97,14 +97,14 @@ def parsed(text: str) -> Plan:
     Raises:
         SettingsError: It is not as the module says.
     """
-    directory, *rules = text.split(";")
-    return Plan(directory, tuple(_rule(one) for one in rules if one))
+    directory, *traps = text.split(";")
+    return Plan(directory, tuple(_trap(one) for one in traps if one))
 
 
-def _rule(text: str) -> Rule:
+def _trap(text: str) -> Trap:
     fields = text.split(":")
-    is_rule = len(fields) in (3, 4) and fields[1] in get_args(Action)
-    if not is_rule or not all(number.isdecimal() for number in fields[2:]):
+    is_trap = len(fields) in (3, 4) and fields[1] in get_args(Action)
+    if not is_trap or not all(number.isdecimal() for number in fields[2:]):
         raise SettingsError(f"{VARIABLE}: {text!r} is not NAME:ACTION:NTH[:WORKER]")
     worker = int(fields[3]) if len(fields) == 4 else None
-    return Rule(fields[0], cast(Action, fields[1]), int(fields[2]), worker)
+    return Trap(fields[0], cast(Action, fields[1]), int(fields[2]), worker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TypeVar, assert_never
 
 from crosscut.graph.specs import (
@@ -37,21 +37,17 @@ from crosscut.state.named import NamedTable
 T = TypeVar("T")
 
 
-NewState = Callable[..., KeyedState]
-"""Makes empty state; called as `KeyedState` is."""
-
-
-def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | None:
+def keyed_state(node: OperatorNode) -> KeyedState | None:
     """Return empty state for the operator, or None if it keeps none by key."""
     match node.spec:
         case CountSpec() | SumSpec():
-            return new(int)
+            return KeyedState(int)
         case ReduceSpec():
-            return new(nothing_yet)
+            return KeyedState(nothing_yet)
         case AggregateSpec(initial):
-            return new(initial)
+            return KeyedState(initial)
         case ProcessSpec(_, states):
-            return new(
+            return KeyedState(
                 nothing_yet,
                 {name: nothing_yet for name, kind in states if kind != MapState.kind},
                 [NamedTable(name) for name, kind in states if kind == MapState.kind],

@@ -43,14 +43,14 @@ class Committer:
         self._pending: dict[CheckpointId, JSON] = {}
         self._authorised = CheckpointId(0)
         self._announced = CheckpointId(0)
-        # What the attempt in flight covers, and which attempt it is.
+        # The newest checkpoint of the attempt in flight, and the number of the attempt.
         self._in_flight: CommitPermit | None = None
         self._attempt = 0
         self._is_failed = False
         self.dropped: Counter[str] = Counter()
 
     def pending(self, checkpoint_id: CheckpointId) -> tuple[PendingTransaction, ...]:
-        """Return what the completion of `checkpoint_id` has to commit: part of the snapshot."""
+        """Return the transactions that the completion of `checkpoint_id` commits: part of the snapshot."""
         return tuple(
             PendingTransaction(n, handle) for n, handle in self._pending.items() if n <= checkpoint_id
         )

@@ -1,7 +1,7 @@
-"""Everything that a protocol machine can ask for. Imperatives, carried out by a driver in list order.
+"""Everything that a protocol machine can ask for. Imperatives, carried out by a performer in list order.
 
-The contract (docs/protocol.md): a driver performs the effects of one `handle` call in order, before
-the next event; what a later effect reveals is durable first; each effect that can fail is answered
+The contract (docs/protocol.md): a performer carries out the effects of one `handle` call in order, before
+the next event; a fact is durable before an effect reveals it; each effect that can fail is answered
 by an event or covered by a timer; losing one in a crash is harmless.
 """
 
@@ -39,15 +39,15 @@ class ForwardBarrier:
 
 @dataclass(frozen=True, slots=True)
 class OvertakeWithBarrier:
-    """Send barrier n on every output, ahead of what still waits there; log what it overtook."""
+    """Send barrier n on every output, ahead of all that waits there; log the records it overtook."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class ExpediteBarrier:
-    """Where barrier n, which was forwarded, still waits in an output, move it ahead of what waits before
-    it; log what it then has overtaken."""
+    """Where barrier n, which was forwarded, still waits in an output, move it ahead of the records before
+    it; log those."""
 
     checkpoint_id: CheckpointId
 
@@ -77,7 +77,7 @@ class StoreSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DiscardSnapshot:
-    """Stop writing the frozen state of n; what was written is of no use. The staged transaction is
+    """Stop writing the frozen state of n; its parts are of no use. The staged transaction is
     kept: its records come before every later barrier."""
 
     checkpoint_id: CheckpointId
@@ -138,9 +138,9 @@ CommitterEffect = CommitTransactions | AnnounceCommitted | FailTask
 
 @dataclass(frozen=True, slots=True)
 class ReadLogTail:
-    """Ask the sinks what they have committed, then read the end of the log; answered by LogTailRead.
+    """Ask the sinks for their committed output, then read the end of the log; answered by LogTailRead.
 
-    In this order: what was visible is then known to the log, unless the log is another one.
+    In this order: the log then knows all output that was visible, unless it is another log.
 
     Attributes:
         checkpoints: How many completed ones, the newest, besides the newest epoch claim.

@@ -196,7 +196,7 @@ class LogTailRead:
     """The end of the job log: its newest entries in order, with the index of each.
 
     Attributes:
-        outputs: What the sinks remember, asked for before the log was read.
+        outputs: The sinks' memory, asked for before the log was read.
     """
 
     entries: tuple[tuple[LogIndex, LogEntry], ...]
@@ -205,7 +205,7 @@ class LogTailRead:
 
 @dataclass(frozen=True, slots=True)
 class SplitsDiscovered:
-    """What the sources found, and which task is to read what."""
+    """The splits of all sources, each with the task that reads it."""
 
     assignments: tuple[SplitAssignment, ...]
 
@@ -250,7 +250,7 @@ class EntryRead:
 
 @dataclass(frozen=True, slots=True)
 class PartsListed:
-    """What exists in the store, asked for in order to sweep what nothing needs.
+    """The files in the store, asked for in order to sweep those that nothing needs.
 
     Attributes:
         entries: Of the log, without the heads of its segments.

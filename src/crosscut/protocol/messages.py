@@ -1,8 +1,8 @@
-"""What the coordinator and the workers say to each other, and what stands in the job log.
+"""Messages between coordinator and workers, and the entries of the job log.
 
 All of it is data only: ids, numbers, text, and JSON. `crosscut.wire.control` turns these classes to
 bytes and back by their field types; nothing here is ever pickled (rule S6). Every message of a
-running job carries its epoch; a receiver drops and counts what is not of its own.
+running job carries its epoch; a receiver drops and counts those of another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, Task
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
 
-# What a checkpoint is made of
+# The parts of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class EpochClaimed:
     Attributes:
         driver: Unique token of the claiming driver process.
         fingerprint: Of the graph, so that a different graph is refused before any side effect.
-        flow: What the job is, so that another flow is refused, and can be told what is different.
+        flow: Identity of the job, so that another flow is refused, with the differences.
         claimant: Which process has claimed it, and when, for people.
         first_checkpoint_id: The epoch uses ids from here on, at most `CHECKPOINT_IDS_LEAD_MAX` above
             this or the newest completed one; so a new driver can step over all that were ever used.
@@ -174,7 +174,7 @@ class SegmentOpened:
 class SegmentClosed:
     """The last entry of a segment, written by the driver that is about to claim `epoch`.
 
-    It stands where the driver before would append next: that one finds its place taken. Never deleted.
+    It stands where the driver before would append next: that one finds its index taken. Never deleted.
     """
 
     epoch: Epoch
@@ -183,7 +183,7 @@ class SegmentClosed:
 
 
 JobEntry = EpochClaimed | CheckpointCompleted | JobFinished
-"""What a coordinator appends."""
+"""Entries that a coordinator appends."""
 
 LogEntry = JobEntry | SegmentOpened | SegmentClosed
 
@@ -307,7 +307,7 @@ class TransactionsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
-    """Counters of one task, as in `Snapshot`, and what it holds now.
+    """Counters of one task, as in `Snapshot`, and its present contents.
 
     Attributes:
         queued_records: That wait in its inputs, in memory or on disk, now.

@@ -49,8 +49,8 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.rules import assignments, committed_output, job_rules, status_if_finished
 from crosscut.spark.session import LOOPBACK, is_local
+from crosscut.spark.terms import assignments, committed_output, job_terms, status_if_finished
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
@@ -323,7 +323,7 @@ class Job:
         checker = InvariantChecker(self._invariants, self._graph, self._store, self._post)
         driver = CoordinatorDriver(
             name=self._name,
-            rules=job_rules(
+            terms=job_terms(
                 self._graph,
                 settings,
                 self._slots,
@@ -355,8 +355,6 @@ class Job:
                     alignment_timeout_ms=alignment_timeout_ms,
                     spill_bytes=settings.spill_bytes,
                     spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
-                    state_backend=settings.state_backend,
-                    state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
                 ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,
@@ -438,7 +436,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
     if (finished := status_if_finished(flow, settings)) is not None:
         LOGGER.warning(
             "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
-            "checkpoint_dir and another place for its output",
+            "checkpoint_dir and another location for its output",
             flow.name,
             shown_url(job.checkpoint_dir),
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
@@ -30,13 +30,6 @@ _NONE = CheckpointId(0)
 
 ROWS_PER_BLOCK = 1_000
 """Rows that are encoded or merged in one step: well below a millisecond for small values."""
-
-
-class Rows(Protocol):
-    """What is below a layer: an older one, or all that is older."""
-
-    def get(self, key: Any, default: Any, /) -> Any:
-        """Return the value of `key`, or `default`."""
 
 
 class Layer(dict[Any, Any]):
@@ -50,7 +43,7 @@ class Layer(dict[Any, Any]):
 
     __slots__ = ("below", "growth", "has_deleted", "initial")
 
-    def __init__(self, initial: Callable[[], Any], below: tuple[Rows, ...]) -> None:
+    def __init__(self, initial: Callable[[], Any], below: tuple[dict[Any, Any], ...]) -> None:
         super().__init__()
         self.initial = initial
         self.below = below
@@ -101,10 +94,10 @@ class Table:
         # Oldest first; those at or below `_completed` are being merged into the base.
         self._frozen: list[tuple[CheckpointId, Layer]] = []
         self._completed = _NONE
-        # What the parts of the newest completed checkpoint have changed, oldest first, the full one first;
+        # The changes in the parts of the newest completed checkpoint, oldest first, the full one first;
         # None if that is not known.
         self._parts: list[_Written] | None = []
-        # What has been encoded and is not known to be complete.
+        # Parts that have been encoded and are not known to be complete.
         self._written: dict[CheckpointId, _Written] = {}
         self.values = Layer(initial, (self._base,))
 
@@ -167,11 +160,11 @@ class Table:
         value = self.values.get(key, _ABSENT)
         return self._below(key) if value is _ABSENT else value
 
-    # What the task does at barriers.
+    # At barriers.
 
     @property
     def at_hand(self) -> tuple[CheckpointId, ...]:
-        """Checkpoints that `roll_back` can go to: none older than what the base has begun to take in."""
+        """Checkpoints that `roll_back` can go to: none older than the layer that the base is taking in."""
         return tuple(n for n in (self._base_id, *(n for n, _ in self._frozen)) if n >= self._completed)
 
     @property
@@ -248,7 +241,7 @@ class Table:
         self._written.clear()
         self._begin_layer()
 
-    # What a restore does.
+    # At a restore.
 
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
@@ -263,11 +256,11 @@ class Table:
             self._parts[-1].keys.extend(keys)
 
     def forget_parts(self) -> None:
-        """What is loaded is not the whole of its parts, so no part can be added to them."""
+        """Only a share of the parts is loaded, so no part can be added to them."""
         self._parts = None
 
     def end_loading(self, checkpoint_id: CheckpointId) -> None:
-        """What was loaded is the state at `checkpoint_id`."""
+        """The loaded state is that of `checkpoint_id`."""
         self._base_id = self._completed = checkpoint_id
         self._base_count = len(self._base)
 

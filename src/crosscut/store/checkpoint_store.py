@@ -75,7 +75,7 @@ class CheckpointStore:
 
     @property
     def protection(self) -> str:
-        """What keeps others from changing what the job goes on from, in words."""
+        """The protection of the job log against changes by others, in words."""
         if self._key is not None:
             return f"the job log is authenticated, with key {self._key.key_id}"
         return (
@@ -106,7 +106,7 @@ class CheckpointStore:
         return self._log.read(index)
 
     def tail(self, checkpoints: int = 1) -> list[tuple[LogIndex, LogEntry]]:
-        """Return what a recovery needs from the end of the log, in ascending order; see `StoredLog.tail`.
+        """Return the newest entries, as far as a recovery needs them, in order; see `StoredLog.tail`.
 
         Raises:
             StoreError: An entry is damaged, missing between others, or could not be read.
@@ -122,7 +122,7 @@ class CheckpointStore:
         return self._log.entries()
 
     def list_log(self) -> tuple[list[LogIndex], list[str]]:
-        """Return what is in the log's directory, for sweeps only: it may miss some; see `StoredLog.listed`.
+        """Return the files in the log's directory, for sweeps only: it may miss some; see `StoredLog.listed`.
 
         Raises:
             StoreError: The directory could not be read.
@@ -141,7 +141,7 @@ class CheckpointStore:
         """Store the content that `chunks` adds up to, durably, under a name never used before.
 
         Content smaller than `inline_bytes` goes into the returned Part itself. What `chunks` raises is
-        passed on. After any error, what was written is removed if possible; nothing refers to it.
+        passed on. After any error, the file is removed if possible; nothing refers to it.
 
         Raises:
             StoreError: It could not be stored.

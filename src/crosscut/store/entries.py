@@ -7,7 +7,7 @@ The file is one JSON document that people and jq can read, with a fixed beginnin
 
 "before" is the digest of the entry before, so that the entries form a chain. The digest covers all
 else, so that a torn file, a flipped bit and a file in the place of another are told from the real one
-before anything is parsed. If "since" is not 0, "entry" is what has changed since that entry of the
+before anything is parsed. If "since" is not 0, "entry" holds the changes since that entry of the
 same segment (`crosscut.store.differences`). "key" and "mac" are the signature of the digest, if the log
 is authenticated (`crosscut.store.log_key`).
 """
@@ -45,7 +45,7 @@ class Sealed:
         epoch: Of the entry.
         since: Number of the entry of the same segment that `content` says the changes of; 0: none.
         before: Digest of the entry before; "" if there is none.
-        content: The entry as JSON, or what has changed.
+        content: The entry as JSON, or its changes.
         signature: Of the log's key; None if the log is not authenticated.
     """
 

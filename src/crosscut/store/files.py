@@ -52,7 +52,7 @@ class Files(ABC):
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
         """Create `path`, a name never used before, and return when it is durable.
 
-        If that fails, or `chunks` raises, what was written is removed if possible.
+        If that fails, or `chunks` raises, the file is removed if possible.
         """
 
     @abstractmethod
@@ -288,7 +288,7 @@ def _regular(path: str, flags: int) -> int:
 
 
 def _unlink_if_possible(path: str) -> None:
-    # What can't be removed is an orphan under a name that nothing refers to: no outcome depends on it.
+    # A file that can't be removed is an orphan under a name that nothing refers to: no outcome depends on it.
     with suppress(OSError):
         os.unlink(path)
 

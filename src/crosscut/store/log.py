@@ -29,14 +29,14 @@ from crosscut.store.log_key import VARIABLE, LogKey, Signature
 _NUMBER_MAX = 10**18
 _ENTRY_PATH = re.compile(r"log/(\d{20})/(\d{20})\.json")
 UNFINISHED_PATH = re.compile(rf"log/(\d{{20}}/)?{TEMPORARY}[0-9a-f]{{16}}")
-"""Of what a process was writing when it died. Who still writes it finds it gone, and writes it again."""
+"""Of a file whose writer may have died. One that still writes finds it gone, and writes it again."""
 
 _REREADS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An entry with what the next one needs to know of it."""
+    """An entry, with its digest and position for the next one."""
 
     index: LogIndex
     sealed: Sealed
@@ -56,7 +56,7 @@ class StoredLog:
     """The job log. All methods block; any thread may call them.
 
     Args:
-        key: Signs what is written, and is needed to read it; None: nothing is signed.
+        key: Signs each entry, and is needed to read it; None: nothing is signed.
 
     Every StoreError has an attribute `damaged`: True if what is stored is not what was written, False
     if the store could not be used, which may pass.
@@ -82,7 +82,7 @@ class StoredLog:
         try:
             sealed = self._sealed(index, entry, content, since)
         except _Missing as error:
-            # A driver that has slept for long: what its entry follows is deleted, and its place is taken.
+            # A driver that has slept for long: what its entry follows is deleted, and its index is taken.
             if self._exists(index):
                 return Taken(index)
             raise self._missing(error.index) from error
@@ -113,7 +113,7 @@ class StoredLog:
         return entry
 
     def tail(self, checkpoints: int = 1) -> list[tuple[LogIndex, LogEntry]]:
-        """Return what a recovery needs from the end of the log, in ascending order.
+        """Return the newest entries, as far as a recovery needs them, in order.
 
         That is every entry from the `checkpoints`-th newest completed checkpoint on, and the newest
         claim of an epoch, which may lie before them, with a gap. If there are fewer completed checkpoints,
@@ -136,7 +136,7 @@ class StoredLog:
                 if not self._exists(head_after(end)):
                     self._settle({_directory(index) for index, _ in found})
                     return found
-            # Its driver has gone on meanwhile: what was looked at may have been deleted by then.
+            # Its driver has gone on meanwhile: the entries looked at may have been deleted by then.
         raise StoreError(
             f"the job log in {self._files.root} is written faster than it can be read; stop the job first",
             path="log",
@@ -152,10 +152,10 @@ class StoredLog:
         yield from self.tail(_NUMBER_MAX)
 
     def listed(self) -> tuple[list[LogIndex], list[str]]:
-        """Return what is in the directory, for sweeps only: it may miss some.
+        """Return the files in the directory, for sweeps only: it may miss some.
 
         Returns:
-            The places of all entries but heads, sorted.
+            The indices of all entries but heads, sorted.
             The paths of what processes have not finished writing, and perhaps never will, sorted.
 
         Raises:
@@ -166,8 +166,8 @@ class StoredLog:
         except OSError as error:
             raise failed("can't list", self._files, "log", error) from error
         found = [match for path in paths if (match := _ENTRY_PATH.fullmatch(path)) is not None]
-        places = sorted(LogIndex(int(match[1]), int(match[2])) for match in found)
-        return places, sorted(path for path in paths if UNFINISHED_PATH.fullmatch(path))
+        indices = sorted(LogIndex(int(match[1]), int(match[2])) for match in found)
+        return indices, sorted(path for path in paths if UNFINISHED_PATH.fullmatch(path))
 
     def delete(self, entries: Iterable[LogIndex]) -> list[str]:
         """Delete entries, and the directories of their segments when empty; return what went wrong.
@@ -199,22 +199,22 @@ class StoredLog:
             return None
         return LogIndex(segment, self._newest_of(lambda number: LogIndex(segment, number)))
 
-    def _newest_of(self, place: Callable[[int], LogIndex]) -> int:
-        """Return the greatest number from 1 on at whose place there is an entry: 0 if there is none."""
+    def _newest_of(self, index_of: Callable[[int], LogIndex]) -> int:
+        """Return the greatest number from 1 on at which there is an entry: 0 if there is none."""
         absent = 1
-        while self._exists(place(absent)):
+        while self._exists(index_of(absent)):
             absent *= 2
         present = absent // 2
         while absent - present > 1:
             middle = (absent + present) // 2
-            if self._exists(place(middle)):
+            if self._exists(index_of(middle)):
                 present = middle
             else:
                 absent = middle
         # One that is lost must not be taken for the end, nor one that was appended since for a lost one.
-        while self._exists(place(present + 2)):
-            if not self._exists(place(present + 1)):
-                raise self._missing(place(present + 1))
+        while self._exists(index_of(present + 2)):
+            if not self._exists(index_of(present + 1)):
+                raise self._missing(index_of(present + 1))
             present += 1
         return present
 
@@ -284,20 +284,20 @@ class StoredLog:
                 older = middle
             else:
                 newer = middle
-        place = LogIndex(index.segment, newer)
-        found = self._entry(self._needed(place))
+        at = LogIndex(index.segment, newer)
+        found = self._entry(self._needed(at))
         claim = claim_of(found)
         if claim is None or claim.epoch != entry.epoch:
             raise self._damaged(
-                place, f"expected the claim of epoch {entry.epoch}, found {type(found).__name__}"
+                at, f"expected the claim of epoch {entry.epoch}, found {type(found).__name__}"
             )
-        return place, found
+        return at, found
 
     def _sealed(self, index: LogIndex, entry: LogEntry, content: JSON, since: LogIndex | None) -> Sealed:
         """Return `entry`, whose content is `content`, as it is to be written.
 
         Raises:
-            _Missing: What it follows, or is a change of, is not there.
+            _Missing: The entry that it follows, or is a change of, is not there.
         """
         previous = _previous(index, entry)
         before = self._needed(previous).digest if previous is not None else ""
@@ -325,24 +325,24 @@ class StoredLog:
         return self._opened(index, data)[0].epoch
 
     def _known(self, index: LogIndex, known: dict[LogIndex, _Known] | None = None) -> _Known | None:
-        """Return entry `index` with its whole content, None if it, or what it builds on, is not there.
+        """Return entry `index` with its whole content, None if it, or one that it builds on, is not there.
 
         Args:
             known: Entries that were resolved before; those that are on the way are added.
         """
         known = {} if known is None else known
         changes: list[tuple[LogIndex, Sealed, str]] = []
-        place = index
-        while place not in known:
-            data = self._data(place)
+        at = index
+        while at not in known:
+            data = self._data(at)
             if data is None:
                 return None
-            sealed, digest = self._opened(place, data)
-            changes.append((place, sealed, digest))
+            sealed, digest = self._opened(at, data)
+            changes.append((at, sealed, digest))
             if not sealed.since:
                 break
-            place = LogIndex(place.segment, sealed.since)
-        content = known[place].content if place in known else None
+            at = LogIndex(at.segment, sealed.since)
+        content = known[at].content if at in known else None
         for one, sealed, digest in reversed(changes):
             try:
                 content = applied(content, sealed.content) if sealed.since else sealed.content
@@ -453,7 +453,7 @@ class StoredLog:
 
 
 def _previous(index: LogIndex, entry: LogEntry) -> LogIndex | None:
-    """Return the place of the entry before `entry`, which is at `index`; None if it is the first."""
+    """Return the index of the entry before `entry`, which is at `index`; None if it is the first."""
     if isinstance(entry, SegmentOpened):
         return entry.previous
     return LogIndex(index.segment, index.number - 1)

@@ -113,7 +113,7 @@ class ObjectFiles(Files):
             yield str(name)[len(self._prefix) + 1 :]
 
     def settle(self, path: str) -> None:
-        """Nothing to do: what is visible is durable."""
+        """Nothing to do: visible objects are durable."""
 
     @contextmanager
     def _as_os_errors(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ class SinkTarget:
     """A sink, and how to see what it wrote.
 
     Attributes:
-        sink: Writes to a place where nothing is yet.
+        sink: Writes to a location where nothing is yet.
         visible: Returns the committed records: those of one task in the order of its checkpoints, and
             within one as written. Called at any time, also while transactions are open.
         record: Makes the i-th record to write; different for different i, and equal to what `visible`

@@ -151,7 +151,7 @@ def claim(epoch: int, driver: str = "driver") -> EpochClaimed:
 
 
 def at(number: int, segment: int = 1) -> LogIndex:
-    """Return the place of entry `number` of a segment of the log; 0 is its head."""
+    """Return the index of entry `number` of a segment of the job log; 0 is its head."""
     return LogIndex(segment, number)
 
 
@@ -165,8 +165,8 @@ def closed(epoch: int, driver: str = "driver") -> SegmentClosed:
     return SegmentClosed(Epoch(epoch), driver, Claimant("host", 1))
 
 
-def places(entries: Iterable[LogEntry]) -> Iterator[tuple[LogIndex, LogEntry]]:
-    """Yield `entries`, the first of them a head, with the places that they have in a log of their own."""
+def numbered(entries: Iterable[LogEntry]) -> Iterator[tuple[LogIndex, LogEntry]]:
+    """Yield `entries`, the first of them a head, with the indices that they have in a job log."""
     segment, number = 0, 0
     for entry in entries:
         segment, number = (segment + 1, 0) if isinstance(entry, SegmentOpened) else (segment, number + 1)
@@ -208,7 +208,7 @@ class StoreConformance:
     def fill(self, *entries: LogEntry) -> CheckpointStore:
         """Return the store with `entries` appended, the first of which is a head."""
         store = self.open()
-        for index, entry in places(entries):
+        for index, entry in numbered(entries):
             assert store.append(index, entry) == Appended(index)
         return store
 
@@ -218,7 +218,7 @@ class StoreConformance:
         entries: list[LogEntry] = [opened(1), claim(2), checkpoint(2, 1)]
         entries += [JobFinished(Epoch(2), CheckpointId(1)), closed(3), opened(3, "driver 2", at(4))]
         self.fill(*entries)
-        for index, entry in places(entries):
+        for index, entry in numbered(entries):
             assert self.open().read(index) == entry
 
     def test_an_absent_entry_is_none(self) -> None:
@@ -261,7 +261,7 @@ class StoreConformance:
         entries: list[LogEntry] = [opened(1), *(checkpoint(1, n) for n in range(1, 12)), closed(2)]
         entries += [opened(2, previous=at(12)), checkpoint(2, 12)]
         store = self.fill(*entries)
-        assert list(store.entries()) == list(places(entries))
+        assert list(store.entries()) == list(numbered(entries))
 
     def test_the_tail_of_an_empty_log_is_empty(self) -> None:
         assert self.open().tail() == []
@@ -272,7 +272,7 @@ class StoreConformance:
         store = self.fill(*entries)
         assert store.tail() == [(at(2), claim(2)), (at(31), checkpoint(2, 30))]
         assert store.tail(3) == [(at(2), claim(2)), *((at(n + 1), checkpoint(2, n)) for n in (28, 29, 30))]
-        assert store.tail(100) == list(places(entries))
+        assert store.tail(100) == list(numbered(entries))
 
     def test_the_newest_claim_may_be_the_head_of_the_segment(self) -> None:
         entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2)]
@@ -285,12 +285,12 @@ class StoreConformance:
 
     def test_the_tail_without_a_checkpoint_is_the_whole_log(self) -> None:
         entries = (opened(1), claim(2), closed(3), opened(3, previous=at(2)))
-        assert self.fill(*entries).tail() == list(places(entries))
+        assert self.fill(*entries).tail() == list(numbered(entries))
 
     def test_the_tail_goes_back_over_segments_as_far_as_it_needs(self) -> None:
         entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
         entries += [opened(2, previous=at(3)), checkpoint(2, 3), opened(2, previous=at(1, 2))]
-        everything = list(places(entries))
+        everything = list(numbered(entries))
         store = self.fill(*entries)
         assert store.tail(1) == everything[5:]
         assert store.tail(2) == everything[2:]
@@ -327,7 +327,7 @@ class StoreConformance:
     def test_entries_of_an_old_segment_are_deleted_and_the_rest_of_the_log_is_as_it_was(self) -> None:
         entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
         entries += [opened(2, previous=at(3)), checkpoint(2, 3), checkpoint(2, 4)]
-        everything = list(places(entries))
+        everything = list(numbered(entries))
         self.fill(*entries)
         for _ in range(2):
             assert self.open().delete_entries([at(1), at(2)]) == []

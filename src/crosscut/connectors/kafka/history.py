@@ -38,7 +38,7 @@ def committed_output(
         newest = _newest(reader, marker_topic, sorted(found.partitions), servers)
     finally:
         reader.close()
-    place, outputs = f"topic {topic!r} at {servers}", []
+    location, outputs = f"topic {topic!r} at {servers}", []
     for data in newest.values():
         match decoded(data, marker_topic, servers):
             case {
@@ -51,7 +51,13 @@ def committed_output(
                 task = TaskId(VertexId(vertex), index)
                 outputs.append(
                     CommittedOutput(
-                        place, Lineage(lineage), uid, task, marker.epoch, marker.driver, marker.checkpoint_id
+                        location,
+                        Lineage(lineage),
+                        uid,
+                        task,
+                        marker.epoch,
+                        marker.driver,
+                        marker.checkpoint_id,
                     )
                 )
             case _:

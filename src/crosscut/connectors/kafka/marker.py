@@ -126,10 +126,10 @@ class Markers:
             configuration(self._servers, self._options, isolation_level="read_committed", **ours)
         )
         try:
-            place = ck.TopicPartition(self._topic, self.partition(reader))
-            place.offset, end = self._bounds(place)
-            reader.assign([place])
-            at, data = place.offset, b""
+            assigned = ck.TopicPartition(self._topic, self.partition(reader))
+            assigned.offset, end = self._bounds(assigned)
+            reader.assign([assigned])
+            at, data = assigned.offset, b""
             deadline_s = time.monotonic() + READ_TIMEOUT_S
             while at < end:
                 if time.monotonic() > deadline_s:
@@ -146,14 +146,14 @@ class Markers:
         finally:
             reader.close()
 
-    def _bounds(self, place: Any) -> tuple[int, int]:
+    def _bounds(self, assigned: Any) -> tuple[int, int]:
         """Return the first and the last offset, transactions that are open among them."""
         ours = {"enable_auto_commit": False, "group_id": "crosscut"}
         client = library().Consumer(
             configuration(self._servers, self._options, isolation_level="read_uncommitted", **ours)
         )
         try:
-            low, high = client.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            low, high = client.get_watermark_offsets(assigned, timeout=TIMEOUT_S)
         finally:
             client.close()
         return low, high

@@ -273,13 +273,13 @@ class TransactionalWriter(SinkWriter):
 
     def _check_history(self, marker: Marker) -> None:
         context, epoch, driver = self._context, marker.epoch, marker.driver
-        place = f"topic {self._sink.topic!r} at {self._sink.servers}"
+        location = f"topic {self._sink.topic!r} at {self._sink.servers}"
         check_history(
             context,
             self._restored,
             [
                 CommittedOutput(
-                    place,
+                    location,
                     context.lineage,
                     context.sink_uid,
                     context.task,

@@ -124,16 +124,16 @@ class _Postgres(Database):
     def __init__(self, conninfo: str | Environment, table: Table) -> None:
         self._conninfo = conninfo
         self._table = table
-        self._place = f"Postgres table {table.name}"
+        self._location = f"Postgres table {table.name}"
         self._connection: Any = None
 
     def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        place = self._place
-        lines = ["\t".join([_text(value, row, place) for value in row]) for row in rows]
+        location = self._location
+        lines = ["\t".join([_text(value, row, location) for value in row]) for row in rows]
         try:
             return ("\n".join(lines) + "\n").encode()
         except UnicodeEncodeError as error:
-            raise ConnectorError(f"{place}: text that is no Unicode can't be stored: {error}") from error
+            raise ConnectorError(f"{location}: text that is no Unicode can't be stored: {error}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[_PostgresSession]:
@@ -141,11 +141,11 @@ class _Postgres(Database):
         try:
             connection = self._connected(psycopg)
             with connection.transaction():
-                yield _PostgresSession(connection, self._table, self._place)
+                yield _PostgresSession(connection, self._table, self._location)
         except psycopg.Error as error:
             # Committed or not: the next attempt asks the marker, over a connection of its own.
             self.close()
-            raise ConnectorError(f"{self._place}: {_shown(error)}") from None
+            raise ConnectorError(f"{self._location}: {_shown(error)}") from None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -192,20 +192,20 @@ class _Postgres(Database):
         ]
         if not found:
             raise ConnectorError(
-                f"{self._place} is not there: make it, or give columns their types, such as "
+                f"{self._location} is not there: make it, or give columns their types, such as "
                 f"{{{table.columns[0]!r}: 'text'}}"
             )
         if missing := sorted(set(table.columns) - set(found)):
             raise ConnectorError(
-                f"{self._place} has no column {', '.join(missing)}; it has {', '.join(found)}"
+                f"{self._location} has no column {', '.join(missing)}; it has {', '.join(found)}"
             )
 
 
 class _PostgresSession(Session):
-    def __init__(self, connection: Any, table: Table, place: str) -> None:
+    def __init__(self, connection: Any, table: Table, location: str) -> None:
         self._connection = connection
         self._table = table
-        self._place = place
+        self._location = location
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
@@ -235,7 +235,7 @@ class _PostgresSession(Session):
         )
         return tuple(
             CommittedOutput(
-                self._place,
+                self._location,
                 Lineage(lineage),
                 sink_uid,
                 TaskId(VertexId(vertex), task),
@@ -292,7 +292,7 @@ class _PostgresSession(Session):
         return int(cursor.rowcount)
 
 
-def _text(value: Any, row: tuple[Any, ...], place: str) -> str:
+def _text(value: Any, row: tuple[Any, ...], location: str) -> str:
     """Return `value` as COPY takes it in its text format."""
     if value is None:
         return "\\N"
@@ -300,7 +300,7 @@ def _text(value: Any, row: tuple[Any, ...], place: str) -> str:
     if kind is str:
         if "\0" in value:
             raise ConnectorError(
-                f"{place}: text in row {shortened(row)} holds a zero byte, which Postgres refuses"
+                f"{location}: text in row {shortened(row)} holds a zero byte, which Postgres refuses"
             )
         return str(value.translate(_ESCAPES))
     if kind is bool:
@@ -317,7 +317,7 @@ def _text(value: Any, row: tuple[Any, ...], place: str) -> str:
         with suppress(TypeError, ValueError):
             return json.dumps(value, allow_nan=False).translate(_ESCAPES)
     raise ConnectorError(
-        f"{place}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
+        f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
         "expected "
         f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON"
     )

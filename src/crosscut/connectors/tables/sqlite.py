@@ -114,11 +114,11 @@ class _Sqlite(Database):
     def __init__(self, path: str, table: Table) -> None:
         self._path = path
         self._table = table
-        self._place = f"table {table.name} in {path}"
+        self._location = f"table {table.name} in {path}"
         self._connection: sqlite3.Connection | None = None
 
     def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        return orjson.dumps([[_plain(value, row, self._place) for value in row] for row in rows])
+        return orjson.dumps([[_plain(value, row, self._location) for value in row] for row in rows])
 
     @contextmanager
     def transaction(self) -> Iterator[_SqliteSession]:
@@ -126,7 +126,7 @@ class _Sqlite(Database):
             connection = self._connected()
             connection.execute("begin immediate")
             try:
-                yield _SqliteSession(connection, self._table, self._place)
+                yield _SqliteSession(connection, self._table, self._location)
                 connection.execute("commit")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -134,7 +134,7 @@ class _Sqlite(Database):
                 raise
         except sqlite3.Error as error:
             self.close()
-            raise ConnectorError(f"{self._place}: {error}{_advice(error)}") from error
+            raise ConnectorError(f"{self._location}: {error}{_advice(error)}") from error
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -169,24 +169,24 @@ class _Sqlite(Database):
         found = [row[1] for row in connection.execute(f"pragma table_info({quoted(table.name)})")]
         if not found:
             raise ConnectorError(
-                f"{self._place} is not there: make it, or give columns their types, such as "
+                f"{self._location} is not there: make it, or give columns their types, such as "
                 f"{{{table.columns[0]!r}: 'text'}}"
             )
         if missing := sorted(set(table.columns) - set(found)):
             raise ConnectorError(
-                f"{self._place} has no column {', '.join(missing)}; it has {', '.join(found)}"
+                f"{self._location} has no column {', '.join(missing)}; it has {', '.join(found)}"
             )
 
 
 class _SqliteSession(Session):
-    def __init__(self, connection: sqlite3.Connection, table: Table, place: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, table: Table, location: str) -> None:
         self._connection = connection
         self._table = table
-        self._place = place
+        self._location = location
         columns = ", ".join(map(quoted, table.columns))
-        places = ", ".join("?" * len(table.columns))
+        marks = ", ".join("?" * len(table.columns))
         # Identifiers are quoted, values are parameters.
-        self._insert = f"insert into {quoted(table.name)} ({columns}) values ({places})"
+        self._insert = f"insert into {quoted(table.name)} ({columns}) values ({marks})"
         if table.key:
             rest = [name for name in table.columns if name not in table.key]
             changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
@@ -213,7 +213,7 @@ class _SqliteSession(Session):
         )
         return tuple(
             CommittedOutput(
-                self._place,
+                self._location,
                 Lineage(lineage),
                 sink_uid,
                 TaskId(VertexId(vertex), task),
@@ -246,13 +246,13 @@ class _SqliteSession(Session):
             parameters = [tuple([_stored(value) for value in row]) for row in rows]
         except (orjson.JSONDecodeError, TypeError, ValueError, KeyError, binascii.Error) as error:
             raise ConnectorError(
-                f"{self._place}: {len(data)} bytes held for it can't be read: {error}"
+                f"{self._location}: {len(data)} bytes held for it can't be read: {error}"
             ) from error
         self._connection.executemany(self._insert, parameters)
         return len(parameters)
 
 
-def _plain(value: Any, row: tuple[Any, ...], place: str) -> Any:
+def _plain(value: Any, row: tuple[Any, ...], location: str) -> Any:
     """Return `value` as JSON that says which SQLite value it is."""
     kind = type(value)
     if value is None or kind in (str, bool) or (kind is int and -(2**63) <= value < 2**63):
@@ -269,7 +269,7 @@ def _plain(value: Any, row: tuple[Any, ...], place: str) -> Any:
         with suppress(orjson.JSONEncodeError):
             return orjson.dumps(value).decode()
     raise ConnectorError(
-        f"{place}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
+        f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
         "expected "
         f"None, bool, int of 64 bits, finite float, str, bytes, a date or time, Decimal, UUID, or JSON"
     )

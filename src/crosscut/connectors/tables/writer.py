@@ -65,7 +65,7 @@ class TableWriter(SinkWriter):
 
     Args:
         to_row: Makes a row of a record.
-        place: What errors call the table.
+        location: What errors call the table.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class TableWriter(SinkWriter):
         database: Database,
         to_row: Callable[[Any], tuple[Any, ...]],
         context: SinkContext,
-        place: str,
+        location: str,
     ) -> None:
         self._database = database
         self._to_row = to_row
         self._context = context
-        self._place = place
+        self._location = location
         self._restored: CommitPermit | None = None
         self._open: list[tuple[Any, ...]] = []
 
@@ -121,7 +121,7 @@ class TableWriter(SinkWriter):
                 found = session.insert(context.held.data(checkpoint_id))
                 if found != expected:
                     raise ConnectorError(
-                        f"{self._place}: {found} rows are held for checkpoint {checkpoint_id}, expected "
+                        f"{self._location}: {found} rows are held for checkpoint {checkpoint_id}, expected "
                         f"{expected}"
                     )
             session.mark(context, max(up_to, there))
@@ -131,4 +131,4 @@ class TableWriter(SinkWriter):
             case {"checkpoint": int(n), "rows": int(rows), **rest} if not rest and n > 0:
                 return CheckpointId(n), rows
             case _:
-                raise ConnectorError(f"{self._place}: {handle!r:.200} is no transaction of a table")
+                raise ConnectorError(f"{self._location}: {handle!r:.200} is no transaction of a table")

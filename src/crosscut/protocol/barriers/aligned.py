@@ -10,7 +10,7 @@ below are the rules of docs/protocol.md, which follow the paper's:
 4. sends the barrier on all its outputs,
 5. and unblocks its inputs.
 6. From then on it logs what arrives on a back edge, until the barrier comes back on it.
-7. What was captured and logged is written in the background, and acknowledged when it is durable.
+7. State and log are written in the background, and acknowledged when they are durable.
 
 Since a channel is FIFO, everything before the barrier is in the captured state and nothing after it.
 In an acyclic graph the snapshot needs no channel records; in a cycle, the log holds what was on its
@@ -98,7 +98,7 @@ class AlignedBarriers(SnapshotProtocol):
         return is_older or super()._is_obsolete(checkpoint_id)
 
     def _end_alignment(self) -> list[TaskEffect]:
-        """Unblock what the current alignment blocked, in the order of the inputs."""
+        """Unblock the channels of the current alignment, in the order of the inputs."""
         delivered = tuple(channel for channel in self._inputs if channel in self._delivered)
         if self._aligning is not None:
             self._pass(self._aligning)

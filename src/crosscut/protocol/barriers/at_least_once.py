@@ -2,7 +2,7 @@
 
 The barrier is forwarded and the state captured when the last regular input delivered it, as in
 `crosscut.protocol.barriers.aligned`; but the inputs that delivered it earlier have gone on
-meanwhile. What they delivered is in the captured state although it belongs to a later checkpoint,
+meanwhile. Their records are in the captured state although they belong to a later checkpoint,
 so after a restore it comes again: it counts twice. Nothing is ever lost, and a task with a single
 input never sees a duplicate. Flink's mode of the same name does the same.
 

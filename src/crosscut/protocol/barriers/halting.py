@@ -7,7 +7,7 @@ section 3.4: stop, wait until everything that was on its way is processed, check
 2. A task that has the barrier from all its regular inputs sends it on all its outputs, takes nothing more
    from any input, and says that it is quiet.
 3. When every task is quiet, the coordinator lets all of them capture.
-4. What waits in a back edge in front of the barrier is logged, as in `crosscut.protocol.barriers.aligned`.
+4. Records before the barrier in a back edge are logged, as in `crosscut.protocol.barriers.aligned`.
 5. State and log are written, while everything stands still, and acknowledged when they are durable.
 6. When the checkpoint is complete, or given up, all go on.
 

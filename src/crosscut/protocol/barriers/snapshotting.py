@@ -1,4 +1,4 @@
-"""What all snapshot protocols of a task have in common: the events, the queries, the book-keeping.
+"""The common part of all snapshot protocols of a task: the events, the queries, the book-keeping.
 
 A protocol is a machine per task and epoch. It is told of barriers, triggers and aborts, and of what
 became of the snapshot; it answers with effects. Records are none of its business, except that the
@@ -71,7 +71,7 @@ class SnapshotProtocol(ABC):
         self._passed = CheckpointId(0)
         # Aborted before their first barrier arrived; all above `_passed`.
         self._aborted_early: set[CheckpointId] = set()
-        # Captured; which inputs still owe the barrier, so that what they deliver is logged.
+        # Captured; which inputs still owe the barrier, so that their records are logged.
         self._logging: dict[CheckpointId, set[ChannelId]] = {}
         self._storing: set[CheckpointId] = set()
         self.dropped: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class SnapshotProtocol(ABC):
     def takes_on_arrival(self, channel: ChannelId, checkpoint_id: CheckpointId) -> bool:
         """Whether barrier n counts as arrived as soon as it is in the input queue.
 
-        It does where the channel is being logged for n: what waits before it is in the log already.
+        It does where the channel is being logged for n: the records before it are in the log already.
         """
         return channel in self._logging.get(checkpoint_id, ())
 

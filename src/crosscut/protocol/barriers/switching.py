@@ -2,7 +2,7 @@
 
 Small snapshots while records flow, and snapshots that don't wait while they are stuck (as Flink's
 aligned checkpoint timeout). The clock of a task starts when barrier n is first seen in any input queue,
-even if what waits before it can't be delivered: that is the very case to switch in. It runs until the
+even if the records before it can't be delivered: that is the very case to switch in. It runs until the
 barrier has left the task's outputs, since a channel that takes no more holds it up just as well. So a
 snapshot is whole, and stored, when its barrier has left, and no task keeps a barrier for longer.
 """
@@ -55,7 +55,7 @@ class AlignedThenUnaligned(AlignedBarriers):
         return [*super()._forward(checkpoint_id), *self._start_timer(checkpoint_id)]
 
     def _store(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
-        # What the barrier may still overtake belongs to the snapshot.
+        # Records that the barrier may still overtake belong to the snapshot.
         return [] if checkpoint_id in self._departing else super()._store(checkpoint_id)
 
     def _departed(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
@@ -76,7 +76,7 @@ class AlignedThenUnaligned(AlignedBarriers):
             effects += self._end_alignment()
             reason = f"superseded by the timeout of barrier {checkpoint_id}"
             effects.append(DeclineCheckpoint(self._passed, reason))
-        # Chandy and Lamport from here on: capture at once, overtake, log what the others still deliver.
+        # Chandy and Lamport from here on: capture at once, overtake, log the others' records.
         owing = frozenset(self._inputs) - self._delivered
         self._aligning = checkpoint_id
         effects += [CaptureState(checkpoint_id), OvertakeWithBarrier(checkpoint_id)]

@@ -21,7 +21,7 @@ from crosscut.protocol.effects import TaskEffect
 
 
 class Happening(Enum):
-    """What a task is told, as seen from checkpoint n."""
+    """The events of a task, as seen from checkpoint n."""
 
     BARRIER = "barrier n"
     NEWER_BARRIER = "barrier of a newer one"
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 Table = Mapping[tuple[SnapshotState, Happening], frozenset[Outcome]]
-"""What is not in it changes nothing: it is dropped, or it can't happen, which raises `ProtocolError`."""
+"""Any other pair changes nothing: the event is dropped, or impossible, which raises `ProtocolError`."""
 
 UNSEEN, ALIGNING, PASSED = SnapshotState.UNSEEN, SnapshotState.ALIGNING, SnapshotState.PASSED
 HALTED, ANSWERED = SnapshotState.HALTED, SnapshotState.ANSWERED
@@ -76,7 +76,7 @@ def _any(*outcomes: Outcome) -> frozenset[Outcome]:
     return frozenset(outcomes)
 
 
-# What is captured is logged until the owed barriers have come, then written, then acknowledged.
+# After the capture: log until the owed barriers have come, then write, then acknowledge.
 _CAPTURED: Table = {
     (LOGGING, BARRIER): _any(_to(LOGGING), _to(STORING, do.StoreSnapshot)),
     (LOGGING, NEWER_BARRIER): _any(_to(LOGGING), _to(PASSED, *_DECLINES)),
@@ -86,7 +86,7 @@ _CAPTURED: Table = {
     (STORING, FAILED): _any(_to(PASSED, *_DECLINES)),
 }
 
-# What has come to nothing before anything was captured.
+# A checkpoint that was given up before anything was captured.
 _NOT_CAPTURED: Table = {
     (UNSEEN, NEWER_BARRIER): _any(_to(UNSEEN), _to(PASSED)),
     (UNSEEN, NEWER_TRIGGERED): _any(_to(UNSEEN), _to(PASSED)),
@@ -188,4 +188,4 @@ IMPOSSIBLE: Mapping[ProtocolKind, frozenset[Happening]] = {
     "at-least-once": _NEVER,
     "halting": frozenset({DEPARTED, TIMED_OUT, NEWER_TIMED_OUT}),
 }
-"""What a protocol has never asked for, so that nobody may say it."""
+"""Answers to questions that a protocol never asks: nobody may give them."""

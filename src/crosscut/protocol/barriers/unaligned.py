@@ -12,7 +12,7 @@ ACM TOCS 3(1), 1985, section 3: the marker-sending and the marker-receiving rule
 
 No input is ever blocked, so the snapshot takes no longer under back pressure. It is larger instead.
 Where the paper's processes record a channel when its marker *arrives*, so does this: the driver tells
-of a barrier as soon as it is in user space, ahead of what waits before it in the input queue; that is
+of a barrier as soon as it is in user space, ahead of the records before it in the input queue; that is
 logged as well.
 
 A cycle needs nothing special: a back edge is an input like any other.

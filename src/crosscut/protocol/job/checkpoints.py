@@ -16,7 +16,7 @@ from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job import retention
 from crosscut.protocol.job.collecting import Collecting, Completion, GivenUp
 from crosscut.protocol.job.roster import Roster
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
@@ -53,9 +53,9 @@ class Checkpoints:
     """
 
     def __init__(
-        self, rules: CheckpointRules, tasks: frozenset[TaskId], sources: frozenset[TaskId], roster: Roster
+        self, terms: CheckpointTerms, tasks: frozenset[TaskId], sources: frozenset[TaskId], roster: Roster
     ) -> None:
-        self._rules = rules
+        self._terms = terms
         self._tasks = tasks
         self._sources = sources
         self._roster = roster
@@ -102,8 +102,8 @@ class Checkpoints:
         in_a_row = self._failures_in_a_row
         # Each one uses an id up, as those under way do, and ids may not go further ahead of the log than
         # the lead.
-        lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._rules.in_flight_max
-        if in_a_row <= min(self._rules.failures_max, lead_max):
+        lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._terms.in_flight_max
+        if in_a_row <= min(self._terms.failures_max, lead_max):
             return None
         message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
         return FailureCause("CheckpointsFailed", message)
@@ -112,10 +112,10 @@ class Checkpoints:
         """The tasks of `epoch` are being deployed."""
         self.epoch = epoch
         self._is_pausing = self._is_due = self._is_final_complete = False
-        self.current = Collecting(epoch, self._tasks, self._sources, self.next_id, self._rules.in_flight_max)
+        self.current = Collecting(epoch, self._tasks, self._sources, self.next_id, self._terms.in_flight_max)
 
     def end(self, reason: str) -> list[JobEffect]:
-        """The epoch is over: what is under way will not complete, except what the log has already."""
+        """The epoch is over: checkpoints under way will not complete, except those in the log already."""
         self.current = None
         return self._answer(self._requests, None, reason)
 
@@ -150,10 +150,10 @@ class Checkpoints:
         self._waiting = []
         return [
             *self._roster.to_holders(TriggerCheckpoint(self.epoch, n)),
-            StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._rules.timeout_ms),
+            StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._terms.timeout_ms),
         ]
 
-    # What becomes of it.
+    # It becomes whole, complete, or fails.
 
     def quiet(self, n: CheckpointId, task: TaskId) -> list[JobEffect]:
         """Note that `task` stands still for n; once all do, they capture."""
@@ -169,7 +169,7 @@ class Checkpoints:
             self.dropped["late acknowledgement"] += 1
             return None
         if not self.current.is_under_way(n):
-            # Given up before this came: what was written for it, and for nothing else, is of no use.
+            # Given up before this came: the parts that were written for it alone are of no use.
             own = f"parts/{n}/"
             self._void |= {path for path in retention.paths_of(snapshot) if path.startswith(own)}
         whole = self.current.acknowledge(n, task, snapshot, now.now_ms, now.wall_clock)
@@ -210,16 +210,16 @@ class Checkpoints:
 
     def timed_out(self, n: CheckpointId) -> Failed | None:
         """Abort n, which has taken too long."""
-        return self.give_up(n, f"not whole after {self._rules.timeout_ms / 1000:g} s{self._missing(n)}")
+        return self.give_up(n, f"not whole after {self._terms.timeout_ms / 1000:g} s{self._missing(n)}")
 
     @property
     def overdue(self) -> str:
-        """Why nothing has come of what was waited for, for people; "" if there is nothing to say."""
+        """Why the awaited checkpoint is not complete, for people; "" if there is nothing to say."""
         n = self.under_way
         if n is None:
             return self.last_failure
         waiting = self._missing(n) or "; the job log has not said whether it holds its entry"
-        return f"checkpoint {n} is not complete after {self._rules.timeout_ms / 1000:g} s{waiting}"
+        return f"checkpoint {n} is not complete after {self._terms.timeout_ms / 1000:g} s{waiting}"
 
     def _missing(self, n: CheckpointId) -> str:
         missing = sorted(self.current.missing(n)) if self.current else []
@@ -242,11 +242,11 @@ class Checkpoints:
 
     @property
     def has_void(self) -> bool:
-        """Whether there are parts of what was given up since the last call of `take_void`."""
+        """Whether checkpoints with parts were given up since the last call of `take_void`."""
         return bool(self._void)
 
     def take_void(self) -> set[str]:
-        """Return the parts of what was given up since the last call."""
+        """Return the parts of checkpoints that were given up since the last call."""
         void, self._void = self._void, set()
         return void
 
@@ -273,10 +273,10 @@ class Checkpoints:
         ]
 
     def _pause(self) -> list[JobEffect]:
-        if not self._rules.pause_ms:
+        if not self._terms.pause_ms:
             return []
         self._is_pausing = True
-        return [StartTimer(Timer("pause", self.epoch), self._rules.pause_ms)]
+        return [StartTimer(Timer("pause", self.epoch), self._terms.pause_ms)]
 
     def _answer(
         self,

@@ -1,6 +1,6 @@
 """The checkpoints of one epoch: trigger, collect, complete, abort.
 
-The status of a checkpoint is derived from what is known of it: which tasks have acknowledged, and
+The status of a checkpoint is derived from two facts: which tasks have acknowledged, and
 whether its log entry is durable. Tasks are remembered by id, never counted, so a repeated
 acknowledgement changes nothing.
 """
@@ -52,7 +52,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a completed checkpoint shows of the job.
+    """The job, as a completed checkpoint shows it.
 
     Attributes:
         is_after_drain: It was triggered when every source was drained.

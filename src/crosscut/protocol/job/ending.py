@@ -1,169 +1,29 @@
-"""How a job with bounded input finds out that it has come to its end, a loop at a time.
-
-Chandy and Lamport's use for a snapshot: a stable property that holds on a consistent cut holds ever
-after. Two are used, and both are read off what the tasks say of themselves on one cut, nothing else:
-
-* *exhausted*, of a strongly connected component: no record is in it, and none can come to it any more.
-  Every task that feeds it is drained, and every task of it is at rest. Then its back edges may end.
-* *final*, of the job: every task is drained. Nothing is left anywhere.
-
-A task is *drained* if it has had the end of all its inputs, has said all that it says then, and is at
-rest; *at rest* if nothing of its own is still to come out: no record in a log of the snapshot, no open
-buffer, no timer, no asynchronous call. "Every source is drained and no channel holds a record" is not
-stable: an operator may still have its results to say, because the end of the input has not reached it.
-
-`Ending` remembers what else must be known before a job may end: whose output is committed (the
-coordinator's side of `crosscut.protocol.commit`), and what the invariants say of the last cut.
-"""
+"""How a job ends for its driver: with everything committed and judged, or with a word on the rest."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.ids import CheckpointId, TaskId
+from crosscut.protocol.effects import Outcome
 from crosscut.protocol.events import CutJudged
-from crosscut.protocol.messages import CheckpointCompleted, FailureCause, TaskSnapshot
-
-FIRST_LOOK_MS = 10
-"""Before the second look at a job whose sources are drained; each pause is twice the one before."""
-
-
-class Termination(Enum):
-    """How near a job is to the end of its input."""
-
-    OPEN = "a source may have more"
-    DRAINED = "every source has been read to its end; records may still be on their way"
-    QUIET = "a cut has shown every loop to be exhausted; their back edges end, and final results come"
-    FINAL = "a cut has shown that nothing is left anywhere: the checkpoint is the final one"
+from crosscut.protocol.messages import CheckpointCompleted, FailureCause, JobEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """A strongly connected component of the graph: loops that share a vertex, or a vertex in no loop.
+class Over:
+    """The job is over for this driver."""
 
-    Attributes:
-        members: Its vertices.
-        feeders: The vertices outside of it that lead into it.
-        heads: Where its back edges lead to, in order; none: it is a vertex in no loop.
-    """
-
-    members: frozenset[VertexId]
-    feeders: frozenset[VertexId]
-    heads: tuple[VertexId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stillness:
-    """What is not still on a cut.
-
-    Attributes:
-        speaking: Vertices with a task that is not drained.
-        restless: Vertices with a task that is not at rest.
-    """
-
-    speaking: frozenset[VertexId]
-    restless: frozenset[VertexId]
-
-
-def stillness(snapshots: Iterable[TaskSnapshot]) -> Stillness:
-    """Return what is not still on the cut of `snapshots`, which are of all tasks."""
-    speaking, restless = set(), set()
-    for one in snapshots:
-        if not one.snapshot.drained:
-            speaking.add(one.task.vertex)
-        if not one.snapshot.at_rest:
-            restless.add(one.task.vertex)
-    return Stillness(frozenset(speaking), frozenset(restless))
-
-
-def is_exhausted(component: Component, shown: Stillness) -> bool:
-    """Whether no record is in `component`, and none can come to it any more.
-
-    What a task sends after its capture, it makes of a record that it takes after its capture. A drained
-    feeder sends none. So the first such record within the component had been sent before its sender's
-    capture and was not processed before its receiver's: it is in one of their logs, and they are not
-    at rest. Ends of input that are on their way make no record of a member: none of them has had the end
-    of its back edges, or of inputs that come from there.
-    """
-    return not (component.feeders & shown.speaking or component.members & shown.restless)
-
-
-def heads_to_close(loops: Iterable[Component], shown: Stillness) -> tuple[VertexId, ...]:
-    """Return where the back edges of exhausted loops lead to, of those that have not all ended.
-
-    It is derived from each cut anew: a word that was lost is said again, and a new epoch, whose back
-    edges are open whatever the cut that it was restored from, finds out for itself.
-    """
-    return tuple(
-        head
-        for loop in loops
-        if loop.members & shown.speaking and is_exhausted(loop, shown)
-        for head in loop.heads
-    )
-
-
-def termination(
-    completed: CheckpointCompleted | None, loops: Iterable[Component], *, is_drained: bool
-) -> Termination:
-    """Return how near the end a job is.
-
-    Args:
-        completed: The newest completed checkpoint.
-        is_drained: Whether every source says that it is drained.
-    """
-    if completed is not None and completed.is_final:
-        return Termination.FINAL
-    if not is_drained:
-        return Termination.OPEN
-    loops = tuple(loops)
-    if completed is not None and loops:
-        shown = stillness(completed.snapshots)
-        if all(is_exhausted(loop, shown) for loop in loops):
-            return Termination.QUIET
-    return Termination.DRAINED
-
-
-class Looks:
-    """When to look again at a job whose sources are drained: a look costs a checkpoint.
-
-    Nobody is told when the last record has been processed. So the pauses grow with what has been
-    waited already, and a job that takes long is not bothered by checkpoints on end.
-
-    Args:
-        interval_ms: Between periodic checkpoints: the longest pause.
-    """
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_ms = interval_ms
-        self._pause_ms = 0
-        self._closing = frozenset[VertexId]()
-
-    def restart(self) -> None:
-        """Nothing has been seen yet in this epoch."""
-        self._pause_ms = 0
-        self._closing = frozenset()
-
-    def after(self, closing: tuple[VertexId, ...]) -> int:
-        """Return how long to wait after a cut that is not final.
-
-        Args:
-            closing: The heads whose back edges end now; with a new one, it is worth looking soon.
-        """
-        if not self._closing.issuperset(closing):
-            self._closing |= frozenset(closing)
-            self._pause_ms = 0
-        self._pause_ms = min(self._interval_ms, self._pause_ms * 2 or FIRST_LOOK_MS)
-        return self._pause_ms
+    outcome: Outcome
+    cause: FailureCause | None = None
 
 
 class Ending:
     """The newest checkpoint that each sink task has committed everything of, and the newest cut judged.
 
     Args:
-        dropped: Where to count what is dropped.
+        dropped: Counts stale and repeated input.
         awaits_verdict: An invariant may end the job as failed, so the final cut must be judged first.
     """
 
@@ -213,8 +73,36 @@ class Ending:
         """Whether everything is committed, and only the verdict on the final checkpoint n is missing."""
         return self._awaits_verdict and self._judged < n and self.is_committed(n)
 
-    def uncommitted(self, n: CheckpointId, why: str = "") -> FailureCause | None:
-        """Return what a job that stops now, because of `why`, has to say of the output of n, if anything."""
+    def stopped_between_epochs(self, newest: CheckpointId | None) -> Over:
+        """End a job that is stopped while no records flow.
+
+        Args:
+            newest: The newest completed checkpoint.
+        """
+        return Over("stopped", self._uncommitted(newest) if newest is not None else None)
+
+    def stopped_short(
+        self,
+        newest: CheckpointId | None,
+        undecided: JobEntry | None,
+        cause: FailureCause,
+        *,
+        is_last_complete: bool,
+    ) -> Over:
+        """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`.
+
+        Args:
+            newest: The newest completed checkpoint.
+            undecided: The entry that may be in the log, or not.
+            is_last_complete: `newest` is the last checkpoint of the stop.
+        """
+        if newest is not None and is_last_complete:
+            return Over("stopped", self._uncommitted(newest, cause.message))
+        perhaps = undecided.checkpoint_id if isinstance(undecided, CheckpointCompleted) else None
+        return Over("stopped", self.without_last(newest, perhaps, cause))
+
+    def _uncommitted(self, n: CheckpointId, why: str = "") -> FailureCause | None:
+        """Return the cause of a job that stops now, because of `why`; None if all of n is committed."""
         if self.is_committed(n):
             return None
         return FailureCause(
@@ -226,7 +114,7 @@ class Ending:
     def without_last(
         self, newest: CheckpointId | None, perhaps: CheckpointId | None, cause: FailureCause
     ) -> FailureCause:
-        """Return what a job says that stops without a last checkpoint, because of `cause`.
+        """Return the cause of a job that stops without a last checkpoint, because of `cause`.
 
         Args:
             newest: The newest completed checkpoint.

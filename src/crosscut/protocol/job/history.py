@@ -1,6 +1,6 @@
-"""Does what a sink has made visible belong to the checkpoints that a job goes on from? Pure decisions.
+"""Does the visible output of a sink belong to the checkpoints that a job goes on from? Pure decisions.
 
-A checkpoint directory says what a job has done; its sinks remember what they have made visible of it.
+A checkpoint directory records the progress of a job; its sinks remember the output that they made visible.
 They disagree if newest log entries are lost, if a backup was restored, if a copy of the directory is
 run, or if the directory was deleted. Going on would write the same output again, so it is refused, by
 name. Every writer asks for its own task, at the resource, where a second driver can't be overlooked;
@@ -62,7 +62,7 @@ def conflict_of_task(
             epoch has written, plays no part.
     """
     others = [one for one in found if _is_same_task(one, context) and not _is_own(one, context)]
-    # Newer output first: it says more about what has gone wrong.
+    # Newer output first: it says more about the mistake.
     for one in others:
         if one.checkpoint_id > restored:
             return NewerOutput(one, restored)
@@ -76,15 +76,15 @@ def conflict_at_start(claim: Claim, found: Iterable[CommittedOutput], *, is_fres
     """Decide whether a driver may claim an epoch.
 
     Args:
-        claim: What it would append to the log that it has read.
-        found: What all sinks of the flow remember; read *before* the log, so that whatever was visible
+        claim: The entry that it would append to the log.
+        found: The memory of all sinks of the flow; read *before* the log, so that all output visible
             then is known to the log that was read afterwards.
         is_fresh: The user knows that there may be output of another history, and wants this one beside it.
     """
     found = tuple(found)
     restored = claim.restored.checkpoint_id if claim.restored is not None else CheckpointId(0)
     of_this_history = [one for one in found if one.lineage == claim.entry.lineage]
-    # Newer output first: it says more about what has gone wrong.
+    # Newer output first: it says more about the mistake.
     for one in of_this_history:
         if one.checkpoint_id > restored:
             return NewerOutput(one, restored)
@@ -116,7 +116,7 @@ def shown(conflict: Conflict) -> str:
                 f"which {origin}: it would be written a second time. The job log has lost entries, or an "
                 f"old backup of the checkpoint directory was restored, or this is a copy of one whose job "
                 f"went on elsewhere. Use the newest checkpoint directory; or choose an empty one, which "
-                f"begins with nothing, and another place for the output"
+                f"begins with nothing, and another location for the output"
             )
         case AnotherDriver(_, epoch, driver):
             return (
@@ -131,9 +131,9 @@ def shown(conflict: Conflict) -> str:
                 f"{_who(one)} has committed output of another history ({whose}, up to checkpoint "
                 f"{one.checkpoint_id}), and this job begins with nothing: what is there would stay, and be "
                 f"written again. Was the checkpoint directory deleted, or is it another one? Use the "
-                f"directory that belongs to the output, or another place for the output, or remove what is "
-                f"there and what the sink remembers of it (.crosscut in a directory, crosscut_markers in a "
-                f"database); or start with fresh=True (--fresh) to add to it"
+                f"directory that belongs to the output, or another location for the output; or remove what "
+                f"is there and what the sink remembers of it (.crosscut in a directory, crosscut_markers "
+                f"in a database); or start with fresh=True (--fresh) to add to it"
             )
         case _:
             assert_never(conflict)
@@ -149,14 +149,14 @@ def check_history(
 
     Args:
         permit: The one that `recover` was given.
-        found: What the sink remembers of this task, at least.
+        found: The sink's memory of this task, at least.
 
     Raises:
         HistoryError: The job must not go on; it ends, whatever its restart strategy.
     """
     conflict = conflict_of_task(context, permit.checkpoint_id if permit else CheckpointId(0), found)
     if conflict is not None:
-        raise HistoryError(shown(conflict), place=conflict.output.place)
+        raise HistoryError(shown(conflict), location=conflict.output.location)
 
 
 def _is_same_task(one: CommittedOutput, context: SinkContext) -> bool:
@@ -168,4 +168,4 @@ def _is_own(one: CommittedOutput, context: SinkContext) -> bool:
 
 
 def _who(one: CommittedOutput) -> str:
-    return f"{one.place}: task {one.task} of sink {one.sink_uid!r}"
+    return f"{one.location}: task {one.task} of sink {one.sink_uid!r}"

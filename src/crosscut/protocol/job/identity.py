@@ -1,4 +1,4 @@
-"""What a job is, by name and content: whoever opens a checkpoint directory says it, and it is compared.
+"""A job by name and content: whoever opens a checkpoint directory says which one it is, and it is compared.
 
 A claim of an epoch holds the identity of the flow that was started. A driver that finds one there goes
 on only if it is the same job: the wrong flow on a directory would fence the right one, go on from its
@@ -164,7 +164,7 @@ def _renamed(removed: list[OperatorIdentity], added: list[OperatorIdentity]) -> 
     """Return which of the `added` operators each of the `removed` ones probably is, by uid.
 
     First those that read from the same operators, as far as these are known; then, since an operator
-    without a name is called by its place, those of the same kind in the same order.
+    without a name is called by its position, those of the same kind in the same order.
     """
     renamed: dict[str, str] = {}
     left = list(added)

@@ -3,7 +3,7 @@
 The log decides who owns the job and what is complete; whoever creates an entry first wins. An append
 has four outcomes: appended, taken, certainly not applied, and unknown. Unknown is never treated as
 failure: the entry is read back, and nothing is cleaned up meanwhile (FLINK-22494). A call of the store
-that has not returned in time has an unknown outcome, too; what it says afterwards is still true.
+that has not returned in time has an unknown outcome, too; its late answer is still true.
 
 `crosscut.protocol.job.segments` says why the log is a chain of segments.
 """
@@ -38,7 +38,7 @@ from crosscut.protocol.messages import (
     SegmentOpened,
 )
 
-# What the store answers to an append: three outcomes, because "not known" is one of them.
+# Answers of the store to an append: three, because "not known" is one of them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Unknown:
 AppendOutcome = Appended | Taken | Unknown
 
 
-# What becomes of an entry.
+# The fate of an entry.
 
 RETRY_APPEND_MS = 200
 UNCERTAIN_ATTEMPTS_MAX = 20
 SEGMENT_ENTRIES_MAX = 1_000
 DIFFERENCES_MAX = 20
-"""Entries in a row that only say what has changed: so many have to be read, at most, to know one."""
+"""Entries in a row that hold only changes: at most so many must be read to know one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class LogWriter:
     Args:
         end: Where the log ended when it was read.
         timeout_ms: How long one call of the store may take.
-        dropped: Where to count what is dropped.
+        dropped: Counts stale and repeated input.
         segment_entries_max: After so many, the writer goes on in a new segment.
     """
 
@@ -154,7 +154,7 @@ class LogWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no append is under way: only then is it known what is in the log."""
+        """Whether no append is under way: only then is the content of the log known."""
         return not self._queue
 
     @property
@@ -163,7 +163,7 @@ class LogWriter:
         return self._queue[-1] if self._queue else None
 
     def take_ended(self) -> tuple[LogIndex, ...]:
-        """Return, once, what can be deleted of segments that came to their end, when nothing needs it."""
+        """Return, once, the entries of ended segments; they can be deleted when nothing needs them."""
         ended, self._ended = self._ended, ()
         return ended
 
@@ -243,10 +243,10 @@ class LogWriter:
             return self._decided(Undecided(self._queue[0], reason))
         return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None
 
-    # What is written for an entry.
+    # The steps of writing an entry.
 
     def _next_step(self, entry: JobEntry) -> AppendEntry:
-        """Return what has to be written next so that `entry` comes into the log."""
+        """Return the next append on the way of `entry` into the log."""
         claim = entry if isinstance(entry, EpochClaimed) else self._claim
         if claim is None:
             raise ProtocolError(f"{entry!r:.80} is appended before a claim")

@@ -1,4 +1,4 @@
-"""One driver's hold on a job: what it reads in the log, the epoch it claims there, what it appends.
+"""One driver's hold on a job: it reads the log, claims an epoch there, and appends to it.
 
 Whoever has the newest durable claim owns the job. Before its first claim a driver that finds its entry
 taken reads again and claims above, because the newest driver wins; afterwards it has been fenced.
@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
-from crosscut.protocol.events import Timer
+from crosscut.protocol.events import Timer, TimerFired
 from crosscut.protocol.job import history, recovery
+from crosscut.protocol.job.ending import Over
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
@@ -24,13 +26,17 @@ from crosscut.protocol.job.job_log import (
     LogEvent,
     LogWriter,
     Overtaken,
+    Refused,
+    Undecided,
     Verdict,
 )
 from crosscut.protocol.job.segments import claim_of
 from crosscut.protocol.messages import (
+    CheckpointCompleted,
     EpochClaimed,
     FailureCause,
     JobEntry,
+    JobFinished,
     LogEntry,
     SegmentClosed,
     SplitAssignment,
@@ -44,6 +50,19 @@ READING, READING_AGAIN, DISCOVERING = Timer("read-log"), Timer("read-again"), Ti
 @dataclass(frozen=True, slots=True)
 class Stale:
     """The store has answered with a log older than one that it has shown before; it is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The job is this driver's to claim: the claim is on its way to the log, or will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoCheckpoint:
+    """The entry of a checkpoint is certainly not in the log and will not be."""
+
+    entry: CheckpointCompleted
+    reason: str
 
 
 def fenced(epoch: Epoch, index: LogIndex, winner: LogEntry) -> FailureCause:
@@ -66,7 +85,7 @@ class Ownership:
         start_timeout_ms: How long the sources may take to say what there is to read, and at least so long
             the sinks to say what they have committed.
         segment_entries_max: After so many entries the log goes on in a new segment.
-        dropped: Where to count what is dropped.
+        dropped: Counts stale and repeated input.
     """
 
     def __init__(
@@ -92,7 +111,7 @@ class Ownership:
         self._index_seen: LogIndex | None = None
         self._is_waiting = False
         self._is_discovering = False
-        self._has_claimed = False
+        self._epoch = Epoch(0)
         self.takeover = ""
         """Whom this driver takes the job over from, for people."""
         self.splits: tuple[SplitAssignment, ...] = ()
@@ -101,7 +120,7 @@ class Ownership:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no append is under way: only then is it known what is in the log."""
+        """Whether no append is under way: only then is the content of the log known."""
         return self._writer is not None and self._writer.is_idle
 
     @property
@@ -110,24 +129,24 @@ class Ownership:
         return self._writer.newest if self._writer is not None else None
 
     def take_ended(self) -> tuple[LogIndex, ...]:
-        """Return, once, what can be deleted of segments that came to their end, when nothing needs it."""
+        """Return, once, the entries of ended segments; they can be deleted when nothing needs them."""
         return self._writer.take_ended() if self._writer is not None else ()
 
     def start(self) -> list[JobEffect]:
         """Look at the sinks, and read the log."""
         return [ReadLogTail(self._retain), StartTimer(READING, self._reading_timeout_ms)]
 
-    def overdue(self, timer: Timer) -> FailureCause | None:
-        """Return why the job can't start: what `timer` limits has taken too long, if it still goes on."""
+    def _overdue(self, timer: Timer) -> Over | None:
+        """End the job before it starts: what `timer` limits has taken too long, if it still goes on."""
         if timer == READING and self._writer is None:
             timeout_s = self._reading_timeout_ms / 1000
-            return FailureCause(
+            return _failed(
                 "StoreError",
                 f"what the sinks have committed and the job log could not be read within {timeout_s:g} s",
             )
         if timer == DISCOVERING and self._is_discovering:
             timeout_s = self._start_timeout_ms / 1000
-            return FailureCause(
+            return _failed(
                 "ConnectorError",
                 f"the sources have not said within start_timeout={timeout_s:g} s what there is to read; "
                 f"raise start_timeout if there is that much to list",
@@ -135,7 +154,7 @@ class Ownership:
         self.dropped["stale timer"] += 1
         return None
 
-    def read_again(self) -> list[JobEffect]:
+    def _read_again(self) -> list[JobEffect]:
         """Read the log again, if that has been waited for."""
         if not self._is_waiting:
             self.dropped["stale timer"] += 1
@@ -148,26 +167,30 @@ class Ownership:
         entries: Sequence[tuple[LogIndex, LogEntry]],
         outputs: Sequence[CommittedOutput],
         wall_clock: str,
-    ) -> tuple[
-        list[JobEffect],
-        recovery.Claim | recovery.AlreadyFinished | recovery.NotThisJob | history.Conflict | Stale,
-    ]:
+    ) -> tuple[list[JobEffect], Claiming | Stale | Over]:
         """Take the end of the log; claim the next epoch, unless there is nothing to claim.
 
         Args:
-            outputs: What the sinks remembered before the log was read.
+            outputs: The sinks' memory, from before the log was read.
             wall_clock: For people who read the claim.
         """
         if self._writer is not None or self._is_waiting:
             raise ProtocolError("the end of the log was read, unasked")
         decision = recovery.claim(entries, self._identity, wall_clock)
         read: list[JobEffect] = [CancelTimer(READING)]
-        if not isinstance(decision, recovery.Claim):
-            return read, decision
+        match decision:
+            case recovery.AlreadyFinished():
+                return read, Over("finished")
+            case recovery.NotThisJob(reason):
+                return read, _unusable(reason)
+            case recovery.Claim():
+                pass
+            case _:
+                assert_never(decision)
         if self._index_seen is not None and decision.end.next <= self._index_seen:
             # A claim there would be overtaken again, and so on, as fast as the store answers.
             if self._claim_attempts >= CLAIM_ATTEMPTS_MAX:
-                return read, recovery.NotThisJob(
+                return read, _unusable(
                     f"the store has shown entry {self._index_seen} of the job log, and then, "
                     f"{CLAIM_ATTEMPTS_MAX} times, none from {decision.end.next} on; Crosscut needs a store "
                     f"whose answers are not stale: choose another one"
@@ -177,7 +200,7 @@ class Ownership:
             return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
         conflict = history.conflict_at_start(decision, outputs, is_fresh=self._identity.is_fresh)
         if conflict is not None:
-            return read, conflict
+            return read, _failed("HistoryError", history.shown(conflict), is_final=True)
         self._claim = decision
         self.takeover = recovery.takeover(decision)
         self._writer = LogWriter(
@@ -188,8 +211,8 @@ class Ownership:
         )
         if decision.restored is None:
             self._is_discovering = True
-            return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], decision
-        return [*read, *self.append(decision.entry)], decision
+            return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], Claiming()
+        return [*read, *self.append(decision.entry)], Claiming()
 
     def splits_discovered(self, assignments: tuple[SplitAssignment, ...]) -> list[JobEffect]:
         """Take what there is to read; claim the first epoch."""
@@ -211,26 +234,59 @@ class Ownership:
         return self.append(entry)
 
     def append(self, entry: JobEntry) -> list[JobEffect]:
-        """Append `entry` after those under way; `handle` returns what becomes of it."""
+        """Append `entry` after those under way; `handle` returns its fate."""
         return [*self._writer.append(entry)] if self._writer is not None else []
 
-    def handle(self, event: LogEvent) -> tuple[list[JobEffect], Verdict | None]:
-        """Take the store's answer; return what to do next, and the verdict on an entry if there is one."""
+    def handle(self, event: LogEvent) -> tuple[list[JobEffect], Durable | NoCheckpoint | Over | None]:
+        """Take an answer of the store, or a timer; return the next effects, and the fate of an entry.
+
+        Only an epoch's own checkpoint may be refused without an end to the job.
+        """
+        if isinstance(event, TimerFired):
+            match event.timer.kind:
+                case "read-log" | "discover":
+                    return [], self._overdue(event.timer)
+                case "read-again":
+                    return self._read_again(), None
+                case _:
+                    pass
         if self._writer is None:
             self.dropped["log answer before the claim"] += 1
             return [], None
         effects, verdict = self._writer.handle(event)
-        if isinstance(verdict, Durable) and isinstance(verdict.entry, EpochClaimed):
-            self._has_claimed = True
-            self._index_seen = None
-        if (
-            isinstance(verdict, Overtaken)
-            and not self._has_claimed
-            and self._claim_attempts < CLAIM_ATTEMPTS_MAX
-        ):
+        if isinstance(verdict, Overtaken) and self._epoch == 0 and self._claim_attempts < CLAIM_ATTEMPTS_MAX:
             # Another driver has just claimed or written; the newest driver wins, and that is this one.
             self._claim_attempts += 1
             self._index_seen = verdict.index
             self._writer = self._claim = None
             return [*effects, *self.start()], None
-        return [*effects], verdict
+        return [*effects], self._concluded(verdict) if verdict is not None else None
+
+    def _concluded(self, verdict: Verdict) -> Durable | NoCheckpoint | Over:
+        match verdict:
+            case Durable(entry):
+                if isinstance(entry, EpochClaimed):
+                    self._epoch = entry.epoch
+                    self._index_seen = None
+                return verdict
+            case Refused(CheckpointCompleted() as entry, reason):
+                return NoCheckpoint(entry, reason)
+            case Refused(entry, reason) | Undecided(entry, reason):
+                message = f"the job log can't be written: {reason}"
+                if isinstance(entry, JobFinished):
+                    message = (
+                        f"everything is processed and committed, but {message}; the next start tries again"
+                    )
+                return _failed("StoreError", message)
+            case Overtaken(_, index, winner):
+                return Over("fenced", fenced(self._epoch, index, winner))
+            case _:
+                assert_never(verdict)
+
+
+def _unusable(reason: str) -> Over:
+    return _failed("StoreError", f"can't use this checkpoint_dir: {reason}")
+
+
+def _failed(kind: str, message: str, *, is_final: bool = False) -> Over:
+    return Over("failed", FailureCause(kind, message, is_final=is_final))

@@ -1,4 +1,4 @@
-"""The phases of a job, and what leads from one to the next."""
+"""The phases of a job, and the turns from one to the next."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from crosscut.protocol.messages import (
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """What a driver that starts knows of its job before it has read anything.
+    """The job, as its driver knows it before it has read anything.
 
     Attributes:
         accepts_changes: The user has been told that sources or sinks say something else of themselves
@@ -80,7 +80,7 @@ class NotThisJob:
 def claim(
     tail: Sequence[tuple[LogIndex, LogEntry]], job: JobIdentity, wall_clock: str = ""
 ) -> Claim | AlreadyFinished | NotThisJob:
-    """Decide what a starting driver does with the log it found.
+    """Decide how a starting driver goes on from the log it found.
 
     Args:
         tail: End of the log in order, with the newest epoch claim and the retained checkpoints.

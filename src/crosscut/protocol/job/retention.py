@@ -2,7 +2,7 @@
 
 A part is deleted only after the newer log entry is durable, and only if no retained manifest refers
 to it. When in doubt it stays: a leak is tidied later, a deletion is for ever. The decisions are pure, over
-manifests; `Retention` remembers what they are about.
+manifests; `Retention` has the manifests.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def dangling(snapshot: Snapshot, checkpoint_id: CheckpointId, kept_parts: frozen
 
 
 def ended(tail: Sequence[tuple[LogIndex, LogEntry]]) -> tuple[LogIndex, ...]:
-    """Return what can be deleted of the older segments in `tail`, once no retained checkpoint is in them."""
+    """Return the entries of older segments in `tail` to delete once no retained checkpoint is in them."""
     entries = dict(tail)
     return tuple(
         index
@@ -116,7 +116,7 @@ class Retention:
     """The retained checkpoints of a job, oldest first, and its garbage.
 
     One deletion is under way at a time. Once it has taken too long, garbage is not remembered any more
-    until it is over: memory stays bounded, and the next epoch sweeps what is left.
+    until it is over: memory stays bounded, and the next epoch sweeps the rest.
 
     Args:
         retain: How many completed checkpoints to keep.
@@ -139,7 +139,7 @@ class Retention:
         self._ended: tuple[LogIndex, ...] = ()
 
     def found(self, tail: Sequence[tuple[LogIndex, LogEntry]]) -> None:
-        """Start from what the end of the log holds."""
+        """Start from the end of the log."""
         completed = [(index, entry) for index, entry in tail if isinstance(entry, CheckpointCompleted)]
         self.retained = tuple(entry for _, entry in completed)
         self._segments = tuple(index.segment for index, _ in completed)
@@ -166,7 +166,7 @@ class Retention:
         return dangling(snapshot, checkpoint_id, self._kept_parts)
 
     def waste_entries(self, listed: Iterable[LogIndex]) -> None:
-        """Remember what others have left of segments that hold nothing of the retained checkpoints."""
+        """Remember entries of others, in segments without a retained checkpoint."""
         if not self._is_overdue:
             left = left_over(listed, self._oldest_segment)
             self._ended = tuple(sorted({*self._ended, *left}, key=_deletion_order))
@@ -182,7 +182,7 @@ class Retention:
             self._garbage.update(paths)
 
     def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
-        """Delete the garbage that no retained checkpoint refers to, but what is `in_use`."""
+        """Delete the garbage that is not `in_use` and that no retained checkpoint refers to."""
         if self._is_deleting:
             return []
         gone = unreferenced(self._garbage - in_use, self.retained)

@@ -248,7 +248,7 @@ class Roster:
     ) -> list[JobEffect]:
         """Give every holder its tasks, with what each of them needs to restore itself.
 
-        Links keep the order of what is said: nobody is told twice where a peer can be reached. Nor is anybody
+        Links keep the order of messages: nobody is told twice where a peer can be reached. Nor is anybody
         told of those below: of two workers the one with the lower index connects.
         """
         snapshots: dict[int, list[TaskSnapshot]] = {}
@@ -257,7 +257,7 @@ class Roster:
         assigned: dict[int, list[SplitAssignment]] = {}
         for split in splits:
             assigned.setdefault(split.task.index, []).append(split)
-        # Most have been told up to the same one, and share what they are told now.
+        # Most have been told up to the same one, and share the new addresses.
         told = {place.link: self._told_up_to.get(place.link, 0) for place in self.held.values()}
         peers = {number: self.peers_after(number) for number in set(told.values())}
         self._told_up_to |= dict.fromkeys(told, self._holders_seen)

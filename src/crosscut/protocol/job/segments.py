@@ -1,7 +1,7 @@
 """The job log as a chain of segments, so that what nobody needs any more can be deleted.
 
 A segment is written by one driver, from its head to its last entry: whoever wants the log next closes
-it, at the place where that driver would append, and then opens the next one with a claim. When a
+it, where that driver would append, and then opens the next one with a claim. When a
 segment has become long, its own driver goes on in a new one.
 
 Entries of an old segment are deleted, and a put-if-absent where one was deleted succeeds. That must do
@@ -9,7 +9,7 @@ no harm, whoever was asleep for however long:
 
 * The *driver of an old segment* has written everything in it before its last entry, or before what
   closed it. So it appends anew only what was there before (an append whose outcome it never heard of),
-  word for word, and finds its next place taken by the entry that closed the segment: that one is kept.
+  word for word, and finds its next index taken by the entry that closed the segment: that one is kept.
 * A *driver that wants the log*, and has seen an old segment as the newest, may close it a second time, and
   is none the wiser; but the head of the next segment exists: heads are kept, too.
 
@@ -49,12 +49,12 @@ class LogEnd:
 
 
 def following(index: LogIndex) -> LogIndex:
-    """Return the next place in the same segment."""
+    """Return the next index in the same segment."""
     return LogIndex(index.segment, index.number + 1)
 
 
 def head_after(index: LogIndex) -> LogIndex:
-    """Return the place of the head of the next segment."""
+    """Return the index of the head of the next segment."""
     return LogIndex(index.segment + 1, 0)
 
 
@@ -83,7 +83,7 @@ def written_before(head: SegmentOpened, *, was_closed: bool) -> tuple[LogIndex, 
     """Return the entries of the segment before `head` that can be deleted once nothing needs them.
 
     The newest comes first: when it is gone, nobody who reads back from the head comes to the others, or
-    to what a driver that has slept puts in the place of one.
+    to an entry that a driver which has slept puts where one was.
 
     Args:
         was_closed: Whether its last entry closed it: that one stays, and so does its own head.

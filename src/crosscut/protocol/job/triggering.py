@@ -7,21 +7,56 @@ from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
-from crosscut.protocol.job.ending import Looks
 from crosscut.protocol.job.phases import CHECKPOINTED, Phase
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
+
+FIRST_LOOK_MS = 10
+"""Before the second look at a job whose sources are drained; each pause is twice the one before."""
 
 RETRY_SHARE = 4
 """A job that is to end tries again within this share of `timeout_ms`, however long the interval is."""
 
 
+class Looks:
+    """When to look again at a job whose sources are drained: a look costs a checkpoint.
+
+    Nobody is told when the last record has been processed. So the pauses grow with the time
+    waited, and a job that takes long is not bothered by checkpoints on end.
+
+    Args:
+        interval_ms: Between periodic checkpoints: the longest pause.
+    """
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._pause_ms = 0
+        self._closing = frozenset[VertexId]()
+
+    def restart(self) -> None:
+        """Nothing has been seen yet in this epoch."""
+        self._pause_ms = 0
+        self._closing = frozenset()
+
+    def after(self, closing: tuple[VertexId, ...]) -> int:
+        """Return how long to wait after a cut that is not final.
+
+        Args:
+            closing: The heads whose back edges end now; with a new one, it is worth looking soon.
+        """
+        if not self._closing.issuperset(closing):
+            self._closing |= frozenset(closing)
+            self._pause_ms = 0
+        self._pause_ms = min(self._interval_ms, self._pause_ms * 2 or FIRST_LOOK_MS)
+        return self._pause_ms
+
+
 class Triggering:
     """Decides for one job when a checkpoint starts; `checkpoints` knows whether there is room for it."""
 
-    def __init__(self, rules: CheckpointRules, checkpoints: Checkpoints) -> None:
-        self._rules = rules
+    def __init__(self, terms: CheckpointTerms, checkpoints: Checkpoints) -> None:
+        self._terms = terms
         self._checkpoints = checkpoints
-        self._looks = Looks(rules.interval_ms)
+        self._looks = Looks(terms.interval_ms)
         # The last one of a stop: only one that began after the stop was asked for.
         self._last: CheckpointId | None = None
 
@@ -31,7 +66,7 @@ class Triggering:
 
     def started(self, phase: Phase, now: ClockRead) -> list[JobEffect]:
         """Records flow: the first periodic one is due after the interval, unless one is wanted at once."""
-        effects: list[JobEffect] = [self._after(self._rules.interval_ms)] if self._rules.periodic else []
+        effects: list[JobEffect] = [self._after(self._terms.interval_ms)] if self._terms.periodic else []
         if self._checkpoints.is_drained or self._checkpoints.is_wanted:
             effects += self.trigger(phase, now)
         return effects
@@ -52,7 +87,7 @@ class Triggering:
 
     def due(self, phase: Phase, now: ClockRead) -> list[JobEffect]:
         """The timer says that one is due; in the pause after another, at its end."""
-        again: list[JobEffect] = [self._after(self._rules.interval_ms)] if self._rules.periodic else []
+        again: list[JobEffect] = [self._after(self._terms.interval_ms)] if self._terms.periodic else []
         if phase is Phase.RUNNING and self._checkpoints.waits_for_pause():
             return again
         return [*again, *self.trigger(phase, now)]
@@ -90,7 +125,7 @@ class Triggering:
         elif phase is not Phase.RUNNING or not self._checkpoints.is_drained:
             return self._wanted(phase, now)
         # The job is to end with a checkpoint. An older one may have been in its place.
-        retry_ms = min(self._rules.interval_ms, self._rules.timeout_ms // RETRY_SHARE)
+        retry_ms = min(self._terms.interval_ms, self._terms.timeout_ms // RETRY_SHARE)
         retry = [self._after(retry_ms)] if is_ending else self.trigger(phase, now)
         return [*retry, *self._wanted(phase, now)]
 

@@ -43,14 +43,14 @@ def _said(world: World, before: State, step: Step) -> str:
     match step.action:
         case ("process", int(channel)):
             value = world.tables[step.who].value(side[1 + step.who])
-            queues = dict(zip(world.places[step.who].inputs, value.queues, strict=True)) if value else {}
+            queues = dict(zip(world.sites[step.who].inputs, value.queues, strict=True)) if value else {}
             source = world.graph.tasks[world.graph.channels[channel][0]].vertex
             items = queues.get(channel, ())
             what = _item(world, items[0]) if items else "an item"
             return f"{zombie}{task}: takes {what} from {source}"
         case ("transmit", int(channel)):
             value = world.tables[step.who].value(side[1 + step.who])
-            unsent = dict(zip(world.places[step.who].outputs, value.unsent, strict=True)) if value else {}
+            unsent = dict(zip(world.sites[step.who].outputs, value.unsent, strict=True)) if value else {}
             target = world.graph.tasks[world.graph.channels[channel][1]].vertex
             items = unsent.get(channel, ())
             return f"{zombie}{task}: sends {_item(world, items[0]) if items else 'an item'} to {target}"

@@ -118,7 +118,7 @@ class Draft:
             if self._is_zombie and (path := world.missing(self.store, i, message)):
                 # Whoever owns the job has deleted it, as it may. In an owner's side it breaks I8.
                 cause = FailureCause("StoreError", f"{path} is missing", is_final=True)
-                failed = TaskFailed(message.epoch, world.places[i].task_id, cause)
+                failed = TaskFailed(message.epoch, world.sites[i].task_id, cause)
                 self._post(i, world.messages.number(failed))
                 return
             self._store, result = world.restored(self.store, i, message)
@@ -226,7 +226,7 @@ class Draft:
                 for i in range(world.count):
                     self._events += world.drivers.registration(i)
             case do.ListParts():
-                parts, entries = world.store.paths(self.store), world.store.places(self.store)
+                parts, entries = world.store.paths(self.store), world.store.indices(self.store)
                 self._events.append(on.PartsListed(parts, entries))
             case do.DeleteParts(paths, entries):
                 self._store = world.store.delete(self.store, paths, entries)

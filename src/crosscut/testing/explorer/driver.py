@@ -9,10 +9,10 @@ from typing import NamedTuple
 from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
@@ -74,15 +74,15 @@ class DriverState(NamedTuple):
     """Which driver of the job this is: the first, the second, ..."""
 
 
-def rules(graph: Graph, number: int, bounds: Bounds) -> JobRules:
+def terms(graph: Graph, number: int, bounds: Bounds) -> JobTerms:
     """Return what the coordinator of the `number`-th driver knows."""
     tasks = graph.tasks
-    return JobRules(
+    return JobTerms(
         identity=JobIdentity(f"driver {number}", LINEAGE, "graph", len(tasks), 8),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[one] for one in graph.sources),
         sinks=frozenset(tasks[one] for one in graph.sinks),
-        checkpoints=CheckpointRules(True, 1_000, 60_000, FAILURES_MAX, in_flight_max=bounds.in_flight),
+        checkpoints=CheckpointTerms(True, 1_000, 60_000, FAILURES_MAX, in_flight_max=bounds.in_flight),
         restart=RestartPolicy(FAILURES_MAX, 300_000, 0, 0, 0, 3),
         retain=bounds.retain,
         heartbeat_timeout_ms=4_000,
@@ -98,7 +98,7 @@ class DriverTable:
     def __init__(
         self,
         graph: Graph,
-        make: Callable[[JobRules], Coordinator],
+        make: Callable[[JobTerms], Coordinator],
         entries: Numbers[LogEntry],
         words: Numbers[CoordinatorMessage],
         bounds: Bounds,
@@ -137,7 +137,7 @@ class DriverTable:
         number = self.value(driver).coordinator
         found = self._links.get(number)
         if found is None:
-            held = self.coordinator(driver).held
+            held = self.coordinator(driver).roster.held
             all_of_them = range(len(self._graph.tasks))
             found = tuple(held[WorkerIndex(i)].link if i in held else 0 for i in all_of_them)
             self._links[number] = found
@@ -178,7 +178,7 @@ class DriverTable:
 
     def started(self, number: int) -> Outcome:
         """Return the `number`-th driver as it starts, and its first effects."""
-        coordinator = self._make(rules(self._graph, number, self._bounds))
+        coordinator = self._make(terms(self._graph, number, self._bounds))
         effects = coordinator.start()
         first = DriverState(self._machines.number(coordinator), number=number)
         return self._performed(first, tuple(effects))

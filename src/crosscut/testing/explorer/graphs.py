@@ -9,7 +9,7 @@ from itertools import pairwise
 from crosscut.graph.components import loops_of
 from crosscut.graph.specs import Edge
 from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.end_of_input import Component
 
 RECORD_BITS = 4
 """A multiset of records is one number: so many bits for how often each is in it."""

@@ -40,7 +40,7 @@ from enum import Enum
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.explorer.items import END
-from crosscut.testing.explorer.tasks import ExploredTask, Place
+from crosscut.testing.explorer.tasks import ExploredTask, Site
 
 ACTION = tuple[object, ...]
 
@@ -57,17 +57,17 @@ class Eager(Enum):
     ALWAYS = "it is eager"
 
 
-def is_reducible(place: Place, kind: ProtocolKind) -> bool:
+def is_reducible(site: Site, kind: ProtocolKind) -> bool:
     """Whether any step of this task can be eager."""
-    has_back_edge = any(place.graph.channels[one][2] for one in (*place.inputs, *place.outputs))
-    if not place.inputs or has_back_edge:
+    has_back_edge = any(site.graph.channels[one][2] for one in (*site.inputs, *site.outputs))
+    if not site.inputs or has_back_edge:
         return False
-    if len(place.inputs) == 1:
+    if len(site.inputs) == 1:
         return kind in ("aligned", "at-least-once", "halting")
-    return kind == "aligned" and not place.outputs
+    return kind == "aligned" and not site.outputs
 
 
-def eagerness(place: Place, task: ExploredTask, channel: int, *, aborts: bool) -> Eager:
+def eagerness(site: Site, task: ExploredTask, channel: int, *, aborts: bool) -> Eager:
     """Say whether a task that `is_reducible` takes the first item of `channel` eagerly.
 
     Args:
@@ -76,7 +76,7 @@ def eagerness(place: Place, task: ExploredTask, channel: int, *, aborts: bool) -
     item = task.queues[channel][0]
     if item >= 0 or item == END:
         return Eager.ALWAYS
-    if aborts or len(place.inputs) > 1:
+    if aborts or len(site.inputs) > 1:
         return Eager.NO
     return Eager.WITHOUT_ZOMBIES
 
@@ -87,21 +87,21 @@ def check_step(before: ExploredTask, action: ACTION, after: ExploredTask) -> Non
     Raises:
         Unreducible: It does not hold.
     """
-    place = before.place
+    site = before.site
     name = action[0]
     if name == "offer":
-        changed = {one for one in place.inputs if before.queues[one] != after.queues[one]}
+        changed = {one for one in site.inputs if before.queues[one] != after.queues[one]}
         if changed != {action[1]} or after.protocol != before.protocol or after.captured != before.captured:
-            raise Unreducible(f"an arrival at {place.task_id} changes more than its queue")
+            raise Unreducible(f"an arrival at {site.task_id} changes more than its queue")
         return
     own = action[1] if name == "process" else None
-    blocked = {one for one in place.inputs if before.machine.is_blocked(place.graph.channel(one))}
+    blocked = {one for one in site.inputs if before.machine.is_blocked(site.graph.channel(one))}
     is_new_capture = after.captured.keys() - before.captured.keys()
-    if is_new_capture and blocked | {own} != {*place.inputs, own}:
-        raise Unreducible(f"{place.task_id} captures before it has the barrier of each input")
-    newly = {one for one in place.inputs if after.machine.is_blocked(place.graph.channel(one))} - blocked
+    if is_new_capture and blocked | {own} != {*site.inputs, own}:
+        raise Unreducible(f"{site.task_id} captures before it has the barrier of each input")
+    newly = {one for one in site.inputs if after.machine.is_blocked(site.graph.channel(one))} - blocked
     if newly - {own}:
-        raise Unreducible(f"{place.task_id} blocks a channel that has delivered nothing")
+        raise Unreducible(f"{site.task_id} blocks a channel that has delivered nothing")
 
 
 def check_no_abort(*, aborts: bool) -> None:

@@ -88,8 +88,8 @@ class ExploredStore:
         there = dict(one.strays) | {i: entry for i, entry in one.log if i not in one.deleted}
         return self.entries.values[there[index]] if index in there else None
 
-    def places(self, store: int) -> tuple[LogIndex, ...]:
-        """Return the places of all entries that are there, but heads."""
+    def indices(self, store: int) -> tuple[LogIndex, ...]:
+        """Return the indices of all entries that are there, but heads."""
         one = self.value(store)
         there = {i for i, _ in one.log if i not in one.deleted} | {i for i, _ in one.strays}
         return tuple(sorted(i for i in there if i.number))
@@ -349,7 +349,7 @@ class ExploredStore:
             is_read = graph.records_of(origin).index(record) < contents[origin].position
             hops = [hop for one, hop in logged if one == record]
             counts = [times(content.state, record) for content in contents]
-            done, has_arrived = self._place(record, contents) if is_read else (0, False)
+            done, has_arrived = self._whereabouts(record, contents) if is_read else (0, False)
             if hops:
                 done, has_arrived = hops[0], False
             if not self._is_exact:
@@ -379,7 +379,7 @@ class ExploredStore:
         if entry.is_final:
             ensure(len(arrived) == len(graph.routes), f"F5: checkpoint {n} is called final and is not")
 
-    def _place(self, record: int, contents: Sequence[Content]) -> tuple[int, bool]:
+    def _whereabouts(self, record: int, contents: Sequence[Content]) -> tuple[int, bool]:
         """Return how many hops `record`, read and in no channel, has behind it, and whether it is out."""
         graph = self._graph
         for hop, channel in enumerate(graph.routes[record], 1):

@@ -8,7 +8,7 @@ from crosscut.protocol.messages import WorkerMessage
 from crosscut.testing.explorer.items import Content, Violation
 from crosscut.testing.explorer.machines import Numbers
 from crosscut.testing.explorer.reduction import Eager, check_step, eagerness
-from crosscut.testing.explorer.tasks import Deed, ExploredTask, Frozen, Place
+from crosscut.testing.explorer.tasks import Deed, ExploredTask, Frozen, Site
 
 
 class Step(NamedTuple):
@@ -50,7 +50,7 @@ class TaskMove(NamedTuple):
 
 
 class TaskTable:
-    """All that the tasks at one place ever were, and their steps as far as anybody has asked for them.
+    """All that the tasks at one site ever were, and their steps as far as anybody has asked for them.
 
     Args:
         is_reduced: Whether steps of these tasks may be eager, so that what that relies on is tested.
@@ -60,7 +60,7 @@ class TaskTable:
 
     def __init__(
         self,
-        place: Place,
+        site: Site,
         kind: type[ExploredTask],
         messages: Numbers[WorkerMessage],
         deeds: Numbers[tuple[Deed, ...]],
@@ -69,13 +69,13 @@ class TaskTable:
         aborts: bool,
         captures_by_message: bool,
     ) -> None:
-        self.place = place
+        self.site = site
         self._kind = kind
         self._messages = messages
         self._deeds = deeds
         self.is_reduced = is_reduced
         self._aborts = aborts
-        self._zombies_need_data = captures_by_message or not place.inputs
+        self._zombies_need_data = captures_by_message or not site.inputs
         self._numbers: Numbers[Frozen | None] = Numbers()
         self._numbers.number(None)  # 0: there is no task.
         self._steps: dict[tuple[int, tuple[Any, ...]], Result] = {}
@@ -94,7 +94,7 @@ class TaskTable:
         key = (epoch, protocol, committer, content)
         found = self._fresh.get(key)
         if found is None:
-            task = self._kind(self.place, Frozen.fresh(self.place, epoch, protocol, committer))
+            task = self._kind(self.site, Frozen.fresh(self.site, epoch, protocol, committer))
             task.restore(content)
             found = self._fresh[key] = self._result(task)
         return found
@@ -142,13 +142,13 @@ class TaskTable:
     def _eager(self, task: ExploredTask, action: tuple[Any, ...]) -> Eager:
         if not self.is_reduced or action[0] != "process":
             return Eager.NO
-        return eagerness(self.place, task, action[1], aborts=self._aborts)
+        return eagerness(self.site, task, action[1], aborts=self._aborts)
 
     def _thawed(self, number: int) -> ExploredTask:
         frozen = self._numbers.values[number]
         if frozen is None:
             raise Violation("there is no such task")
-        return self._kind(self.place, frozen)
+        return self._kind(self.site, frozen)
 
     def _result(self, task: ExploredTask) -> Result:
         number = self._numbers.number(task.frozen())

@@ -72,9 +72,9 @@ class Frozen(NamedTuple):
     commit: do.CommitTransactions | None
 
     @classmethod
-    def fresh(cls, place: Place, epoch: int, protocol: int, committer: int) -> Frozen:
+    def fresh(cls, site: Site, epoch: int, protocol: int, committer: int) -> Frozen:
         """Return a task that has seen nothing yet, in `epoch`; its machines by number."""
-        inputs, outputs = ((),) * len(place.inputs), ((),) * len(place.outputs)
+        inputs, outputs = ((),) * len(site.inputs), ((),) * len(site.outputs)
         return cls(
             epoch, protocol, committer, False, 0, 0, False, False, False, 0, inputs, outputs,
             (), (), (), 0, (), None,
@@ -104,7 +104,7 @@ Deed = PartWritten | Staged | CommitAsked
 
 
 @dataclass
-class Place:
+class Site:
     """What never changes about a task."""
 
     graph: Graph
@@ -147,8 +147,8 @@ class Place:
 class ExploredTask:
     """One step of one task: thawed, changed, frozen again. Planted bugs override the methods."""
 
-    def __init__(self, place: Place, frozen: Frozen) -> None:
-        self.place = place
+    def __init__(self, site: Site, frozen: Frozen) -> None:
+        self.site = site
         self.sends: list[tuple[int, int]] = []
         self.messages: list[WorkerMessage] = []
         self.deeds: list[Deed] = []
@@ -156,8 +156,8 @@ class ExploredTask:
             self.epoch, self.protocol, self.committer, self.is_started, self.position, self.state, self.said,
             self.ended, self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.commit,
         ) = frozen  # fmt: skip
-        self.queues = dict(zip(place.inputs, map(list, frozen.queues), strict=True))
-        self.unsent = dict(zip(place.outputs, map(list, frozen.unsent), strict=True))
+        self.queues = dict(zip(site.inputs, map(list, frozen.queues), strict=True))
+        self.unsent = dict(zip(site.outputs, map(list, frozen.unsent), strict=True))
         self.captured = {one.n: one for one in frozen.captured}
         self.logs = {n: list(log) for n, log in frozen.logs}
         self.timers = set(frozen.timers)
@@ -189,20 +189,20 @@ class ExploredTask:
     @property
     def machine(self) -> Any:
         """The snapshot protocol as it is now, to be asked, not told."""
-        return self.place.protocols.machines[self.protocol]
+        return self.site.protocols.machines[self.protocol]
 
     # What it could do by itself.
 
     def moves(self) -> list[tuple[str, tuple[Any, ...]]]:
         """Return the steps that are possible now: a name, and what to call."""
-        place = self.place
+        site = self.site
         if not self.is_started:
             return []
         found: list[tuple[str, tuple[Any, ...]]] = []
-        if not place.inputs and not self.is_end_forwarded and not self.machine.is_halted:
+        if not site.inputs and not self.is_end_forwarded and not self.machine.is_halted:
             found.append(("read", ("read",)))
         for channel, queue in self.queues.items():
-            if queue and not self.machine.is_blocked(place.graph.channel(channel)):
+            if queue and not self.machine.is_blocked(site.graph.channel(channel)):
                 found.append(("process", ("process", channel)))
         if not found and self.is_ending and not self.machine.is_halted:
             # What waits in an input is a barrier then, and comes first.
@@ -220,13 +220,13 @@ class ExploredTask:
 
     def read(self) -> None:
         """Read the next record of a source, or find that there is none."""
-        if self.position < len(self.place.records):
-            record = self.place.records[self.position]
+        if self.position < len(self.site.records):
+            record = self.site.records[self.position]
             self.position += 1
-            self.emit(self.place.graph.routes[record][0], item_of(record, 0))
+            self.emit(self.site.graph.routes[record][0], item_of(record, 0))
             return
         self.end()
-        self.messages.append(SourceDrained(Epoch(self.epoch), self.place.task_id))
+        self.messages.append(SourceDrained(Epoch(self.epoch), self.site.task_id))
 
     def process(self, channel: int) -> None:
         """Take the first item of an input."""
@@ -238,9 +238,9 @@ class ExploredTask:
             if is_new and self.has_all_ends:
                 self.end()
         elif item < 0:
-            self.tell(on.BarrierArrived(self.place.graph.channel(channel), CheckpointId(-item)))
+            self.tell(on.BarrierArrived(self.site.graph.channel(channel), CheckpointId(-item)))
         else:
-            source = self.place.graph.channel(channel).source
+            source = self.site.graph.channel(channel).source
             ensure(
                 not self.ended_inputs >> channel & 1, f"F5: {source} sends a record after its end of input"
             )
@@ -248,31 +248,31 @@ class ExploredTask:
 
     def process_record(self, item: int) -> None:
         """Count the record, and send it on, or out, or keep it until the end."""
-        graph = self.place.graph
+        graph = self.site.graph
         record, hop = record_of(item)
         route = graph.routes[record]
         ensure(
             not self.is_end_forwarded,
-            f"F5: {self.place.task_id} gets {graph.record_name(record)} after the end of its input",
+            f"F5: {self.site.task_id} gets {graph.record_name(record)} after the end of its input",
         )
-        if self.place.is_exact:
+        if self.site.is_exact:
             overtaken = [
                 later
                 for later in range(record + 1, len(graph.routes))
                 if graph.origins[later] == graph.origins[record]
                 and graph.routes[later] == route
-                and times(self.state, later) >= graph.visits(record, hop + 1, self.place.index)
+                and times(self.state, later) >= graph.visits(record, hop + 1, self.site.index)
             ]
             names = [graph.record_name(one) for one in (record, *overtaken)]
-            ensure(not overtaken, f"I5: {self.place.task_id} sees {names[0]} after {names[1:]}")
+            ensure(not overtaken, f"I5: {self.site.task_id} sees {names[0]} after {names[1:]}")
         ensure(times(self.state, record) + 1 < 1 << RECORD_BITS, "a record goes round for ever")
         self.state += once(record)
-        if not self.place.is_count:
+        if not self.site.is_count:
             self.pass_on(record, hop)
 
     def pass_on(self, record: int, hop: int) -> None:
         """Send what has come through its `hop`-th channel on, or out."""
-        route = self.place.graph.routes[record]
+        route = self.site.graph.routes[record]
         if hop + 1 < len(route):
             self.emit(route[hop + 1], item_of(record, hop + 1))
         else:
@@ -280,21 +280,21 @@ class ExploredTask:
 
     @property
     def has_all_ends(self) -> bool:
-        return all(self.ended_inputs >> one & 1 for one in self.place.inputs)
+        return all(self.ended_inputs >> one & 1 for one in self.site.inputs)
 
     @property
     def is_ending(self) -> bool:
         """Whether everything has been said that is said at the end of input, and the end is to follow."""
-        return self.said and not self.is_end_forwarded and bool(self.place.inputs) and self.has_all_ends
+        return self.said and not self.is_end_forwarded and bool(self.site.inputs) and self.has_all_ends
 
     def end(self) -> None:
         """Say what is said at the end of input, if anything is left to say; else pass the end on."""
-        if self.said or not self.place.is_count or not self.state:
+        if self.said or not self.site.is_count or not self.state:
             self.finish_end()
             return
-        for record, route in enumerate(self.place.graph.routes):
+        for record, route in enumerate(self.site.graph.routes):
             for _ in range(times(self.state, record)):
-                self.pass_on(record, next(hop for hop, one in enumerate(route) if one in self.place.inputs))
+                self.pass_on(record, next(hop for hop, one in enumerate(route) if one in self.site.inputs))
         self.said = True
 
     def finish_end(self) -> None:
@@ -304,7 +304,7 @@ class ExploredTask:
 
     def emit(self, channel: int, item: int) -> None:
         """Send behind everything that was sent before."""
-        if self.place.has_outboxes:
+        if self.site.has_outboxes:
             self.unsent[channel].append(item)
         else:
             self.sends.append((channel, item))
@@ -322,12 +322,12 @@ class ExploredTask:
 
     def forward_end(self) -> None:
         self.is_end_forwarded = True
-        for channel in self.place.outputs:
+        for channel in self.site.outputs:
             self.emit(channel, END)
 
     def offer(self, channel: int, item: int) -> None:
         """Something has arrived on an input."""
-        name = self.place.graph.channel(channel)
+        name = self.site.graph.channel(channel)
         if item < 0:
             if self.machine.takes_on_arrival(name, -item):
                 self.tell(on.BarrierArrived(name, CheckpointId(-item)))
@@ -343,10 +343,10 @@ class ExploredTask:
 
     def tell(self, event: on.TaskEvent) -> None:
         """Let the protocol handle `event`, and do what it asks for."""
-        self.protocol, effects = self.place.protocols.step(self.protocol, event)
+        self.protocol, effects = self.site.protocols.step(self.protocol, event)
         for effect in effects:
             self.perform(effect)
-        if not self.place.outputs:
+        if not self.site.outputs:
             self.note_departures()
 
     def perform(self, effect: do.TaskEffect) -> None:
@@ -362,13 +362,13 @@ class ExploredTask:
                     self.rotated.append((n, self.open))
                     self.open = 0
             case do.ForwardBarrier(n):
-                for channel in self.place.outputs:
+                for channel in self.site.outputs:
                     self.emit(channel, -n)
             case do.OvertakeWithBarrier(n):
-                for channel in self.place.outputs:
+                for channel in self.site.outputs:
                     self.overtake(channel, n)
             case do.ExpediteBarrier(n):
-                for channel in self.place.outputs:
+                for channel in self.site.outputs:
                     self.expedite(channel, n)
             case do.StartLog(n, channels):
                 for one in channels:
@@ -385,9 +385,9 @@ class ExploredTask:
             case do.AcknowledgeSnapshot(n):
                 self.messages.append(self.acknowledgement(self.captured.pop(n)))
             case do.ReportQuiet(n):
-                self.messages.append(TaskQuiet(Epoch(self.epoch), n, self.place.task_id))
+                self.messages.append(TaskQuiet(Epoch(self.epoch), n, self.site.task_id))
             case do.DeclineCheckpoint(n, reason):
-                self.messages.append(SnapshotDeclined(Epoch(self.epoch), n, self.place.task_id, reason))
+                self.messages.append(SnapshotDeclined(Epoch(self.epoch), n, self.site.task_id, reason))
             case _:
                 assert_never(effect)
 
@@ -399,7 +399,7 @@ class ExploredTask:
         for item in list(self.queues[channel]):
             if item == -n:
                 self.queues[channel].remove(item)
-                self.tell(on.BarrierArrived(self.place.graph.channel(channel), n))
+                self.tell(on.BarrierArrived(self.site.graph.channel(channel), n))
                 break
             if 0 <= item != END:
                 self.log(n, channel, item, by_sender=False)
@@ -423,10 +423,10 @@ class ExploredTask:
             self.unsent[channel] += waiting[position + 1 :]
 
     def path(self, n: int) -> str:
-        return f"parts/{n}/{self.place.task_id.vertex}-{self.place.index}-{self.epoch}-ab"
+        return f"parts/{n}/{self.site.task_id.vertex}-{self.site.index}-{self.epoch}-ab"
 
     def handle_of(self, n: int) -> str:
-        return f"{self.place.task_id.vertex}/{n}/{self.epoch}"
+        return f"{self.site.task_id.vertex}/{n}/{self.epoch}"
 
     def store(self, n: int) -> None:
         """Make the snapshot of n durable."""
@@ -439,7 +439,7 @@ class ExploredTask:
         self.tell(on.SnapshotFailed(CheckpointId(n), "no space"))
 
     def acknowledgement(self, one: Captured) -> SnapshotAcknowledged:
-        committer = self.place.committers.machines[self.committer] if self.place.is_sink else None
+        committer = self.site.committers.machines[self.committer] if self.site.is_sink else None
         log = one.log or ()
         snapshot = Snapshot(
             parts=(Part(self.path(one.n), 1, "00"),),
@@ -449,7 +449,7 @@ class ExploredTask:
             at_rest=not log,
             in_flight=len(log),
         )
-        return SnapshotAcknowledged(Epoch(self.epoch), CheckpointId(one.n), self.place.task_id, snapshot)
+        return SnapshotAcknowledged(Epoch(self.epoch), CheckpointId(one.n), self.site.task_id, snapshot)
 
     def time_out(self, n: int) -> None:
         """The alignment timer of n fires."""
@@ -478,16 +478,16 @@ class ExploredTask:
             self.tell_committer(on.CommitAttemptFailed("time out"))
 
     def tell_committer(self, event: on.CommitterEvent) -> None:
-        self.committer, effects = self.place.committers.step(self.committer, event)
+        self.committer, effects = self.site.committers.step(self.committer, event)
         for effect in effects:
             match effect:
                 case do.CommitTransactions():
                     self.commit = effect
                 case do.AnnounceCommitted(n):
-                    self.messages.append(TransactionsCommitted(Epoch(self.epoch), n, self.place.task_id))
+                    self.messages.append(TransactionsCommitted(Epoch(self.epoch), n, self.site.task_id))
                 case do.FailTask(reason):
                     cause = Cause("CommitFailed", reason)
-                    self.messages.append(TaskFailed(Epoch(self.epoch), self.place.task_id, cause))
+                    self.messages.append(TaskFailed(Epoch(self.epoch), self.site.task_id, cause))
                 case _:
                     pass
 
@@ -510,8 +510,8 @@ class ExploredTask:
             case CommitCheckpoint(_, n):
                 self.tell_committer(on.CommitAuthorised(n))
             case CloseLoops(_, heads):
-                for one in self.place.inputs if self.place.task_id.vertex in heads else ():
-                    if self.place.graph.channels[one][2]:
+                for one in self.site.inputs if self.site.task_id.vertex in heads else ():
+                    if self.site.graph.channels[one][2]:
                         self.offer(one, END)
             case _:
                 ensure(False, f"a task can't do anything with {message!r}")

@@ -19,7 +19,7 @@ from crosscut.protocol import events as on
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job.coordinator import Coordinator, JobRules
+from crosscut.protocol.job.coordinator import Coordinator, JobTerms
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CheckpointCompleted,
@@ -44,7 +44,7 @@ from crosscut.testing.explorer.tasks import (
     Deed,
     ExploredTask,
     PartWritten,
-    Place,
+    Site,
     Staged,
 )
 
@@ -67,7 +67,7 @@ class Make:
     protocol: Callable[[ProtocolKind, tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol] = (
         snapshot_protocol
     )
-    coordinator: Callable[[JobRules], Coordinator] = Coordinator
+    coordinator: Callable[[JobTerms], Coordinator] = Coordinator
     committer: Callable[[Lineage, Epoch, int], Committer] = Committer
     task: type[ExploredTask] = ExploredTask
     commits_on_restore: bool = True
@@ -114,21 +114,21 @@ class World:
         self.count = len(graph.tasks)
         protocols, committers = MachineTable(), MachineTable()
         self._committers = committers
-        self.places = [
-            Place(graph, i, kind in ("unaligned", "switching"), self.is_exact, protocols, committers)
+        self.sites = [
+            Site(graph, i, kind in ("unaligned", "switching"), self.is_exact, protocols, committers)
             for i in range(self.count)
         ]
         self.tables = [
             TaskTable(
-                place,
+                site,
                 self.make.task,
                 self.messages,
                 self.deeds,
-                is_reduced=is_reduced and is_reducible(place, kind),
+                is_reduced=is_reduced and is_reducible(site, kind),
                 aborts=self.aborts,
                 captures_by_message=kind == "halting",
             )
-            for place in self.places
+            for site in self.sites
         ]
         self._fresh_protocols = [protocols.number(self._protocol(i)) for i in range(self.count)]
         self.targets = tuple(target for _, target, _ in graph.channels)
@@ -439,7 +439,7 @@ class World:
             if self.is_reduced and isinstance(message, AbortCheckpoint):
                 check_no_abort(aborts=self.aborts)
             found = inbox
-            if self.places[i].concerns(message):
+            if self.sites[i].concerns(message):
                 found = self.inboxes.number((*self.inboxes.values[inbox], word))
             self._told[i, inbox, word] = found
         return found
@@ -466,15 +466,15 @@ class World:
         return found
 
     def _restore(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
-        content, place = EMPTY, self.places[i]
+        content, site = EMPTY, self.sites[i]
         permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
         for one in deploy.snapshots:
             content = self.store.content(store, one.snapshot)
             if permit is not None and self.make.commits_on_restore:
                 handles = tuple(str(pending.handle) for pending in one.snapshot.pending)
                 store = self.store.commit(store, permit, handles)
-        if place.is_sink:
-            store = self.store.abort(store, place.task_id.vertex, deploy.epoch)
+        if site.is_sink:
+            store = self.store.abort(store, site.task_id.vertex, deploy.epoch)
         committer = self._committers.number(self.make.committer(LINEAGE, deploy.epoch, COMMIT_ATTEMPTS_MAX))
         fresh = self.tables[i].fresh(deploy.epoch, self._fresh_protocols[i], committer, content)
         return store, fresh

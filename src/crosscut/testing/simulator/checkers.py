@@ -166,9 +166,9 @@ class Checkers:
         for (sink_uid, task), records in self._visible_by_task().items():
             newest: dict[Any, Any] = {}
             for record in records if self._is_exactly_once else ():
-                place = self._zoo.lane(sink_uid, record)
-                if place is not None:
-                    lane, rank = place
+                found = self._zoo.lane(sink_uid, record)
+                if found is not None:
+                    lane, rank = found
                     ensure(
                         lane not in newest or newest[lane] < rank,
                         f"I5: at {sink_uid} {task}, {record!r} of {lane!r} comes after {newest.get(lane)!r}",

@@ -193,7 +193,7 @@ def broken_promises(target: Callable[[], SinkTarget]) -> list[str]:
     """Return what is wrong with a sink: for each check of the contract that it fails, which and how.
 
     Args:
-        target: Makes the sink for one check; it writes to a place where nothing is yet.
+        target: Makes the sink for one check; it writes to a location where nothing is yet.
     """
     found = []
     for check in SINK_CHECKS:

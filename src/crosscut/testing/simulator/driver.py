@@ -42,7 +42,7 @@ class WatchedDriver(CoordinatorDriver):
         world = process.world
         super().__init__(
             name="simulated",
-            rules=world.rules(process.number),
+            terms=world.terms(process.number),
             store=world.store_of(process),
             credentials=world.credentials,
             supply=process.spark,
@@ -55,7 +55,7 @@ class WatchedDriver(CoordinatorDriver):
         self._world = world
         self._process = process
         self._phase = self._coordinator.phase
-        self._promises = Promises(self._rules, self._coordinator)
+        self._promises = Promises(self._terms, self._coordinator)
 
     @property
     def epoch(self) -> int:
@@ -74,7 +74,7 @@ class WatchedDriver(CoordinatorDriver):
 
     def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a checkpoint is not decided."""
-        return self._coordinator.is_under_way(checkpoint_id)
+        return self._coordinator.series.is_under_way(checkpoint_id)
 
     def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
         worker = self._worker_at(link)

@@ -1,4 +1,4 @@
-"""What a simulated job is: rules of its coordinator, plan of its workers, splits, functions that fail."""
+"""What a simulated job is: terms of its coordinator, plan of its workers, splits, functions that fail."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from crosscut.graph.specs import FilterSpec, FlatMapSpec, InspectSpec, JobGraph,
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
-from crosscut.protocol.job.coordinator import JobRules
+from crosscut.protocol.job.coordinator import JobTerms
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import CheckpointRules
+from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
@@ -41,8 +41,8 @@ def _certificate() -> JobCertificate:
     return make_certificate()
 
 
-def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
-    """Return the rules of the job, for one driver."""
+def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
+    """Return the terms of the job, for one driver."""
 
     def tasks(kind: str) -> frozenset[TaskId]:
         return frozenset(
@@ -52,7 +52,7 @@ def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
             for index in range(graph.parallelism)
         )
 
-    return JobRules(
+    return JobTerms(
         identity=JobIdentity(
             f"driver {driver}",
             Lineage(f"lineage {driver}"),
@@ -63,7 +63,7 @@ def rules_of(options: Options, graph: JobGraph, driver: int) -> JobRules:
         tasks=tasks("all"),
         sources=tasks("source"),
         sinks=tasks("sink"),
-        checkpoints=CheckpointRules(
+        checkpoints=CheckpointTerms(
             periodic=options.is_periodic,
             interval_ms=options.interval_ms,
             timeout_ms=options.checkpoint_timeout_ms,

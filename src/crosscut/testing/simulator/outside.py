@@ -12,23 +12,23 @@ from crosscut.testing.simulator.processes import Process
 if TYPE_CHECKING:
     from crosscut.testing.simulator.world import World
 
-Place = Literal["store", "sink"]
+Callee = Literal["store", "sink"]
 
 
 class Outside:
     """Where calls go that a process makes in its threads.
 
     Attributes:
-        hangs: How long the next calls hang, by where they go.
+        hangs: How long the next calls hang, by who is called.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._store_factor = 1
-        self.hangs: dict[Place, deque[int]] = {"store": deque(), "sink": deque()}
+        self.hangs: dict[Callee, deque[int]] = {"store": deque(), "sink": deque()}
         self._hung: list[Action] = []
 
-    def call(self, place: Place, process: Process, work: Action) -> None:
+    def call(self, callee: Callee, process: Process, work: Action) -> None:
         """Do `work` there, some time, in the name of `process`. The request may outlive its sender.
 
         It may be done at once, and answered late; or late, and answered at once.
@@ -59,11 +59,11 @@ class Outside:
             process.last_requests = 0
 
         delay_us = 10 + world.below(world.options.store_us)
-        if place == "store":
+        if callee == "store":
             delay_us *= self._store_factor
-        if self.hangs[place]:
-            world.seen[f"hung call: {place}"] += 1
-            delay_us = self.hangs[place].popleft()
+        if self.hangs[callee]:
+            world.seen[f"hung call: {callee}"] += 1
+            delay_us = self.hangs[callee].popleft()
 
         def end() -> None:
             nonlocal is_over
@@ -92,8 +92,8 @@ class Outside:
     def heal(self) -> None:
         """Everything answers again, also what has hung until now."""
         self._store_factor = 1
-        for place in self.hangs:
-            self.hangs[place].clear()
+        for callee in self.hangs:
+            self.hangs[callee].clear()
         hung, self._hung = self._hung, []
         for once in hung:
             self._world.clock.after(0, once)

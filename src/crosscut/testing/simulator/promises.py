@@ -20,7 +20,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.rules import JobRules
+from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import HaltTasks, SourceDrained, TransactionsCommitted, TriggerCheckpoint
 from crosscut.testing.simulator.violation import ensure
 
@@ -35,8 +35,8 @@ class Promises:
         coordinator: To be looked at.
     """
 
-    def __init__(self, rules: JobRules, coordinator: Coordinator) -> None:
-        self._rules = rules
+    def __init__(self, terms: JobTerms, coordinator: Coordinator) -> None:
+        self._terms = terms
         self._coordinator = coordinator
         self._phase = coordinator.phase
         self._failed_count = 0
@@ -76,8 +76,8 @@ class Promises:
                     ensure(self._has_last, "F7: stopped without a last checkpoint, and nothing is said")
                 case _:
                     pass
-        is_counted = self._coordinator.checkpoints_failed > self._failed_count
-        self._failed_count = self._coordinator.checkpoints_failed
+        is_counted = self._coordinator.series.failed_count > self._failed_count
+        self._failed_count = self._coordinator.series.failed_count
         ensure(not is_counted or before is not Phase.FINISHING, "D4: what nobody needs any more is a failure")
 
     def check_wait(self, retry_ms: int | None) -> None:
@@ -86,20 +86,20 @@ class Promises:
         Args:
             retry_ms: Until a checkpoint is triggered, as far as timers say.
         """
-        if self._phase is not Phase.STOPPING or self._coordinator.checkpoint_under_way or self._has_last:
+        if self._phase is not Phase.STOPPING or self._coordinator.series.under_way or self._has_last:
             return
-        timeout_ms = self._rules.checkpoints.timeout_ms
+        timeout_ms = self._terms.checkpoints.timeout_ms
         is_soon = retry_ms is not None and retry_ms <= timeout_ms // STOPS_WAIT_SHARE
         ensure(is_soon, f"F7: a stop that may take {timeout_ms} ms waits {retry_ms} ms for its checkpoint")
 
     def _check_trigger(self, n: CheckpointId) -> None:
         epoch = self._coordinator.epoch
-        is_drained = all((epoch, task) in self._drained for task in self._rules.sources)
-        is_wanted = self._rules.checkpoints.periodic or self._phase is Phase.STOPPING or self._asked
+        is_drained = all((epoch, task) in self._drained for task in self._terms.sources)
+        is_wanted = self._terms.checkpoints.periodic or self._phase is Phase.STOPPING or self._asked
         ensure(bool(is_wanted) or is_drained, f"checkpoint {n} is triggered, and nobody wants one")
 
     def _is_heard(self, link: int) -> bool:
-        return self._coordinator.worker_of(link) is not None
+        return self._coordinator.roster.index_of(link) is not None
 
     @property
     def _is_final(self) -> bool:
@@ -115,7 +115,7 @@ class Promises:
     def _is_all_done(self) -> bool:
         completed = self._coordinator.completed
         epoch, n = self._coordinator.epoch, completed.checkpoint_id if completed else 0
-        return all(self._committed.get((epoch, task), 0) >= n for task in self._rules.sinks)
+        return all(self._committed.get((epoch, task), 0) >= n for task in self._terms.sinks)
 
 
 def _is_finish_timer(event: JobEvent) -> bool:

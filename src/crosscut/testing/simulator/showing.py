@@ -109,7 +109,7 @@ def _sink_keeps_its_promises(name: str, console: Console) -> bool:
     if not callable(target) or isinstance(target, SinkTarget):
         raise FlowError(
             f"{name} is of type {type(target).__name__}: expected a function that returns a "
-            f"crosscut.testing.sinks.SinkTarget, each time with a place where nothing is yet"
+            f"crosscut.testing.sinks.SinkTarget, each time with a location where nothing is yet"
         )
     broken = broken_promises(target)
     for one in broken:

@@ -52,10 +52,10 @@ class Resource:
         if permit is not None:
             self.commit(context, permit, handles)
         self._permit("recover", context.sink_uid)
-        place = (context.sink_uid, context.task)
-        self._newest_epoch[place] = max(self._newest_epoch.get(place, Epoch(0)), context.epoch)
+        writer = (context.sink_uid, context.task)
+        self._newest_epoch[writer] = max(self._newest_epoch.get(writer, Epoch(0)), context.epoch)
         for handle, (owner, _) in list(self.staged.items()):
-            if (owner.sink_uid, owner.task) == place and owner.epoch < context.epoch:
+            if (owner.sink_uid, owner.task) == writer and owner.epoch < context.epoch:
                 del self.staged[handle]
                 self.aborted.add(handle)
 

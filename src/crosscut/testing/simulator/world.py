@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.job.coordinator import JobRules
+from crosscut.protocol.job.coordinator import JobTerms
 from crosscut.protocol.messages import SegmentOpened, SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log_key import LogKey
@@ -32,7 +32,7 @@ from crosscut.testing.simulator.job import (
     credentials_of,
     plan_of,
     rewritten,
-    rules_of,
+    terms_of,
     with_faults,
 )
 from crosscut.testing.simulator.loop import Killed
@@ -213,9 +213,9 @@ class World:
         """Return what the workers of `driver` know."""
         return plan_of(self.options, self.credentials, (driver.host, driver.port))
 
-    def rules(self, driver: int) -> JobRules:
-        """Return the rules of the job, for one driver."""
-        return rules_of(self.options, rewritten(self.graph, driver - 1), driver)
+    def terms(self, driver: int) -> JobTerms:
+        """Return the terms of the job, for one driver."""
+        return terms_of(self.options, rewritten(self.graph, driver - 1), driver)
 
     def assignments(self) -> tuple[SplitAssignment, ...]:
         """Return the splits of every source task."""
@@ -428,7 +428,7 @@ class World:
             self._waiting.setdefault(fault.moment, []).append((fault, fault.nth))
 
     def passed(self, process: Process, moment: Moment) -> None:
-        """A process passes a place where faults may be waiting for it.
+        """A process passes a point where faults may be waiting for it.
 
         Raises:
             Killed: That was its end.

@@ -1,18 +1,18 @@
-"""What the coordinator has to know of a job before it starts."""
+"""The terms of a job: all that its coordinator is told before it starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from crosscut.ids import TaskId
-from crosscut.protocol.job.ending import Component
+from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRules:
+class CheckpointTerms:
     """When to take checkpoints, in milliseconds.
 
     Attributes:
@@ -31,8 +31,8 @@ class CheckpointRules:
 
 
 @dataclass(frozen=True, slots=True)
-class JobRules:
-    """What the coordinator has to know of the job and its settings; durations in milliseconds.
+class JobTerms:
+    """The job and its settings, as its coordinator sees them; durations in milliseconds.
 
     Attributes:
         loops: The components of the graph that have back edges.
@@ -47,7 +47,7 @@ class JobRules:
     tasks: frozenset[TaskId]
     sources: frozenset[TaskId]
     sinks: frozenset[TaskId]
-    checkpoints: CheckpointRules
+    checkpoints: CheckpointTerms
     restart: RestartPolicy
     retain: int
     heartbeat_timeout_ms: int

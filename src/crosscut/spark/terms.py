@@ -19,7 +19,7 @@ from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Split
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.rules import CheckpointRules, JobRules
+from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
 from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
@@ -139,19 +139,19 @@ def _sources(graph: JobGraph) -> frozenset[TaskId]:
     return _tasks(graph, lambda vertex: vertex.source is not None)
 
 
-def job_rules(
+def job_terms(
     graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool
-) -> JobRules:
-    """Return the rules of a new driver of the job."""
+) -> JobTerms:
+    """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
     restart = settings.restart
-    return JobRules(
+    return JobTerms(
         loops=loops_of(graph.edges),
         identity=_identity(graph, settings),
         tasks=_tasks(graph, lambda vertex: True),
         sources=_sources(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
-        checkpoints=CheckpointRules(
+        checkpoints=CheckpointTerms(
             periodic=settings.snapshot_kind()[0] != "none",
             interval_ms=int(milliseconds("checkpoint_interval")),
             timeout_ms=int(milliseconds("checkpoint_timeout")),

@@ -1,1 +1,0 @@
-"""Keyed state in RocksDB: for state that is larger than memory."""

@@ -1,0 +1,159 @@
+"""The questions of Nexmark in worlds with faults, against a batch oracle that knows nothing of streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import pytest
+from examples import nexmark
+from examples.nexmark import QUERIES, Auction, Bid, Event, Person, event, flow_of
+
+import crosscut as cc
+from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, options_of
+from crosscut.testing.simulator.user_flow import Rehearsal
+
+EVENTS = 600
+EXACT = tuple(one for one in PROTOCOLS if one != "at-least-once")
+SEEDS = range(4)
+# After a broken promise of the disk, or a word of the user, a job may end without its answers.
+FAULTS = tuple(
+    one for one in FAULT_KINDS if one not in ("tear a part", "rot a part", "stop the job", "cancel the job")
+)
+
+# The generator.
+
+SAMPLE = [event(number) for number in range(20_000)]
+
+
+def those(kind: type, events: Iterable[Event] = SAMPLE) -> list[Any]:
+    return [one for one in events if isinstance(one, kind)]
+
+
+def test_an_event_is_the_same_whenever_it_is_made() -> None:
+    assert [event(number) for number in range(1_000)] == SAMPLE[:1_000]
+
+
+def test_of_fifty_events_one_is_a_person_and_three_are_auctions() -> None:
+    assert [len(those(kind)) for kind in (Person, Auction, Bid)] == [400, 1_200, 18_400]
+    assert [one.id for one in those(Person)] == list(range(400))
+    assert [one.id for one in those(Auction)] == list(range(1_200))
+
+
+def test_events_speak_of_people_and_auctions_that_there_have_been() -> None:
+    people, auctions = -1, -1
+    for one in SAMPLE:
+        match one:
+            case Person():
+                people = one.id
+            case Auction():
+                auctions = one.id
+                assert 0 <= one.seller <= people and one.time < one.expires
+            case Bid():
+                assert 0 <= one.bidder <= people and 0 <= one.auction <= max(auctions, 2)
+
+
+def test_events_are_late_but_never_by_more_than_they_may_be() -> None:
+    newest, late = 0, 0
+    for one in SAMPLE:
+        late += one.time < newest
+        newest = max(newest, one.time)
+        assert newest - one.time < nexmark.LATE_MS_MAX
+    assert late > len(SAMPLE) / 2
+
+
+# The oracle: the questions as one would put them to tables that hold everything.
+
+
+def in_time(auction: Auction, bid: Bid) -> bool:
+    return auction.id == bid.auction and auction.time <= bid.time <= auction.expires
+
+
+def winners(events: Sequence[Event]) -> list[tuple[Auction, Bid]]:
+    won = []
+    for auction in those(Auction, events):
+        bids = [bid for bid in those(Bid, events) if in_time(auction, bid)]
+        if bids:
+            highest = max(bid.price for bid in bids)
+            earliest = min(bid.time for bid in bids if bid.price == highest)
+            ties = [bid for bid in bids if (bid.price, bid.time) == (highest, earliest)]
+            won.append((auction, min(ties, key=lambda bid: bid.bidder)))
+    return won
+
+
+def mean(prices: Sequence[int]) -> float:
+    return float(Fraction(sum(prices), len(prices)))
+
+
+def answers(name: str, events: Sequence[Event]) -> list[Any]:
+    people, auctions, bids = (those(kind, events) for kind in (Person, Auction, Bid))
+    match name:
+        case "q0":
+            return list(bids)
+        case "q1":
+            return [Bid(one.auction, one.bidder, one.price * 908 // 1_000, one.time) for one in bids]
+        case "q2":
+            return [(one.auction, one.price) for one in bids if one.auction in range(0, 10_000, 123)]
+        case "q3":
+            return [
+                (person.name, person.city, person.state, auction.id)
+                for person, auction in product(people, auctions)
+                if auction.seller == person.id
+                and auction.category == 10
+                and person.state in {"OR", "ID", "CA"}
+            ]
+        case "q4":
+            sold = [(auction.category, bid.price) for auction, bid in winners(events)]
+            return [
+                (category, mean([price for one, price in sold if one == category]))
+                for category in {one for one, _ in sold}
+            ]
+        case "q6":
+            closed = sorted(winners(events), key=lambda won: (won[0].expires, won[0].id))
+            return [
+                (seller, mean([bid.price for auction, bid in closed if auction.seller == seller][-10:]))
+                for seller in {auction.seller for auction, _ in closed}
+            ]
+        case "q9":
+            return winners(events)
+    raise AssertionError(name)
+
+
+# The questions, asked of the engine.
+
+
+def rehearsed(name: str, events: Sequence[Event]) -> Rehearsal:
+    """The flow of a question over these events, in two splits that are read side by side."""
+    halves = {"even": events[::2], "odd": events[1::2]}
+    return Rehearsal(flow_of(name, len(events), cc.collect()), {"events": halves})
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_question_is_answered_as_by_a_batch_whatever_fails(name: str) -> None:
+    events = SAMPLE[:EVENTS]
+    expected = Counter(answers(name, events))
+    assert expected
+    flow, failed = rehearsed(name, events), 0
+    for seed in SEEDS:
+        options = replace(options_of(seed, (name,), EXACT, kinds=FAULTS), splits_per_task=1)
+        world = flow.world(options)
+        world.run()
+        assert Counter(world.resource.records("answers")) == expected, (name, seed)
+        failed += world.seen["epoch"] > 1
+    assert failed, "no world had a failover"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_oracle_has_answers_to_tell_apart(name: str) -> None:
+    """Of other events, it gives others: else the engine could say anything."""
+    assert Counter(answers(name, SAMPLE[:EVENTS])) != Counter(answers(name, SAMPLE[EVENTS : 2 * EVENTS]))
+
+
+def test_questions_are_flows_by_name_for_the_command_line() -> None:
+    assert nexmark.q3.name == "nexmark-q3"
+    with pytest.raises(AttributeError):
+        _ = nexmark.q99
