@@ -56,10 +56,12 @@ if TYPE_CHECKING:
     from crosscut.protocol.job.history import check_history
     from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
+    from crosscut.timestamps import END_OF_TIME
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "END_OF_TIME",
     "JSON",
     "AggregatingState",
     "CommitPermit",
@@ -121,6 +123,7 @@ _NAMES = {
     "protocol.job.history": "check_history",
     "settings": "Restart Settings",
     "spark.job": "Job",
+    "timestamps": "END_OF_TIME",
 }
 """Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a
 lost one loads what its graph needs, and no connector besides."""

@@ -1,4 +1,4 @@
-"""The unit that travels on channels and goes through operators: a list of records, with their keys."""
+"""The unit that travels on channels and goes through operators: records, with keys and event time."""
 
 from __future__ import annotations
 
@@ -6,46 +6,96 @@ from typing import Any
 
 
 class Batch:
-    """Records that travel together, in order.
+    """Records that travel together, in order, and what is known of event time after them.
+
+    Such news, a watermark or idleness, never overtakes records: it stays with the last ones when a batch is
+    divided, and the newest counts when batches are merged, since a watermark may always come later. A batch
+    without records may carry news alone.
 
     Attributes:
         records: The records.
         keys: After `key_by`: `keys[i]` is the key of `records[i]`. The same list as `records` if the
             consumer needs only keys; that identity survives the wire and halves the work.
+        timestamps: With event time: `timestamps[i]` is when `records[i]` happened, in ms since 1970.
+        watermark: No record older than this will come after these. None: nothing new.
+        idle: Whether nobody is to wait for a next watermark, for a while. None: nothing new.
     """
 
-    __slots__ = ("keys", "records")
+    __slots__ = ("idle", "keys", "records", "timestamps", "watermark")
 
-    def __init__(self, records: list[Any], keys: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        records: list[Any],
+        keys: list[Any] | None = None,
+        timestamps: list[int] | None = None,
+        watermark: int | None = None,
+        *,
+        idle: bool | None = None,
+    ) -> None:
         self.records = records
         self.keys = keys
+        self.timestamps = timestamps
+        self.watermark = watermark
+        self.idle = idle
 
     def __len__(self) -> int:
         return len(self.records)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a watermark or idleness follows the records."""
+        return self.watermark is not None or self.idle is not None
+
+    def add_news(self, watermark: int | None, *, idle: bool | None) -> None:
+        """Let this follow the records, after what follows them already."""
+        if watermark is not None:
+            self.watermark = watermark
+        if idle is not None:
+            self.idle = idle
+
+    def take_news(self) -> Batch:
+        """Return a batch without records that carries the news of this one, which has none any more."""
+        news = Batch([], watermark=self.watermark, idle=self.idle)
+        self.watermark = self.idle = None
+        return news
+
+    def part(self, start: int, end: int) -> Batch:
+        """Return the records from `start` up to `end`, without the news."""
+        records = self.records[start:end]
+        timestamps = None if self.timestamps is None else self.timestamps[start:end]
+        if self.keys is None:
+            return Batch(records, None, timestamps)
+        keys = records if self.keys is self.records else self.keys[start:end]
+        return Batch(records, keys, timestamps)
+
     def split(self, rows: int) -> tuple[Batch, Batch]:
         """Return the first `rows` records and the rest."""
-        head, rest = self.records[:rows], self.records[rows:]
-        if self.keys is None:
-            return Batch(head), Batch(rest)
-        if self.keys is self.records:
-            return Batch(head, head), Batch(rest, rest)
-        return Batch(head, self.keys[:rows]), Batch(rest, self.keys[rows:])
+        rest = self.part(rows, len(self.records))
+        rest.add_news(self.watermark, idle=self.idle)
+        return self.part(0, rows), rest
 
     def drop(self, rows: int) -> Batch:
         """Take the last `rows` records, at least one, out of the lists themselves, and return them."""
-        rest = self.records[-rows:]
+        count = len(self.records)
+        rest = self.part(count - rows, count)
+        rest.add_news(self.watermark, idle=self.idle)
+        self.watermark = self.idle = None
+        if self.keys is not None and self.keys is not self.records:
+            del self.keys[-rows:]
+        if self.timestamps is not None:
+            del self.timestamps[-rows:]
         del self.records[-rows:]
-        if self.keys is None:
-            return Batch(rest)
-        if self.keys is self.records:
-            return Batch(rest, rest)
-        rest_keys = self.keys[-rows:]
-        del self.keys[-rows:]
-        return Batch(rest, rest_keys)
+        return rest
 
     def extend(self, more: Batch) -> None:
-        """Add the records of `more`, which came from the same place, at the end."""
-        self.records += more.records
-        if self.keys is not None and self.keys is not self.records and more.keys is not None:
-            self.keys += more.keys
+        """Add the records of `more`, which came from the same place, at the end, and its news."""
+        if not self.records:
+            # News alone has neither keys nor timestamps to add to.
+            self.records, self.keys, self.timestamps = more.records, more.keys, more.timestamps
+        elif more.records:
+            self.records += more.records
+            if self.keys is not None and self.keys is not self.records and more.keys is not None:
+                self.keys += more.keys
+            if self.timestamps is not None and more.timestamps is not None:
+                self.timestamps += more.timestamps
+        self.add_news(more.watermark, idle=more.idle)

@@ -191,6 +191,14 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
     return _Plan(encode, decode)
 
 
+def _optional_plan(present: _Plan) -> _Plan:
+    """Plan of something else than a dataclass, or None."""
+    return _Plan(
+        lambda value: None if value is None else present.encode(value),
+        lambda data: None if data is None else present.decode(data),
+    )
+
+
 @cache
 def _dataclass_plan(kind: type) -> _Plan:
     if not dataclasses.is_dataclass(kind):
@@ -243,6 +251,8 @@ def _plan(hint: Any, label: str) -> _Plan:
         dataclasses.is_dataclass(member) or member is type(None) for member in arguments
     ):
         return _tagged_plan(arguments, label)
+    if origin is types.UnionType and len(arguments) == 2 and arguments[1] is type(None):
+        return _optional_plan(_plan(arguments[0], label))
     raise InternalError(f"{label}: the codec has no rule for a field of type {hint}")
 
 

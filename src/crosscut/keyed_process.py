@@ -68,13 +68,17 @@ class Context:
 
     Attributes:
         key: The key of the record.
+        timestamp: When the record happened, in milliseconds since 1970; None in a flow without event time.
+        watermark: No record older than this will come; None as long as nothing is known.
     """
 
-    __slots__ = ("_say", "key")
+    __slots__ = ("_say", "key", "timestamp", "watermark")
 
-    def __init__(self, say: Callable[[str, Any], None]) -> None:
+    def __init__(self, say: Callable[[str, Any, int | None], None]) -> None:
         self._say = say
         self.key: Any = _ABSENT
+        self.timestamp: int | None = None
+        self.watermark: int | None = None
 
     def output(self, name: str, record: Any) -> None:
         """Send a record to those who read `stream.side_output(name)`, beside what `on_record` returns.
@@ -82,7 +86,7 @@ class Context:
         Raises:
             FlowError: Nobody reads that name, so the record would be lost.
         """
-        self._say(name, record)
+        self._say(name, record, self.timestamp)
 
 
 class State:

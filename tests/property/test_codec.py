@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from crosscut.codec import JSON_DEPTH_MAX, from_json, to_json
 from crosscut.errors import StateError, StoreError, WireError
 from crosscut.interfaces import JSON
-from crosscut.protocol.messages import CoordinatorMessage, LogEntry, PendingTransaction, WorkerMessage
+from crosscut.protocol.messages import (
+    CoordinatorMessage,
+    LogEntry,
+    PendingTransaction,
+    Snapshot,
+    WorkerMessage,
+)
 
 MESSAGES = get_args(LogEntry) + get_args(WorkerMessage) + get_args(CoordinatorMessage)
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
@@ -153,6 +159,14 @@ def test_an_integer_field_takes_integers_of_64_bits_only(checkpoint_id: Any) -> 
             (PendingTransaction,),
             WireError,
         )
+
+
+def test_an_optional_integer_is_an_integer_or_nothing() -> None:
+    data = to_json(Snapshot(watermark=None))
+    assert isinstance(data, dict)
+    assert from_json(data | {"watermark": 5}, (Snapshot,), WireError) == Snapshot(watermark=5)
+    with pytest.raises(WireError, match=r"Snapshot\.watermark: expected an integer, found '5'"):
+        from_json(data | {"watermark": "5"}, (Snapshot,), WireError)
 
 
 def test_a_class_that_the_caller_does_not_allow_is_refused() -> None:

@@ -7,16 +7,19 @@ Arguments are checked at once, so that an error shows the line that is wrong; no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
 from crosscut.callables import argument_problem
-from crosscut.errors import FlowError
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.graph.specs import (
     AggregateSpec,
+    AssignTimestampsSpec,
     CountSpec,
     Emit,
     FilterSpec,
@@ -175,6 +178,30 @@ class Stream(_Tail, Generic[Record]):
         failure: what it shows has not been committed yet, and may be shown twice.
         """
         return self._then("inspect", InspectSpec(_of_one(self._draft, "inspect", function)))
+
+    def assign_timestamps(
+        self, function: Callable[[Record], int | datetime], *, out_of_orderness: Duration = 0
+    ) -> Stream[Record]:
+        """Say when each record happened: timers and windows go by it, whenever it comes.
+
+        What operators make of a record has its timestamp. The watermark follows the newest record at a
+        distance: older ones than that are late. Say it as near to the source as possible, where each split
+        has a watermark of its own.
+
+        Args:
+            function: `function(record)` returns whole milliseconds since 1970 in UTC, or a `datetime` with a
+                time zone; not before 1970 or after 9999.
+            out_of_orderness: How much older than the newest one a record of the same split may be.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        kind = "assign_timestamps"
+        spec = AssignTimestampsSpec(
+            _of_one(self._draft, kind, function),
+            _milliseconds(self._draft, kind, "out_of_orderness", out_of_orderness),
+        )
+        return self._then(kind, spec)
 
     def key_by(self, function: Callable[[Record], NewKey]) -> KeyedStream[NewKey, Record]:
         """Bring together, in one task, all records for which `function(record)` is the same key.
@@ -517,6 +544,13 @@ def _output_name(draft: Draft, kind: str, name: object) -> str:
     raise _error(
         draft, kind, f"{_shown(name)} is no name: expected 1 to {_OUTPUT_NAME_MAX} printable characters"
     )
+
+
+def _milliseconds(draft: Draft, kind: str, name: str, duration: Duration) -> int:
+    try:
+        return int(duration_ms(duration, name))
+    except SettingsError as error:
+        raise _error(draft, kind, str(error)) from None
 
 
 def _emit(draft: Draft, kind: str, emit: Emit) -> Emit:

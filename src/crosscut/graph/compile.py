@@ -11,8 +11,10 @@ from typing import assert_never
 from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
+from crosscut.graph.event_time import timed_operators
 from crosscut.graph.specs import (
     AggregateSpec,
+    AssignTimestampsSpec,
     CountSpec,
     Edge,
     FilterSpec,
@@ -55,6 +57,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "split"
         case InspectSpec():
             return "inspect"
+        case AssignTimestampsSpec():
+            return "assign_timestamps"
         case KeyBySpec():
             return "key_by"
         case LoopSpec():
@@ -100,7 +104,10 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
                 consumers[read.uid].append(node)
     _check(name, nodes, consumers, read_aside)
 
-    vertices = _chained(nodes, consumers)
+    timed = timed_operators(name, nodes)
+    vertices = tuple(
+        replace(vertex, has_event_time=vertex.chain[-1].uid in timed) for vertex in _chained(nodes, consumers)
+    )
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
     # Only the head of a chain reads from other vertices; they read what its end returns, and side outputs.
     edges = [

@@ -54,6 +54,14 @@ class InspectSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignTimestampsSpec:
+    """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest."""
+
+    function: Callable[[Any], Any]
+    out_of_orderness_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KeyBySpec:
     """Gives each record its key. Always the last of its vertex; what follows is a hash edge.
 
@@ -122,6 +130,7 @@ OperatorSpec = (
     | FlatMapSpec
     | SplitSpec
     | InspectSpec
+    | AssignTimestampsSpec
     | KeyBySpec
     | UnionSpec
     | LoopSpec
@@ -193,10 +202,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A chain of operators that run as plain calls on a batch, one after the other."""
+    """A chain of operators that run as plain calls on a batch, one after the other.
+
+    `has_event_time`: what leaves it has timestamps.
+    """
 
     vertex_id: str
     chain: tuple[OperatorNode, ...]
+    has_event_time: bool = False
 
     @property
     def source(self) -> SourceSpec | None:

@@ -7,6 +7,7 @@ from typing import TypeVar, assert_never
 
 from crosscut.graph.specs import (
     AggregateSpec,
+    AssignTimestampsSpec,
     CountSpec,
     FilterSpec,
     FlatMapSpec,
@@ -31,6 +32,7 @@ from crosscut.operators.process import Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Split
+from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -83,6 +85,8 @@ def build(
             return Split(node.uid, predicates, Sides(node.uid, read_aside), has_rest=has_rest)
         case InspectSpec(function):
             return Inspect(node.uid, function)
+        case AssignTimestampsSpec(function, out_of_orderness_ms):
+            return AssignTimestamps(node.uid, function, out_of_orderness_ms)
         case KeyBySpec(function, keys_only):
             return KeyBy(node.uid, function, keys_only=keys_only)
         case SinkSpec():

@@ -93,7 +93,7 @@ class Count(KeyedOperator):
         for key in keys:
             counts[key] = count = counts[key] + 1
             append((key, count))
-        return Batch(updates)
+        return Batch(updates, None, batch.timestamps)
 
 
 class Aggregate(KeyedOperator):
@@ -140,7 +140,7 @@ class Aggregate(KeyedOperator):
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch.records)
-        return Batch(updates)
+        return Batch(updates, None, batch.timestamps if updates else None)
 
 
 class _NothingYet:

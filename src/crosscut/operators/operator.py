@@ -37,7 +37,12 @@ class Operator(ABC):
     Attributes:
         course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
         sides: What it says beside what it returns; None: never anything.
+        hears_watermarks: Whether `advance` is to be called.
+        passes_watermarks: Whether the watermark that comes in goes on to the next operator.
     """
+
+    hears_watermarks = False
+    passes_watermarks = True
 
     def __init__(self, uid: str, sides: Sides | None = None) -> None:
         self.uid = uid
@@ -56,6 +61,22 @@ class Operator(ABC):
         Raises:
             UserCodeError: A function of the user raised, whatever it raised.
         """
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        """Return what is due now, of at most `course.rows_max` timers, or None when nothing is.
+
+        Called after each batch, and again until it returns None; then the watermark goes on to the next
+        operator. What was due and has been said is in the state no more, so a snapshot may be taken between
+        two calls: a restored operator is told of the same watermark first, and says the rest.
+
+        Args:
+            watermark: No older record will come; never lower than before. None: as before. After the end of
+                input it is `END_OF_TIME`.
+
+        Raises:
+            UserCodeError: As in `process`.
+        """
+        return None
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         """Yield what is still to come when all inputs have ended, at most `course.rows_max` records at once.

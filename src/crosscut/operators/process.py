@@ -27,17 +27,28 @@ class Process(Operator):
             raise InternalError(f"operator {self.uid!r} got records without keys")
         remaining = self.course.through(batch)
         results: list[Any] = []
+        timestamps: list[int] | None = None
         extend, on_record, context = results.extend, self._process.on_record, self._context
         try:
             if not self._is_open:
                 self._process.open()
                 self._is_open = True
-            for key, record in zip(batch.keys, remaining, strict=True):
-                context.key = key
-                found = on_record(record, context)
-                if found is not None:
-                    extend(several(found, on_record))
+            if batch.timestamps is None:
+                for key, record in zip(batch.keys, remaining, strict=True):
+                    context.key = key
+                    found = on_record(record, context)
+                    if found is not None:
+                        extend(several(found, on_record))
+            else:
+                timestamps = []
+                for key, record, timestamp in zip(batch.keys, remaining, batch.timestamps, strict=True):
+                    context.key = key
+                    context.timestamp = timestamp
+                    found = on_record(record, context)
+                    if found is not None:
+                        extend(several(found, on_record))
+                        timestamps += [timestamp] * (len(results) - len(timestamps))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch.records)
-        return Batch(results)
+        return Batch(results, None, timestamps)

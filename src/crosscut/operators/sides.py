@@ -21,15 +21,24 @@ class Sides:
         has_some: Whether there is something to take.
     """
 
-    __slots__ = ("_records", "_uid", "has_some")
+    __slots__ = ("_records", "_timestamps", "_uid", "has_some")
 
     def __init__(self, uid: str, names: Collection[str] = ()) -> None:
         self._uid = uid
         self._records: dict[str, list[Any]] = {name: [] for name in sorted(names)}
+        self._timestamps: dict[str, list[int]] = {name: [] for name in self._records}
         self.has_some = False
 
-    def say(self, name: str, record: Any) -> None:
+    @property
+    def outputs(self) -> list[SideOutput]:
+        """Those that somebody reads."""
+        return [SideOutput(self._uid, name) for name in self._records]
+
+    def say(self, name: str, record: Any, timestamp: int | None = None) -> None:
         """Send `record` to those who read `name`.
+
+        Args:
+            timestamp: None where records have none.
 
         Raises:
             FlowError: Nobody does, so the record would be lost.
@@ -43,6 +52,8 @@ class Sides:
                 f"outputs are read: {read}): add .side_output({name!r}) to the stream of the operator",
                 operator=self._uid,
             ) from None
+        if timestamp is not None:
+            self._timestamps[name].append(timestamp)
         self.has_some = True
 
     def take(self) -> list[tuple[SideOutput, Batch]]:
@@ -50,7 +61,8 @@ class Sides:
         taken = []
         for name, records in self._records.items():
             if records:
-                taken.append((SideOutput(self._uid, name), Batch(records)))
-                self._records[name] = []
+                timestamps = self._timestamps[name] or None
+                taken.append((SideOutput(self._uid, name), Batch(records, None, timestamps)))
+                self._records[name], self._timestamps[name] = [], []
         self.has_some = False
         return taken

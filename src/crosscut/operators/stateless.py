@@ -7,6 +7,7 @@ out (`next` of something empty) is the end of the batch, and the records after i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 from crosscut.batch import Batch
@@ -29,7 +30,7 @@ class Map(Operator):
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
-        return Batch(results)
+        return Batch(results, None, batch.timestamps)
 
 
 class Filter(Operator):
@@ -39,13 +40,21 @@ class Filter(Operator):
 
     def process(self, batch: Batch) -> Batch:
         remaining = self.course.through(batch)
+        timestamps: list[int] | None = None
         try:
             function = self._function
-            results = [record for record in remaining if function(record)]
+            if batch.timestamps is None:
+                results = [record for record in remaining if function(record)]
+            else:
+                results, timestamps = [], []
+                for record, timestamp in zip(remaining, batch.timestamps, strict=True):
+                    if function(record):
+                        results.append(record)
+                        timestamps.append(timestamp)
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
-        return Batch(results)
+        return Batch(results, None, timestamps)
 
 
 class FlatMap(Operator):
@@ -56,16 +65,24 @@ class FlatMap(Operator):
     def process(self, batch: Batch) -> Batch:
         remaining = self.course.through(batch)
         results: list[Any] = []
+        timestamps: list[int] | None = None
         extend, function = results.extend, self._function
         try:
-            for record in remaining:
-                found = function(record)
-                # Said in words while the function is at hand: a TypeError of `extend` would name nothing.
-                extend(found if type(found) is list else several(found, function))
+            if batch.timestamps is None:
+                for record in remaining:
+                    found = function(record)
+                    # Said in words while the function is at hand: a TypeError of `extend` would name nothing.
+                    extend(found if type(found) is list else several(found, function))
+            else:
+                timestamps = []
+                for record, timestamp in zip(remaining, batch.timestamps, strict=True):
+                    found = function(record)
+                    extend(found if type(found) is list else several(found, function))
+                    timestamps += [timestamp] * (len(results) - len(timestamps))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
-        return Batch(results)
+        return Batch(results, None, timestamps)
 
 
 class Split(Operator):
@@ -92,20 +109,24 @@ class Split(Operator):
         remaining = self.course.through(batch)
         rest: list[Any] = []
         predicates, say, has_rest = self._predicates, self._say, self._has_rest
+        timestamps: list[int] | None = None if batch.timestamps is None else []
+        times: Iterable[int | None] = repeat(None) if batch.timestamps is None else batch.timestamps
         try:
-            for record in remaining:
+            for record, timestamp in zip(remaining, times, strict=False):
                 for name, predicate in predicates:
                     if predicate(record):
-                        say(name, record)
+                        say(name, record, timestamp)
                         break
                 else:
                     if not has_rest:
                         raise self._fits_nowhere()
                     rest.append(record)
+                    if timestamps is not None and timestamp is not None:
+                        timestamps.append(timestamp)
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
-        return Batch(rest)
+        return Batch(rest, None, timestamps)
 
     def _fits_nowhere(self) -> FlowError:
         names = ", ".join(repr(name) for name, _ in self._predicates)
@@ -150,4 +171,4 @@ class KeyBy(Operator):
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch)
-        return Batch(keys if self._keys_only else batch.records, keys)
+        return Batch(keys if self._keys_only else batch.records, keys, batch.timestamps)

@@ -68,6 +68,8 @@ class Snapshot:
         at_rest: Nothing of the task's own is still to come out: there is no record in `log`, no open
             buffer, no timer, no asynchronous call. What its operators say at the end of input is not
             meant: see `drained`.
+        watermark: Of the inputs together; None: none has come yet, or the flow has no event time.
+        assigned: The watermarks that operators of the task make themselves, by operator.
         log: Records that were on their way in channels, where the protocol logs any.
         in_flight: How many those are.
         records_in: Records that the task has taken since the job's beginning; for a source, read.
@@ -83,6 +85,8 @@ class Snapshot:
     ended: bool = False
     said: JSON = None
     at_rest: bool = False
+    watermark: int | None = None
+    assigned: JSON = None
     freeze_us: int = 0
     log: tuple[Part, ...] = ()
     in_flight: int = 0

@@ -102,6 +102,8 @@ class Captures:
             ended=frozen.ended,
             said=frozen.said,
             at_rest=at_rest,
+            watermark=frozen.watermark,
+            assigned=frozen.assigned,
             freeze_us=stored.freeze_us,
             records_in=frozen.records_in,
             records_out=frozen.records_out,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import StateError
@@ -10,6 +11,8 @@ from crosscut.graph.specs import SideOutput
 from crosscut.interfaces import JSON
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 
 
 def said_from_json(said: JSON) -> tuple[int, str]:
@@ -34,9 +37,13 @@ class Chain:
     of those before them, wait here and go on first. A snapshot can't see them: none is to be taken while
     the chain `is_halfway`.
 
+    A watermark goes from operator to operator behind the records, and waits with each of them until all is
+    said that it makes due. A snapshot may be taken meanwhile: a restored chain is told of it again.
+
     Args:
         emit: Takes what the last operator has made.
         emit_aside: Takes what operators have said under names.
+        has_event_time: Records that leave have timestamps.
 
     Attributes:
         said: How far the operators have come with what they say at the end: the position of the one that
@@ -48,10 +55,14 @@ class Chain:
         operators: Sequence[Operator],
         emit: Callable[[Batch], None],
         emit_aside: Callable[[Batch, SideOutput], None],
+        *,
+        has_event_time: bool = False,
     ) -> None:
         self._operators = operators
+        self._assigners = [one for one in operators if isinstance(one, AssignTimestamps)]
         self._emit = emit
         self._emit_aside = emit_aside
+        self._has_event_time = has_event_time
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
         self.said = (0, "")
@@ -66,6 +77,11 @@ class Chain:
     @property
     def is_halfway(self) -> bool:
         """Whether records wait between operators."""
+        return bool(self._waiting) and any(batch.records for _, batch in self._waiting)
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether anything waits here that goes on before new records: also a watermark alone."""
         return bool(self._waiting)
 
     def begin(self, rows_max: int) -> None:
@@ -75,13 +91,67 @@ class Chain:
     def process(self, batch: Batch) -> Batch | None:
         """Take a batch in, when nothing waits; return what the first operator has not taken of it."""
         self._run(batch, 0)
-        if self._waiting and self._waiting[0][0] == 0:
-            return self._waiting.pop(0)[1]
+        if self._waiting:
+            position, rest = self._waiting[0]
+            if position == 0 and rest.records:
+                del self._waiting[0]
+                return rest
         return None
 
     def keep(self, rest: Batch) -> None:
         """Let what `process` has returned wait here, after everything else."""
         self._waiting.insert(0, (0, rest))
+
+    def tell(self, news: Batch | None, first: int = 0) -> None:
+        """Let the operators from `first` on know of a watermark, or idleness, after everything else."""
+        if news is None:
+            return
+        self._waiting.insert(0, (first, news))
+        if len(self._waiting) == 1 and not self._course.is_over:
+            self.go_on()
+
+    def note_splits(self, origin: str, ended: Iterable[str]) -> None:
+        """The next records come from split `origin`; others have ended."""
+        for assigner in self._assigners:
+            assigner.origin = origin
+            for split in ended:
+                assigner.end_of(split)
+
+    def tell_assigned(self) -> None:
+        """Let watermarks go on that have moved though no record has come."""
+        for position, operator in enumerate(self._operators):
+            if isinstance(operator, AssignTimestamps):
+                self.tell(operator.take_news(), position + 1)
+
+    @property
+    def assigned(self) -> JSON:
+        """What a snapshot holds of the watermarks that are made here; None if none are."""
+        return {one.uid: one.saved for one in self._assigners} or None
+
+    def restore(self, watermark: int | None, assigned: JSON, splits: Sequence[str], *, is_new: bool) -> None:
+        """Begin with the watermarks of a snapshot: what was due then is said first.
+
+        Args:
+            watermark: Of the inputs.
+            assigned: See `assigned`.
+            splits: Those of a source that have not ended.
+            is_new: There is no snapshot.
+
+        Raises:
+            StateError: `assigned` is something else.
+        """
+        saved: Any = assigned or {}
+        if not isinstance(saved, dict):
+            raise StateError(f"a snapshot says of watermarks {assigned!r:.100}: expected one by operator")
+        if not is_new and self._has_event_time:
+            # Whoever was told that this task is idle must not go on believing it.
+            self._waiting.append((0, Batch([], watermark=watermark, idle=False)))
+        for position, operator in enumerate(self._operators):
+            if isinstance(operator, AssignTimestamps):
+                operator.begin(splits, saved.get(operator.uid))
+                if not is_new:
+                    news = Batch([], watermark=operator.watermark, idle=False)
+                    self._waiting.append((position + 1, news))
 
     def go_on(self) -> None:
         """Go on with what is furthest ahead."""
@@ -95,9 +165,18 @@ class Chain:
         """
         first, after = self.said
         for position in range(first, len(self._operators)):
-            for batch, place in self._operators[position].end(after):
+            operator = self._operators[position]
+            while operator.hears_watermarks and (due := operator.advance(END_OF_TIME)) is not None:
+                self._course.leave()
+                self._course.rest = None
+                self._take_aside(operator)
+                self._run(due, position + 1)
+                yield
+            for batch, place in operator.end(after):
                 self.said = (position, place)
-                self._take_aside(self._operators[position])
+                if self._has_event_time and batch.timestamps is None:
+                    batch.timestamps = [TIMESTAMP_MAX] * len(batch)
+                self._take_aside(operator)
                 self._run(batch, position + 1)
                 yield
             after = ""
@@ -109,13 +188,31 @@ class Chain:
                 self._waiting.append((position, batch))
                 return
             operator = self._operators[position]
-            batch = operator.process(batch)
+            made = operator.process(batch) if batch.records else Batch([])
             course.leave()
             if operator.sides is not None:
                 self._take_aside(operator)
             if course.rest is not None:
                 self._waiting.append((position, course.rest))
                 course.rest = None
+            if operator.hears_watermarks and (due := operator.advance(batch.watermark)) is not None:
+                course.leave()
+                course.rest = None
+                self._take_aside(operator)
+                # Last in, first out: the watermark goes on when nothing is due any more.
+                self._waiting.append((position, batch.take_news()))
+                if made.records:
+                    self._waiting.append((position + 1, due))
+                else:
+                    made = due
+            elif batch.has_news and operator.passes_watermarks:
+                made = Batch(made.records, made.keys, made.timestamps, batch.watermark, idle=batch.idle)
+                if operator.sides is not None:
+                    for side in operator.sides.outputs:
+                        self._emit_aside(Batch([], watermark=batch.watermark, idle=batch.idle), side)
+            if not made.records and not made.has_news:
+                return
+            batch = made
         self._emit(batch)
 
     def _take_aside(self, operator: Operator) -> None:

@@ -41,7 +41,7 @@ class Departures:
     @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""
-        return any(output.buffered_rows for output in self.outputs)
+        return any(output.has_buffered for output in self.outputs)
 
     def lead_on(self, side: SideOutput | None) -> bool:
         """Return whether somebody reads what leaves there."""
@@ -56,7 +56,7 @@ class Departures:
     def flush(self) -> None:
         """Send what waits in the output buffers."""
         for output in self.outputs:
-            if output.buffered_rows:
+            if output.has_buffered:
                 self.outbox += output.take()
 
     def send_to_all(self, item: Barrier | EndOfInput) -> None:

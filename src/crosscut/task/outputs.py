@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crosscut.batch import Batch
@@ -17,7 +17,8 @@ from crosscut.operators.operator import user_code_error
 class Output(ABC):
     """One outgoing edge of a task: its channels, by target index, and a buffer for each.
 
-    A channel's buffer holds records in the order they were added: FIFO starts here.
+    A channel's buffer holds records in the order they were added: FIFO starts here. News of event time
+    waits until they leave, so it makes no batch smaller, and then goes to every channel.
 
     Attributes:
         side: What leaves there; None: what the last operator returns.
@@ -29,16 +30,52 @@ class Output(ABC):
         self.channels = channels
         self._batch_rows = batch_rows
         self.buffered_rows = 0
+        self._news: Batch | None = None
+        # A buffer for each channel, beside that of its records; None if they have no event time.
+        self._timestamps: list[list[int]] | None = None
 
-    @abstractmethod
+    @property
+    def has_buffered(self) -> bool:
+        """Whether something waits."""
+        return bool(self.buffered_rows) or self._news is not None
+
     def add(self, batch: Batch) -> bool:
         """Take the batch in; return whether a buffer is full."""
+        if batch.has_news:
+            if self._news is None:
+                self._news = Batch([])
+            self._news.add_news(batch.watermark, idle=batch.idle)
+        return bool(batch.records) and self._add(batch)
+
+    @abstractmethod
+    def _add(self, batch: Batch) -> bool:
+        """Take the records in; return whether a buffer is full."""
 
     def take(self) -> list[tuple[ChannelId, Batch]]:
         """Return everything buffered, in batches of bounded size, and empty the buffers."""
-        return [
-            (channel, piece) for channel, batch in self._take() for piece in pieces(batch, self._batch_rows)
-        ]
+        taken = self._take()
+        if self._news is not None:
+            taken = self._with_news(taken, self._news)
+            self._news = None
+        return [(channel, piece) for channel, batch in taken for piece in pieces(batch, self._batch_rows)]
+
+    def _timestamp_buffers(self) -> list[list[int]]:
+        if self._timestamps is None:
+            self._timestamps = [[] for _ in self.channels]
+        return self._timestamps
+
+    def _take_timestamps(self) -> Sequence[list[int] | None]:
+        """Return the timestamps of each channel's records, and empty their buffers."""
+        taken, self._timestamps = self._timestamps, None
+        return [None for _ in self.channels] if taken is None else taken
+
+    def _with_news(self, taken: list[tuple[ChannelId, Batch]], news: Batch) -> list[tuple[ChannelId, Batch]]:
+        """Let `news` follow what goes to each channel, also where nothing does."""
+        batches = dict(taken)
+        told = [(channel, batches.get(channel) or Batch([])) for channel in self.channels]
+        for _, batch in told:
+            batch.add_news(news.watermark, idle=news.idle)
+        return told
 
     @abstractmethod
     def _take(self) -> list[tuple[ChannelId, Batch]]:
@@ -51,12 +88,10 @@ def pieces(batch: Batch, rows: int) -> Iterator[Batch]:
         yield batch
         return
     for start in range(0, len(batch), rows):
-        records = batch.records[start : start + rows]
-        if batch.keys is None:
-            yield Batch(records)
-        else:
-            is_keys_only = batch.keys is batch.records
-            yield Batch(records, records if is_keys_only else batch.keys[start : start + rows])
+        piece = batch.part(start, start + rows)
+        if start + rows >= len(batch):
+            piece.add_news(batch.watermark, idle=batch.idle)
+        yield piece
 
 
 class _Lists(Output):
@@ -67,9 +102,10 @@ class _Lists(Output):
         self._buffers: list[list[Any]] = [[] for _ in channels]
 
     def _take(self) -> list[tuple[ChannelId, Batch]]:
+        timestamps = self._take_timestamps()
         taken = [
-            (channel, Batch(buffer))
-            for channel, buffer in zip(self.channels, self._buffers, strict=True)
+            (channel, Batch(buffer, None, stamps))
+            for channel, buffer, stamps in zip(self.channels, self._buffers, timestamps, strict=True)
             if buffer
         ]
         self._buffers = [[] for _ in self.channels]
@@ -80,9 +116,12 @@ class _Lists(Output):
 class Broadcast(_Lists):
     """Every record to every channel; with a single channel, this is `forward`."""
 
-    def add(self, batch: Batch) -> bool:
+    def _add(self, batch: Batch) -> bool:
         for buffer in self._buffers:
             buffer.extend(batch.records)
+        if batch.timestamps is not None:
+            for stamps in self._timestamp_buffers():
+                stamps.extend(batch.timestamps)
         self.buffered_rows += len(batch)
         return self.buffered_rows >= self._batch_rows
 
@@ -94,8 +133,10 @@ class Rebalance(_Lists):
         super().__init__(channels, batch_rows)
         self._next = first % len(channels)
 
-    def add(self, batch: Batch) -> bool:
+    def _add(self, batch: Batch) -> bool:
         self._buffers[self._next].extend(batch.records)
+        if batch.timestamps is not None:
+            self._timestamp_buffers()[self._next].extend(batch.timestamps)
         self.buffered_rows += len(batch)
         is_full = len(self._buffers[self._next]) >= self._batch_rows
         self._next = (self._next + 1) % len(self.channels)
@@ -123,7 +164,7 @@ class ByKey(Output):
         self._is_keys_only = False
         self.buffered_rows = 0
 
-    def add(self, batch: Batch) -> bool:
+    def _add(self, batch: Batch) -> bool:
         keys = batch.keys
         if keys is None:
             raise TypeError(f"operator {self._key_by_uid!r} gave no keys")
@@ -141,14 +182,21 @@ class ByKey(Output):
         put_key = [buffer.append for buffer in self._keys]
         for owner, key in zip(owners, keys, strict=True):
             put_key[owner](key)
+        if batch.timestamps is not None:
+            put_timestamp = [buffer.append for buffer in self._timestamp_buffers()]
+            for owner, timestamp in zip(owners, batch.timestamps, strict=True):
+                put_timestamp[owner](timestamp)
         self.buffered_rows += len(keys)
         return self.buffered_rows >= self._batch_rows * len(self.channels)
 
     def _take(self) -> list[tuple[ChannelId, Batch]]:
         records = self._keys if self._is_keys_only else self._records
+        timestamps = self._take_timestamps()
         taken = [
-            (channel, Batch(some_records, keys))
-            for channel, some_records, keys in zip(self.channels, records, self._keys, strict=True)
+            (channel, Batch(some_records, keys, stamps))
+            for channel, some_records, keys, stamps in zip(
+                self.channels, records, self._keys, timestamps, strict=True
+            )
             if keys
         ]
         self._clear()

@@ -19,6 +19,8 @@ class FrozenTask:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
         said: How far the operators have come with what they say at the end of input; None: they have not
             begun, or it was all.
+        watermark: Of the inputs together.
+        assigned: The watermarks that operators make themselves.
         is_end_forwarded: The end of input has been passed on, in this epoch.
         records_in: And the others: the counters then; see `Snapshot`.
         log: What was on its way in channels when the snapshot was taken; whoever stores it lets go of it.
@@ -29,6 +31,8 @@ class FrozenTask:
     positions: JSON
     ended: bool
     said: JSON = None
+    watermark: int | None = None
+    assigned: JSON = None
     is_end_forwarded: bool = False
     # They tell no snapshot from another.
     records_in: int = field(default=0, compare=False)

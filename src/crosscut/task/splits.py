@@ -41,6 +41,10 @@ class SplitQueue:
     Args:
         unread: Splits with the position to read from, in order.
         uid: What errors call the source.
+
+    Attributes:
+        origin: The split whose records `read` has returned last.
+        just_ended: Those that have ended in the last call of `read`.
     """
 
     def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str = "source") -> None:
@@ -48,6 +52,8 @@ class SplitQueue:
         self._uid = uid
         self._unread = deque(unread)
         self._open: deque[_OpenSplit] = deque()
+        self.origin = ""
+        self.just_ended: list[str] = []
         # What to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
@@ -67,6 +73,7 @@ class SplitQueue:
         Raises:
             UserCodeError, ConnectorError: A split can't be opened; the message names it.
         """
+        self.just_ended = []
         shortest = Wait(float("inf"))
         idle_count = 0
         for _ in range(len(self._open) + len(self._unread)):
@@ -79,6 +86,7 @@ class SplitQueue:
             match found:
                 case EndOfSplit():
                     self._open.popleft()
+                    self.just_ended.append(current.split.split_id)
                     current.reader.close()
                 case Wait(delay_ms):
                     current.empty_reads = 0
@@ -89,6 +97,7 @@ class SplitQueue:
                     self._open.rotate(-1)
                     if found:
                         current.empty_reads = 0
+                        self.origin = current.split.split_id
                         return found
                     # Against the contract, and harmless unless it is asked again and again.
                     current.empty_reads += 1
@@ -117,6 +126,11 @@ class SplitQueue:
             ) from error
         self._unread.popleft()
         self._open.append(_OpenSplit(split, reader))
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The ids of the splits that have not ended."""
+        return [one.split.split_id for one in self._open] + [split.split_id for split, _ in self._unread]
 
     def positions(self) -> JSON:
         """Return the unfinished splits with their positions: what the snapshot holds."""

@@ -22,6 +22,7 @@ from crosscut.interfaces import JSON, HeldData, Wait
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
+from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import (
@@ -63,6 +64,7 @@ from crosscut.protocol.events import (
 from crosscut.protocol.messages import (
     FailureCause,
     Part,
+    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -109,6 +111,7 @@ class Task:
         held: What its writer keeps in the snapshot.
         ended: The restored snapshot says that the operators have been told of the end of input, and said all.
         said: What they had said of it, if not all.
+        restored: The snapshot that the task goes on from, for what concerns event time; None: from none.
         records_in: The restored snapshot's count.
         records_out: Likewise.
         parts: Those of the restored checkpoint.
@@ -135,6 +138,8 @@ class Task:
         parts: PartChain | None = None,
         ended: bool = False,
         said: JSON = None,
+        restored: Snapshot | None = None,
+        has_event_time: bool = False,
         records_in: int = 0,
         records_out: int = 0,
         unsent: Sequence[LoggedBatch] = (),
@@ -152,7 +157,7 @@ class Task:
         self._protocol = protocol
         self._back_edges = back_edges
         self._spills_blocked = spills_blocked
-        self._chain = Chain(chain, self._emit, self._emit)
+        self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time)
         self._chain.said = said_from_json(said)
         self.held = held or HeldData()
         self._batch_rows = batch_rows
@@ -164,6 +169,17 @@ class Task:
         self._sink = sink if isinstance(sink, SinkOperator) else None
         self._writer = self._sink.writer if self._sink is not None else None
         self._queues = inputs
+        watermark = restored.watermark if restored is not None else None
+        # What goes round comes from what came in, and never holds it up.
+        self._watermarks = CombinedWatermark(
+            {channel: watermark for channel in inputs if channel not in back_edges}, watermark
+        )
+        self._chain.restore(
+            watermark,
+            restored.assigned if restored is not None else None,
+            splits.unfinished if splits is not None else [],
+            is_new=restored is None,
+        )
         # What was on its way comes before anything that is still to come, here as in the inputs: if a
         # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
         self.departures = Departures(
@@ -207,7 +223,7 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_halfway:
+        if self._chain.is_midway:
             return True
         if self._ending is not None and not self._protocol.is_halted:
             return True
@@ -232,8 +248,8 @@ class Task:
 
     @property
     def is_midway(self) -> bool:
-        """Whether it has begun with records that it is to go on with before it takes others."""
-        return self._chain.is_halfway
+        """Whether it has begun with something that it is to go on with before it takes other records."""
+        return self._chain.is_midway
 
     @property
     def is_awaited(self) -> bool:
@@ -340,7 +356,7 @@ class Task:
         """
         channel = None
         self._chain.begin(self.rows_max)
-        if self._chain.is_halfway:
+        if self._chain.is_midway:
             self._chain.go_on()
         elif self._has_input:
             # Also while the operators say what they say at the end: then it is a barrier.
@@ -469,10 +485,13 @@ class Task:
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
             is_first = self.records_in == self._records_before
             raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
+        self._chain.note_splits(splits.origin, splits.just_ended)
         if isinstance(found, Wait):
             self.wait_ms = found.delay_ms
             if splits.is_drained:
                 self._start_ending()
+            else:
+                self._chain.tell_assigned()
             return
         self.wait_ms = 0.0
         self.records_in += len(found)
@@ -491,10 +510,15 @@ class Task:
                         f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )
                 rows = len(item)
-                rest_of_slice = self._chain.process(item)
+                news = item.take_news() if item.has_news else None
+                rest_of_slice = self._chain.process(item) if rows else None
                 if rest_of_slice is not None:
                     rows -= len(rest_of_slice)
+                    if news is not None:
+                        rest_of_slice.add_news(news.watermark, idle=news.idle)
                     queue.appendleft(rest_of_slice)
+                elif news is not None and channel not in self._back_edges:
+                    self._chain.tell(self._watermarks.heard(channel, news.watermark, idle=news.idle))
                 self.records_in += rows
             case Barrier(checkpoint_id):
                 self._perform(self._protocol.handle(BarrierArrived(channel, checkpoint_id)))
@@ -504,13 +528,15 @@ class Task:
                 # The end comes around a loop as well, after it was told by `close_loops`.
                 if is_new and len(self._ended_inputs) == len(self._queues):
                     self._start_ending()
+                else:
+                    self._chain.tell(self._watermarks.ended(channel))
             case _:
                 assert_never(item)
         if queue:
             self._turn.append(channel)
 
     def _emit(self, batch: Batch, side: SideOutput | None = None) -> None:
-        if batch.records and self.departures.lead_on(side):
+        if self.departures.lead_on(side):
             self._sent_on += len(batch)
             self.departures.add(batch, side)
 
@@ -640,6 +666,8 @@ class Task:
             since=since,
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=self._ended,
+            watermark=self._watermarks.watermark,
+            assigned=self._chain.assigned,
             said=None if self._ended or not any(self._chain.said) else list(self._chain.said),
             is_end_forwarded=self._is_end_forwarded,
             records_in=self.records_in,

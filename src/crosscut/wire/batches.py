@@ -26,10 +26,11 @@ def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX) -> bytes:
             the record to blame, its type, and what to do; both are attributes, `record` and `record_type`.
     """
     try:
-        data = pickle.dumps((batch.records, batch.keys), protocol=5)
+        data = pickle.dumps(_content(batch), protocol=5)
     except Exception as error:  # A record's own __reduce__ may raise anything.
         raise _unpicklable(batch, error) from error
     if len(data) > bytes_max:
+        # Of records alone: what has none is news, which is never too long.
         sizes = [len(pickle.dumps(record, protocol=5)) for record in batch.records]
         largest_bytes = max(sizes)
         record, kind = _named(batch.records[sizes.index(largest_bytes)])
@@ -63,7 +64,26 @@ def decode_batch(data: bytes | memoryview) -> Batch:
             return Batch(records)
         case (list() as records, list() as keys) if len(records) == len(keys):
             return Batch(records, keys)
-    raise WireError(f"a BATCH frame of {len(data)} bytes holds something else than records and their keys")
+        case (
+            list() as records,
+            list() | None as keys,
+            list() | None as timestamps,
+            int() | None as watermark,
+            bool() | None as idle,
+        ) if len(records) == _length(keys, records) == _length(timestamps, records):
+            return Batch(records, keys, timestamps, watermark, idle=idle)
+    raise WireError(f"a BATCH frame of {len(data)} bytes holds something else than records, keys and times")
+
+
+def _content(batch: Batch) -> tuple[Any, ...]:
+    """Return what is sent: of event time nothing, where there is none."""
+    if batch.timestamps is None and not batch.has_news:
+        return batch.records, batch.keys
+    return batch.records, batch.keys, batch.timestamps, batch.watermark, batch.idle
+
+
+def _length(some: list[Any] | None, records: list[Any]) -> int:
+    return len(records if some is None else some)
 
 
 def _unpicklable(batch: Batch, error: Exception) -> WireError:

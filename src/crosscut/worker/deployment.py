@@ -199,6 +199,8 @@ async def build_tasks(
             parts=PartChain(deploy.restore, snapshot.parts),
             ended=snapshot.ended,
             said=snapshot.said,
+            restored=snapshot if deploy.restore else None,
+            has_event_time=vertex.has_event_time,
             records_in=snapshot.records_in,
             records_out=snapshot.records_out,
         )

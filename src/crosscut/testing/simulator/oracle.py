@@ -15,6 +15,7 @@ from typing import Any, assert_never
 from crosscut.callables import several
 from crosscut.graph.specs import (
     AggregateSpec,
+    AssignTimestampsSpec,
     CountSpec,
     FilterSpec,
     FlatMapSpec,
@@ -133,7 +134,7 @@ class _Run:
         record, key = keyed
         spec = node.spec
         match spec:
-            case SourceSpec() | UnionSpec() | LoopSpec():
+            case SourceSpec() | UnionSpec() | LoopSpec() | AssignTimestampsSpec():
                 return (keyed,)
             case MapSpec(function):
                 return ((function(record), None),)
@@ -178,9 +179,10 @@ class _Run:
     def _begun(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
     ) -> tuple[KeyedProcess[Any, Any], Context]:
-        context = Context(
-            lambda name, record: self._send(vertex, SideOutput(uid, name), (record, None)),
-        )
+        def say(name: str, record: Any, timestamp: int | None) -> None:
+            self._send(vertex, SideOutput(uid, name), (record, None))
+
+        context = Context(say)
         cells = {
             name: _Cells(self._states.setdefault(state_name(vertex.vertex_id, name), {}))
             for name in declared(process)

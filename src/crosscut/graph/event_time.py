@@ -1,0 +1,38 @@
+"""Which records have timestamps: those of `assign_timestamps`, and all that is made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crosscut.errors import FlowError
+from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode
+
+
+def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
+    """Return the uids of the operators that send records with timestamps.
+
+    Args:
+        name: Of the flow.
+        nodes: Each after all that it reads from; the head of a loop comes before what comes around to it.
+
+    Raises:
+        FlowError: Records with timestamps and records without would meet.
+    """
+    timed: set[str] = set()
+    for node in nodes:
+        is_assigned = isinstance(node.spec, AssignTimestampsSpec)
+        if is_assigned or any(read.uid in timed for read in node.inputs):
+            timed.add(node.uid)
+    for node in nodes:
+        if isinstance(node.spec, AssignTimestampsSpec):
+            continue
+        without = [read.uid for read in node.inputs if read.uid not in timed]
+        if without and node.uid in timed:
+            having = next(read.uid for read in node.inputs if read.uid in timed)
+            raise FlowError(
+                f"flow {name!r}, operator {node.uid!r}: records of {having!r} have timestamps, those of "
+                f"{without[0]!r} have none: call assign_timestamps on both streams before they meet, or on "
+                f"neither and then after it",
+                operator=node.uid,
+            )
+    return frozenset(timed)

@@ -1,0 +1,116 @@
+"""assign_timestamps: when each record happened, and which ones will not come any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import StateError
+from crosscut.interfaces import JSON
+from crosscut.operators.operator import Operator, user_code_error
+from crosscut.operators.watermarks import CombinedWatermark
+from crosscut.timestamps import TIMESTAMP_MAX, as_timestamp
+
+_INT = {int}
+
+
+class AssignTimestamps(Operator):
+    """Gives each record a timestamp. Its watermark stays `out_of_orderness_ms` below the newest of them.
+
+    In the chain of a source each split has a watermark of its own: one that is read ahead does not make the
+    records of the others late. Splits that are still to be read hold the watermark up.
+
+    Attributes:
+        origin: Where the next records come from: a split, or "" for all that is not a source.
+    """
+
+    passes_watermarks = False
+
+    def __init__(self, uid: str, function: Callable[[Any], Any], out_of_orderness_ms: int) -> None:
+        super().__init__(uid)
+        self._function = function
+        self._out_of_orderness_ms = out_of_orderness_ms
+        self.origin = ""
+        self._combined: CombinedWatermark[str] = CombinedWatermark({"": None})
+        self._news: Batch | None = None
+
+    @property
+    def watermark(self) -> int | None:
+        """What it has said last."""
+        return self._combined.watermark
+
+    def begin(self, splits: Iterable[str], saved: JSON) -> None:
+        """Wait for these splits, none of them for what is no source.
+
+        Args:
+            saved: What `saved` was in the restored snapshot; None: there is none.
+
+        Raises:
+            StateError: It is something else.
+        """
+        known: dict[str, Any] = {}
+        watermark: int | None = None
+        match saved:
+            case None:
+                pass
+            case [int() | None as watermark, dict() as known]:
+                pass
+            case _:
+                raise StateError(
+                    f"a snapshot says of the watermark of operator {self.uid!r} {saved!r:.100}: expected "
+                    f"[watermark, watermark of each split]"
+                )
+        sides = {split: known.get(split) for split in splits} or {"": known.get("")}
+        self._combined = CombinedWatermark(sides, watermark)
+
+    @property
+    def saved(self) -> JSON:
+        """What a snapshot holds of it."""
+        sides: dict[str, JSON] = {
+            one: watermark for one, watermark in self._combined.sides.items() if watermark is not None
+        }
+        return [self._combined.watermark, sides]
+
+    def end_of(self, split: str) -> None:
+        """Nothing more comes from there."""
+        self._add_news(self._combined.ended(split))
+
+    def take_news(self) -> Batch | None:
+        """Return the watermark, if it has moved since it was last said."""
+        news, self._news = self._news, None
+        return news
+
+    def process(self, batch: Batch) -> Batch:
+        remaining = self.course.through(batch)
+        try:
+            function = self._function
+            timestamps = [function(record) for record in remaining]
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        if set(map(type, timestamps)) != _INT or min(timestamps) < 0 or max(timestamps) > TIMESTAMP_MAX:
+            timestamps = self._converted(timestamps, batch.records)
+        self.taken_count += len(batch)
+        self._add_news(self._combined.heard(self.origin, max(timestamps) - self._out_of_orderness_ms))
+        made = Batch(batch.records, batch.keys, timestamps)
+        if (news := self.take_news()) is not None:
+            made.add_news(news.watermark, idle=news.idle)
+        return made
+
+    def _converted(self, found: list[Any], records: list[Any]) -> list[int]:
+        timestamps = []
+        for value, record in zip(found, records, strict=True):
+            try:
+                timestamps.append(as_timestamp(value))
+            except (TypeError, ValueError) as error:
+                is_first = not self.taken_count and not timestamps
+                raise user_code_error(self.uid, error, record, is_first=is_first) from error
+        return timestamps
+
+    def _add_news(self, news: Batch | None) -> None:
+        if news is None:
+            return
+        if self._news is None:
+            self._news = news
+        else:
+            self._news.extend(news)

@@ -1,0 +1,79 @@
+"""The watermark of what comes from several sides: channels of a task, splits of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from crosscut.batch import Batch
+
+Side = TypeVar("Side")
+
+
+class CombinedWatermark(Generic[Side]):
+    """The lowest watermark of all sides that are not idle. It never goes back.
+
+    A side of which nothing is known holds it up. One that has ended does not, nor one that is idle; if all
+    are idle, nobody is to be waited for, and the highest counts.
+
+    Args:
+        sides: The watermark of each, None if none is known.
+        watermark: What the combined one has been already.
+
+    Attributes:
+        is_idle: Whether all sides are.
+    """
+
+    def __init__(self, sides: Mapping[Side, int | None], watermark: int | None = None) -> None:
+        self.watermark = watermark
+        self.is_idle = False
+        self._sides = dict(sides)
+        self._idle: set[Side] = set()
+
+    @property
+    def sides(self) -> Mapping[Side, int | None]:
+        """The watermark of each side that has not ended."""
+        return self._sides
+
+    def heard(self, side: Side, watermark: int | None, *, idle: bool | None = None) -> Batch | None:
+        """Take in news of one side; return what is news of all, None if nothing is."""
+        before = self._sides[side]
+        if watermark is not None and (before is None or watermark > before):
+            self._sides[side] = watermark
+        if idle is not None and idle != (side in self._idle):
+            (self._idle.add if idle else self._idle.discard)(side)
+        elif before is not None and self.watermark is not None and before > self.watermark:
+            # It has not been the lowest. With many sides, looking at each for each would be their square.
+            return None
+        return self._news()
+
+    def ended(self, side: Side) -> Batch | None:
+        """No record will come from there; as `heard`."""
+        self._sides.pop(side, None)
+        self._idle.discard(side)
+        return self._news()
+
+    def _news(self) -> Batch | None:
+        lowest = self._lowest()
+        has_moved = lowest is not None and (self.watermark is None or lowest > self.watermark)
+        if has_moved:
+            self.watermark = lowest
+        was_idle = self.is_idle
+        self.is_idle = bool(self._sides) and len(self._idle) == len(self._sides)
+        if not has_moved and self.is_idle == was_idle:
+            return None
+        idle = self.is_idle if self.is_idle != was_idle else None
+        return Batch([], watermark=self.watermark if has_moved else None, idle=idle)
+
+    def _lowest(self) -> int | None:
+        if len(self._idle) == len(self._sides):
+            return max((one for one in self._sides.values() if one is not None), default=None)
+        lowest: int | None = None
+        for side, watermark in self._sides.items():
+            if side in self._idle:
+                continue
+            if watermark is None:
+                return None
+            if lowest is None or watermark < lowest:
+                lowest = watermark
+        return lowest

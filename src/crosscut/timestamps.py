@@ -1,0 +1,49 @@
+"""Event time: whole milliseconds since 1970 in UTC."""
+
+from __future__ import annotations
+
+from calendar import timegm
+from reprlib import repr as shortened
+from typing import Any
+
+TIMESTAMP_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999. What operators say after the end of input has this timestamp."""
+
+END_OF_TIME = 2**63 - 1
+"""The watermark after the end of input: nothing will come at all."""
+
+
+def as_timestamp(value: Any) -> int:
+    """Return the time that `value` names, in milliseconds since 1970 in UTC.
+
+    Args:
+        value: Such a number, or a `datetime` with a time zone.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is a time before 1970 or after 9999, or a `datetime` without a time zone.
+    """
+    if type(value) is int:
+        if 0 <= value <= TIMESTAMP_MAX:
+            return value
+        raise ValueError(f"{value} is no timestamp: {_EXPECTED}{_hint(value)}")
+    # By what it can do: this runs in operators, which have no clock, and so don't import one.
+    if hasattr(value, "utctimetuple") and hasattr(value, "microsecond"):
+        if value.tzinfo is None or value.utcoffset() is None:
+            raise ValueError(
+                f"{value!r} has no time zone, so it is not known when that was: make it with one, as in "
+                f"datetime(..., tzinfo=timezone.utc)"
+            )
+        return as_timestamp(timegm(value.utctimetuple()) * 1_000 + value.microsecond // 1_000)
+    if value is None:
+        raise TypeError(f"there is no timestamp: {_EXPECTED}; leave records without one out before this")
+    raise TypeError(f"{shortened(value)} of type {type(value).__name__} is no timestamp: {_EXPECTED}")
+
+
+_EXPECTED = "expected whole milliseconds since 1970 in UTC (an int), or a datetime with a time zone"
+
+
+def _hint(value: int) -> str:
+    if value < 0:
+        return "; this is before 1970"
+    return "; this is after the year 9999: is it in microseconds or nanoseconds?"

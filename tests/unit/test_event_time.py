@@ -1,0 +1,619 @@
+"""Event time below the operators: timestamps and watermarks on their way, combined, kept and restored."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crosscut as cc
+from crosscut.batch import Batch
+from crosscut.errors import FlowError, UserCodeError
+from crosscut.graph.specs import Partitioning, SideOutput
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.keys import KeyRouter
+from crosscut.operators.course import Course
+from crosscut.operators.keyed import Aggregate
+from crosscut.operators.operator import Operator
+from crosscut.operators.sides import Sides
+from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map, Split
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.operators.watermarks import CombinedWatermark
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.messages import Snapshot
+from crosscut.state.keyed import KeyedState
+from crosscut.task.chain import Chain
+from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Barrier, EndOfInput
+from crosscut.task.outputs import Output, build_output, pieces
+from crosscut.task.requests import StoreFrozen
+from crosscut.task.splits import SplitQueue
+from crosscut.task.task import Task
+from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
+from crosscut.wire.batches import decode_batch, encode_batch
+
+HERE = TaskId(VertexId("here"), 0)
+A, B, C = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
+OUT = tuple(ChannelId(1, HERE, TaskId(VertexId("after"), index)) for index in range(3))
+N1 = CheckpointId(1)
+
+
+def shown(batch: Batch) -> tuple[Any, ...]:
+    return batch.records, batch.keys, batch.timestamps, batch.watermark, batch.idle
+
+
+# Batches.
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """A batch of a stream with keys and times, as it comes on a channel: news alone has neither."""
+    rows = draw(st.lists(st.integers(0, 99), max_size=6))
+    news = {"watermark": draw(st.none() | st.integers(0, 99)), "idle": draw(st.none() | st.booleans())}
+    if not rows:
+        return Batch([], **news)
+    keys = rows if draw(st.booleans()) else [-row for row in rows]
+    return Batch(rows, keys, [row * 10 for row in rows], **news)
+
+
+def told(some: list[Batch]) -> list[tuple[int, int | None, bool | None]]:
+    """Return the timestamp of each record, with the watermark and the idleness that it finds."""
+    found, watermark, idle = [], None, None
+    for batch in some:
+        for timestamp in batch.timestamps or []:
+            found.append((timestamp, watermark, idle))
+        watermark = watermark if batch.watermark is None else batch.watermark
+        idle = idle if batch.idle is None else batch.idle
+    return [*found, (-1, watermark, idle)]
+
+
+@given(batches(), st.integers(0, 6))
+def test_when_a_batch_is_divided_its_news_stays_behind_its_last_record(batch: Batch, rows: int) -> None:
+    head, rest = batch.split(rows)
+    assert told([head, rest]) == told([batch])
+    assert not head.has_news
+    assert head.records + rest.records == batch.records
+    if 0 < rows <= len(batch):
+        whole = told([batch])
+        dropped = batch.drop(rows)
+        assert told([batch, dropped]) == whole
+        assert len(dropped) == len(dropped.timestamps or []) == rows
+
+
+@given(st.lists(batches(), min_size=1, max_size=5))
+def test_merged_batches_tell_no_record_more_than_it_knew_and_in_the_end_all(some: list[Batch]) -> None:
+    before = told(some)
+    merged = Batch([])
+    for one in some:
+        merged.extend(one)
+    assert merged.timestamps == [timestamp for timestamp, _, _ in before[:-1]] or not merged.records
+    assert told([merged])[-1] == before[-1]
+
+
+@given(batches())
+def test_a_batch_with_times_and_news_is_the_same_after_the_wire(batch: Batch) -> None:
+    assert shown(decode_batch(encode_batch(batch))) == shown(batch)
+
+
+def test_a_batch_without_event_time_is_not_a_byte_longer() -> None:
+    assert encode_batch(Batch([1, 2])) == encode_batch(Batch([1, 2], None, None, None, idle=None))
+    assert len(encode_batch(Batch([1, 2]))) < len(encode_batch(Batch([1, 2], None, [0, 0])))
+
+
+def test_pieces_of_a_large_batch_keep_their_times_and_the_news_comes_last() -> None:
+    batch = Batch(list(range(10)), None, list(range(10)), 9, idle=True)
+    found = list(pieces(batch, 3))
+    assert [piece.timestamps for piece in found] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    assert [(piece.watermark, piece.idle) for piece in found] == [(None, None)] * 3 + [(9, True)]
+
+
+# Outputs.
+
+
+def output(partitioning: Partitioning) -> Output:
+    return build_output(
+        partitioning,
+        OUT,
+        batch_rows=4,
+        router=KeyRouter(16, len(OUT)),
+        key_by_uid="by-key",
+        task_index=0,
+    )
+
+
+@pytest.mark.parametrize("partitioning", ["broadcast", "rebalance", "hash"])
+def test_a_watermark_waits_for_the_records_and_leaves_behind_them_on_all_channels(
+    partitioning: Partitioning,
+) -> None:
+    out = output(partitioning)
+    assert not out.has_buffered
+    assert not out.add(Batch([7], [7], [70], 60))
+    assert not out.add(Batch([], watermark=65, idle=False))
+    assert out.has_buffered
+    taken = dict(out.take())
+    assert [(taken[one].watermark, taken[one].idle) for one in OUT] == [(65, False)] * 3
+    times = {one: taken[one].timestamps for one in OUT if taken[one].records}
+    assert set(map(str, times.values())) == {"[70]"}
+    assert len(times) == (3 if partitioning == "broadcast" else 1)
+    assert not out.has_buffered
+    assert out.take() == []
+
+
+def test_news_alone_is_sent_as_well_and_none_of_it_is_forgotten() -> None:
+    out = output("hash")
+    assert not out.add(Batch([], watermark=5))
+    assert not out.add(Batch([], idle=True))
+    assert [shown(batch) for _, batch in out.take()] == [([], None, None, 5, True)] * 3
+
+
+# Operators.
+
+
+def test_what_is_made_of_a_record_has_its_timestamp() -> None:
+    def batch() -> Batch:
+        return Batch([1, 2, 3], [1, 2, 3], [10, 20, 30])
+
+    count = Aggregate("sum", KeyedState(int), "updates", lambda total, n: total + n)
+    for operator, times in (
+        (Map("m", str), [10, 20, 30]),
+        (Filter("f", lambda n: n != 2), [10, 30]),
+        (FlatMap("fm", range), [10, 20, 20, 30, 30, 30]),
+        (FlatMap("gen", lambda n: (one for one in range(n - 1))), [20, 30, 30]),
+        (KeyBy("k", str, keys_only=False), [10, 20, 30]),
+        (count, [10, 20, 30]),
+    ):
+        made = operator.process(batch())
+        assert made.timestamps == times
+        assert len(made.records) == len(times)
+
+
+class Alarms(Operator):
+    """At most `rows_max` of what is due, with each call, and twice what it is given."""
+
+    hears_watermarks = True
+
+    def __init__(self, *due: int) -> None:
+        super().__init__("alarms")
+        self.waiting = list(due)
+        self.heard: list[int | None] = []
+
+    def process(self, batch: Batch) -> Batch:
+        remaining = self.course.through(batch)
+        made = [record * 2 for record in remaining]
+        return Batch(made, None, batch.timestamps)
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        if watermark is not None:
+            self.heard.append(watermark)
+        latest = max((one for one in self.heard if one is not None), default=-1)
+        if not self.waiting or self.waiting[0] > latest:
+            return None
+        said = []
+        for _ in self.course.through(Batch([None] * self.course.rows_max)):
+            if not self.waiting or self.waiting[0] > latest:
+                break
+            said.append(self.waiting.pop(0))
+        return Batch([f"at {time}" for time in said], None, said)
+
+
+class Site:
+    def __init__(self, *operators: Operator, rows_max: int = 100) -> None:
+        self.out: list[Any] = []
+        self.course = Course()
+        self.chain = Chain(operators, self._emit, self._emit_aside, has_event_time=True)
+        self.aside: list[Any] = []
+        self.chain.follow(self.course)
+        self.rows_max = rows_max
+        self.chain.begin(rows_max)
+
+    def _emit(self, batch: Batch) -> None:
+        self.out += batch.records
+        if batch.watermark is not None:
+            self.out.append(("watermark", batch.watermark))
+        if batch.idle is not None:
+            self.out.append(("idle", batch.idle))
+
+    def _emit_aside(self, batch: Batch, side: SideOutput) -> None:
+        self.aside.append((side.name, *shown(batch)))
+
+    def finish(self) -> None:
+        while self.chain.is_midway:
+            self.chain.begin(self.rows_max)
+            self.chain.go_on()
+
+
+def test_a_watermark_goes_on_when_all_is_said_that_it_makes_due_and_a_snapshot_may_come_between() -> None:
+    site = Site(Alarms(1, 2, 3, 9), Map("after", str), rows_max=1)
+    assert site.chain.process(Batch([5], None, [50])) is None
+    site.chain.tell(Batch([], watermark=3, idle=False))
+    assert site.out == ["10", "at 1"]
+    assert site.chain.is_midway
+    assert not site.chain.is_halfway
+    site.finish()
+    assert site.out == ["10", "at 1", "at 2", "at 3", ("watermark", 3), ("idle", False)]
+
+
+def test_what_is_made_of_records_comes_before_what_falls_due_after_them() -> None:
+    site = Site(Alarms(1, 2, 3), Map("after", str), rows_max=2)
+    assert site.chain.process(Batch([5], None, [50], 3)) is None
+    site.finish()
+    assert site.out == ["10", "at 1", "at 2", "at 3", ("watermark", 3)]
+
+
+def test_at_the_end_each_operator_is_told_of_the_end_of_time_after_all_that_those_before_it_say() -> None:
+    first, second = Alarms(7, 8), Alarms(TIMESTAMP_MAX)
+    site = Site(first, Map("m", str), FlatMap("none", lambda text: [text]), second, rows_max=1)
+
+    class Doubled(Map):
+        pass
+
+    steps = site.chain.end()
+    for _ in steps:
+        site.finish()
+        site.chain.begin(1)
+    assert site.out == ["at 7at 7", "at 8at 8", f"at {TIMESTAMP_MAX}"]
+    assert first.heard[-1] == second.heard[-1] == END_OF_TIME
+
+
+def test_a_side_output_has_the_timestamps_of_its_records_and_the_watermark_behind_them() -> None:
+    sides = Sides("split", ["odd", "large"])
+    odd = Split("split", (("odd", lambda n: n % 2), ("large", lambda n: n > 5)), sides, has_rest=True)
+    site = Site(odd, Map("m", str))
+    batch = Batch([1, 2, 7, 8], None, [10, 20, 70, 80], 60)
+    assert site.chain.process(batch) is None
+    assert site.out == ["2", ("watermark", 60)]
+    assert site.aside == [
+        ("large", [8], None, [80], None, None),
+        ("odd", [1, 7], None, [10, 70], None, None),
+        ("large", [], None, None, 60, None),
+        ("odd", [], None, None, 60, None),
+    ]
+
+
+def test_final_results_have_the_last_timestamp_of_all_so_nobody_finds_them_late() -> None:
+    times: list[Any] = []
+
+    class Look(Operator):
+        def process(self, batch: Batch) -> Batch:
+            times.append(batch.timestamps)
+            return batch
+
+    total = Aggregate("sum", KeyedState(int), "final", lambda total, n: total + n)
+    site = Site(total, Look("look"))
+    site.chain.process(Batch([1, 2], ["a", "b"], [10, 20]))
+    for _ in site.chain.end():
+        site.finish()
+        site.chain.begin(100)
+    assert times == [[TIMESTAMP_MAX, TIMESTAMP_MAX]]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_wherever_slices_end_the_same_is_said_and_no_watermark_overtakes(seed: int, rows_max: int) -> None:
+    chance = random.Random(seed)
+
+    def run(*, is_stopped: bool) -> list[Any]:
+        def stop(record: Any) -> Any:
+            if is_stopped and chance.random() < 0.4:
+                site.course.stop()
+            return record
+
+        site = Site(Map("m", stop), Alarms(*range(0, 40, 3)), Map("n", stop), rows_max=rows_max)
+        for start in range(0, 40, 4):
+            batch: Batch | None = Batch([start, start + 1], None, [start, start + 1])
+            while batch is not None:
+                site.chain.begin(rows_max)
+                batch = site.chain.process(batch)
+                site.finish()
+            site.chain.begin(rows_max)
+            site.chain.tell(Batch([], watermark=start))
+            site.finish()
+        return site.out
+
+    assert run(is_stopped=True) == run(is_stopped=False)
+
+
+# Watermarks combined.
+
+
+@given(st.data())
+def test_the_combined_watermark_is_the_lowest_of_all_that_may_still_say_something(
+    data: st.DataObject,
+) -> None:
+    sides = ["a", "b", "c"]
+    floor = data.draw(st.none() | st.integers(0, 20))
+    combined = CombinedWatermark(dict.fromkeys(sides, floor), floor)
+    watermarks: dict[str, int | None] = dict.fromkeys(sides, floor)
+    idle: set[str] = set()
+    is_idle = False
+    expected = floor
+    for _ in range(data.draw(st.integers(0, 12))):
+        side = data.draw(st.sampled_from(sides))
+        if data.draw(st.integers(0, 9)) == 0:
+            sides.remove(side)
+            del watermarks[side]
+            idle.discard(side)
+            news = combined.ended(side)
+        else:
+            watermark = data.draw(st.none() | st.integers(0, 20))
+            idleness = data.draw(st.none() | st.booleans())
+            news = combined.heard(side, watermark, idle=idleness)
+            if watermark is not None:
+                watermarks[side] = max(watermark, -1 if watermarks[side] is None else watermarks[side])  # type: ignore[type-var]
+            if idleness is not None:
+                (idle.add if idleness else idle.discard)(side)
+        # In plain words.
+        active = [watermarks[one] for one in watermarks if one not in idle]
+        known = [one for one in watermarks.values() if one is not None]
+        if active:
+            now = None if None in active else min(one for one in active if one is not None)
+        else:
+            now = max(known, default=None)
+        said = None if now is None or (expected is not None and now <= expected) else now
+        expected = expected if said is None else said
+        told_idle = bool(watermarks) and not active
+        assert (news.watermark if news is not None else None) == said
+        assert (news.idle if news is not None else None) == (told_idle if told_idle != is_idle else None)
+        is_idle = told_idle
+        assert combined.watermark == expected
+        if not sides:
+            break
+
+
+# Timestamps.
+
+
+def assigner(function: Callable[[Any], Any], out_of_orderness_ms: int = 0) -> AssignTimestamps:
+    return AssignTimestamps("times", function, out_of_orderness_ms)
+
+
+def news(times: AssignTimestamps) -> Batch:
+    found = times.take_news()
+    assert found is not None
+    return found
+
+
+def test_the_watermark_follows_the_newest_record_at_the_distance_that_was_said() -> None:
+    times = assigner(lambda n: n, out_of_orderness_ms=5)
+    assert shown(times.process(Batch([20, 12]))) == ([20, 12], None, [20, 12], 15, None)
+    # It does not go back.
+    assert shown(times.process(Batch([11]))) == ([11], None, [11], None, None)
+    assert times.process(Batch([31])).watermark == 26
+
+
+def test_each_split_has_a_watermark_and_one_that_is_not_begun_holds_it_up() -> None:
+    times = assigner(lambda n: n)
+    times.begin(["one", "two", "three"], None)
+    times.origin = "one"
+    assert times.process(Batch([50])).watermark is None
+    times.origin = "two"
+    assert times.process(Batch([10])).watermark is None
+    times.end_of("three")
+    assert shown(news(times)) == ([], None, None, 10, None)
+    times.end_of("two")
+    assert news(times).watermark == 50
+
+
+def test_what_was_known_of_splits_is_known_after_a_restore() -> None:
+    times = assigner(lambda n: n)
+    times.begin(["one", "two"], None)
+    for split, record in (("one", 50), ("two", 10)):
+        times.origin = split
+        times.process(Batch([record]))
+    saved = times.saved
+    again = assigner(lambda n: n)
+    again.begin(["one", "two"], saved)
+    assert again.watermark == 10
+    again.origin = "two"
+    assert again.process(Batch([70])).watermark == 50
+
+
+UTC = datetime.UTC
+
+
+def test_a_datetime_with_a_time_zone_is_a_timestamp() -> None:
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    when = datetime.datetime(2024, 5, 1, 14, 0, 0, 123_999, tzinfo=zone)
+    assert as_timestamp(when) == 1_714_564_800_123
+    times = assigner(lambda one: one)
+    assert times.process(Batch([when, 1_714_564_800_124])).timestamps == [
+        1_714_564_800_123,
+        1_714_564_800_124,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (-1, "-1 is no timestamp: expected whole milliseconds since 1970 in UTC .* before 1970"),
+        (TIMESTAMP_MAX + 1, "after the year 9999: is it in microseconds or nanoseconds?"),
+        (None, "there is no timestamp"),
+        (1.5, "1.5 of type float is no timestamp"),
+        (True, "True of type bool is no timestamp"),
+        ("2024-01-01", "'2024-01-01' of type str is no timestamp"),
+        (datetime.datetime(2024, 1, 1), "has no time zone"),
+        (datetime.datetime(1969, 12, 31, tzinfo=UTC), "before 1970"),
+    ],
+)
+def test_what_is_no_timestamp_is_named_with_its_record(value: Any, problem: str) -> None:
+    records = [("good", 1), ("bad", value), ("good", 2)]
+    with pytest.raises(UserCodeError, match=problem) as caught:
+        assigner(lambda record: record[1]).process(Batch(records))
+    assert "operator 'times'" in str(caught.value)
+    assert caught.value.record == repr(records[1])
+
+
+def test_a_function_that_raises_is_named_with_its_record() -> None:
+    with pytest.raises(UserCodeError, match="operator 'times' raised KeyError") as caught:
+        assigner(lambda record: record["time"]).process(Batch([{"time": 1}, {}]))
+    assert caught.value.record == "{}"
+
+
+# Flows.
+
+
+def test_records_with_and_without_timestamps_cannot_meet() -> None:
+    flow = cc.Flow("mixed")
+    timed = flow.source(cc.items([1])).named("one").assign_timestamps(lambda n: n).named("times")
+    timed.union(flow.source(cc.items([2])).named("two")).sink(cc.printing())
+    with pytest.raises(FlowError, match="records of 'times' have timestamps, those of 'two' have none"):
+        flow.compile(1, 1)
+
+
+def test_arguments_are_checked_where_they_are_written() -> None:
+    stream = cc.Flow("arguments").source(cc.items([1]))
+    with pytest.raises(FlowError, match=r"2-assign_timestamps.*out_of_orderness='soon'"):
+        stream.assign_timestamps(lambda n: n, out_of_orderness="soon")
+    with pytest.raises(FlowError, match="expected a function"):
+        stream.assign_timestamps("time")  # type: ignore[arg-type]
+
+
+# Tasks.
+
+
+def task_of(
+    *chain: Operator,
+    inputs: tuple[ChannelId, ...] = (A, B),
+    restored: Snapshot | None = None,
+    rows: int = 100,
+    **others: Any,
+) -> Task:
+    out = build_output(
+        "broadcast", OUT[:1], batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    return Task(
+        task_id=HERE,
+        epoch=Epoch(1),
+        protocol=AlignedBarriers(inputs),
+        inputs={channel: InputQueue(channel, batch_rows=rows) for channel in inputs},
+        chain=chain,
+        outputs=[out],
+        batch_rows=rows,
+        has_event_time=True,
+        restored=restored,
+        **others,
+    )
+
+
+def work(task: Task) -> list[Any]:
+    """Run until there is nothing to do; return what was sent: records, watermarks, idleness, items."""
+    while task.has_work:
+        task.run()
+    task.flush()
+    items, task.outbox = task.outbox, []
+    found: list[Any] = []
+    for _, item in items:
+        if not isinstance(item, Batch):
+            found.append(item)
+            continue
+        found += item.records
+        found += [] if item.watermark is None else [("watermark", item.watermark)]
+        found += [] if item.idle is None else [("idle", item.idle)]
+    return found
+
+
+def frozen(task: Task) -> Any:
+    return next(job.frozen for job in task.jobs if isinstance(job, StoreFrozen))
+
+
+def test_a_task_goes_by_the_lowest_watermark_of_its_inputs_and_says_so_behind_the_records() -> None:
+    task = task_of(Alarms(3, 8))
+    task.offer(A, Batch([1], None, [4], 9))
+    assert work(task) == [2]
+    task.offer(B, Batch([2], None, [5], 5))
+    assert work(task) == [4, "at 3", ("watermark", 5)]
+    task.offer(B, EndOfInput())
+    assert work(task) == ["at 8", ("watermark", 9)]
+    task.offer(A, EndOfInput())
+    assert work(task) == [EndOfInput()]
+
+
+def test_what_goes_round_a_loop_does_not_hold_the_watermark_up() -> None:
+    task = task_of(Alarms(), back_edges=frozenset({B}))
+    task.offer(A, Batch([], watermark=5))
+    assert work(task) == [("watermark", 5)]
+    task.offer(B, Batch([1], None, [1], 2))
+    assert work(task) == [2]
+
+
+def test_a_channel_that_is_idle_is_not_waited_for_until_it_says_otherwise() -> None:
+    task = task_of(Alarms())
+    task.offer(A, Batch([], watermark=5))
+    task.offer(B, Batch([], watermark=3))
+    assert work(task) == [("watermark", 3)]
+    task.offer(B, Batch([], idle=True))
+    assert work(task) == [("watermark", 5)]
+    task.offer(A, Batch([], idle=True))
+    assert work(task) == [("idle", True)]
+    task.offer(B, Batch([], watermark=4, idle=False))
+    assert work(task) == [("idle", False)]
+
+
+def test_a_watermark_stays_behind_the_records_of_its_batch_when_a_slice_takes_only_some() -> None:
+    task = task_of(Map("m", lambda n: n), inputs=(A,))
+    task.rows_max = 2
+    task.offer(A, Batch([1, 2, 3], None, [1, 2, 3], 3))
+    task.run()
+    assert task.statistics().records_in == 2
+    task.flush()
+    assert work(task) == [1, 2, 3, ("watermark", 3)]
+
+
+def test_a_snapshot_has_the_watermark_and_a_restored_task_never_goes_below_it() -> None:
+    task = task_of(Alarms())
+    task.offer(A, Batch([], watermark=7))
+    task.offer(B, Batch([], watermark=9))
+    for channel in (A, B):
+        task.offer(channel, Barrier(N1))
+    assert work(task) == [("watermark", 7), Barrier(N1)]
+    assert frozen(task).watermark == 7
+
+    alarms = Alarms(6, 8)
+    again = task_of(alarms, restored=Snapshot(watermark=7))
+    # First of all: what was due then, and then the watermark, for whoever has not heard of it.
+    assert work(again) == ["at 6", ("watermark", 7), ("idle", False)]
+    again.offer(A, Batch([], watermark=5))
+    again.offer(B, Batch([], watermark=8))
+    assert work(again) == []
+    again.offer(A, Batch([], watermark=8))
+    assert work(again) == ["at 8", ("watermark", 8)]
+    assert alarms.heard == [7, 7, 8, 8]
+
+
+def test_a_snapshot_is_taken_while_timers_fire_and_the_rest_of_them_fires_after_a_restore() -> None:
+    numbers = cc.generate(lambda number: number, count=1)
+    splits = SplitQueue(numbers, [(split, split.start) for split in numbers.splits(1)])
+    alarms = Alarms(*range(10))
+    task = task_of(
+        AssignTimestamps("times", lambda n: 100, 0), alarms, inputs=(), splits=splits, source_uid="numbers"
+    )
+    task.rows_max = 1
+    task.run()
+    task.run()
+    assert task.is_midway
+    fired = 10 - len(alarms.waiting)
+    assert 0 < fired < 10
+    task.trigger(N1)
+    snapshot = frozen(task)
+    assert snapshot.assigned == {"times": [100, {"0-of-1": 100}]}
+
+    rest = SplitQueue(numbers, [])
+    late = Alarms(*alarms.waiting)
+    again = task_of(
+        AssignTimestamps("times", lambda n: 100, 0),
+        late,
+        inputs=(),
+        splits=rest,
+        source_uid="numbers",
+        restored=Snapshot(watermark=snapshot.watermark, assigned=snapshot.assigned),
+    )
+    assert work(again) == [
+        *(f"at {time}" for time in range(fired, 10)),
+        ("watermark", 100),
+        ("idle", False),
+        EndOfInput(),
+    ]
