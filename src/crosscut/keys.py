@@ -14,10 +14,11 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from crosscut.errors import FlowError
+from crosscut.errors import FlowError, InternalError
 from crosscut.ids import KeyGroup
 
 _length = struct.Struct(">I").pack
+_LENGTH_BYTES = 4
 
 Key = int | str | bytes | bool | None | tuple["Key", ...]
 
@@ -47,6 +48,46 @@ def encoded_key(key: Any) -> bytes:
         f"{shortened(key)} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
         f"tuple of those, which hash alike in every process; return one of them from key_by"
     )
+
+
+def decoded_key(data: bytes, at: int = 0) -> tuple[Any, int]:
+    """Return the key whose bytes begin at `at`, and where they end: the inverse of `encoded_key`."""
+    kind, start = data[at : at + 1], at + 1
+    if kind == b"n":
+        return None, start
+    count = int.from_bytes(data[start : start + _LENGTH_BYTES], "big")
+    start += _LENGTH_BYTES
+    end = start + count
+    if kind == b"s":
+        return data[start:end].decode("utf-8", "surrogatepass"), end
+    if kind == b"i":
+        return int.from_bytes(data[start:end], "big", signed=True), end
+    if kind == b"b":
+        return data[start:end], end
+    if kind == b"t":
+        items = []
+        for _ in range(count):
+            item, start = decoded_key(data, start)
+            items.append(item)
+        return tuple(items), start
+    raise InternalError(f"{kind!r} at byte {at} of {data!r:.100} begins no key")
+
+
+def plain_key(key: Any) -> Any:
+    """Return the key that `key` equals, which is of another type (1.0, as 1): it was taken for that one.
+
+    If there is none, `key` itself.
+    """
+    if isinstance(key, tuple):
+        return tuple(map(plain_key, key))
+    for kind in (int, str, bytes):
+        try:
+            plain = kind(key)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if plain == key:
+            return plain
+    return key
 
 
 def stable_hash(key: Any) -> int:

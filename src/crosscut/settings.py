@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from typing import Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
@@ -15,6 +16,7 @@ SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "ha
 _URL_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
+BackendName = Literal["memory", "rocksdb"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,10 @@ class Settings:
             snapshot, so that their senders need not wait. 0: they wait. Beyond it they wait, too.
         spill_dir: Directory, on each worker's machine, for these records and for full loops. Default: the
             system's directory for temporary files.
+        state_backend: Where workers keep keyed state. "memory", or "rocksdb" for state that is larger than
+            memory (needs `crosscut[rocksdb]`). It may change between two starts.
+        state_dir: Directory, on each worker's machine, for state in RocksDB. Default: the system's directory
+            for temporary files.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
@@ -131,6 +137,8 @@ class Settings:
     channel_bytes: int = 4 * 1024 * 1024
     spill_bytes: int = 0
     spill_dir: str | os.PathLike[str] | None = None
+    state_backend: BackendName = "memory"
+    state_dir: str | os.PathLike[str] | None = None
     host: str | None = None
     strict: bool = False
     encryption: Encryption = "auto"
@@ -151,7 +159,10 @@ class Settings:
                 f"there would be tasks without a key group; raise max_parallelism (it can't be "
                 f"changed once the job has state) or lower parallelism"
             )
-        for name, known in (("encryption", get_args(Encryption)),):
+        for name, known in (
+            ("encryption", get_args(Encryption)),
+            ("state_backend", get_args(BackendName)),
+        ):
             if getattr(self, name) not in known:
                 raise SettingsError(
                     f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, known))}"
@@ -180,6 +191,12 @@ class Settings:
             )
         self._take_path("checkpoint_dir", "a directory or an fsspec URL")
         self._take_path("spill_dir", "a directory on the workers' machines")
+        self._take_path("state_dir", "a directory on the workers' machines")
+        if self.state_backend == "rocksdb" and find_spec("rocksdict") is None:
+            raise SettingsError(
+                "state_backend='rocksdb' needs rocksdict, which is not installed: install it with "
+                "pip install 'crosscut[rocksdb]', on the workers too"
+            )
         if self.host is not None and (not isinstance(self.host, str) or not self.host):
             raise SettingsError(f"host={self.host!r}: expected a host name or an address")
         for name in ("accept_changes", "fresh", "strict"):

@@ -7,8 +7,9 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from jobs import hold, until
 
 import crosscut as cc
@@ -43,7 +44,10 @@ def expected() -> dict[int, list[Any]]:
     return found
 
 
-def test_every_state_of_a_process_survives_the_loss_of_its_worker(started: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_every_state_of_a_process_survives_the_loss_of_its_worker(
+    started: Any, tmp_path: Path, backend: Literal["memory", "rocksdb"]
+) -> None:
     out = cc.collect()
     flow = cc.Flow("triples")
     numbers = flow.source(cc.generate(lambda n: n, count=COUNT))
@@ -54,6 +58,8 @@ def test_every_state_of_a_process_survives_the_loss_of_its_worker(started: Any, 
         parallelism=2,
         checkpoint_dir=str(tmp_path / "checkpoints"),
         checkpoint_interval="100ms",
+        state_backend=backend,
+        state_dir=tmp_path / "state",
         restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
     )
     job = started.flow(flow, settings)
@@ -66,3 +72,4 @@ def test_every_state_of_a_process_survives_the_loss_of_its_worker(started: Any, 
     for record in out.records():
         found[record[0]].append(record)
     assert found == expected()
+    assert not list((tmp_path / "state").glob("*")), "workers that end remove their files"

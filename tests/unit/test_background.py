@@ -232,12 +232,9 @@ def test_state_is_loaded_in_slices_and_the_loop_serves_others_in_between() -> No
                 seen.append(1)
                 await asyncio.sleep(0)
 
-        async def read_parts(parts: object) -> list[bytes]:
-            return [part]
-
         others = asyncio.ensure_future(heartbeats())
         restored = await at_hand.restored(
-            TASK, KeyedState(int), N1, (Part("parts/1/a", len(part), "00"),), read_parts, pool.pause
+            TASK, KeyedState(int), N1, (Part("parts/1/a", len(part), "00"),), lambda _: part, pool
         )
         is_loaded = True
         await others

@@ -25,8 +25,8 @@ from crosscut.graph.specs import (
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.job.end_of_input import is_exhausted, stillness
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
-from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
+from crosscut.state.reading import stored_contents
 from crosscut.task.channel_log import decoded_log
 from crosscut.wire.batches import decode_batch
 
@@ -90,7 +90,7 @@ class StoredCut(Cut):
         if uid not in self._values:
             tables: dict[str, dict[Any, Any]] = {name: {} for name in names}
             for snapshot in self._snapshots_of(vertex):
-                for name, values in contents(map(self._read, snapshot.parts)).items():
+                for name, values in stored_contents(snapshot.parts, self._read).items():
                     tables[name].update(values)
             self._values[uid] = tables
         return self._values[uid][state]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TypeVar, assert_never
 
 from crosscut.graph.specs import (
@@ -39,17 +39,21 @@ from crosscut.state.named import NamedTable
 T = TypeVar("T")
 
 
-def keyed_state(node: OperatorNode) -> KeyedState | None:
+NewState = Callable[..., KeyedState]
+"""Makes empty state; called as `KeyedState` is."""
+
+
+def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | None:
     """Return empty state for the operator, or None if it keeps none by key."""
     match node.spec:
         case CountSpec() | SumSpec():
-            return KeyedState(int)
+            return new(int)
         case ReduceSpec():
-            return KeyedState(nothing_yet)
+            return new(nothing_yet)
         case AggregateSpec(initial):
-            return KeyedState(initial)
+            return new(initial)
         case ProcessSpec(_, states):
-            return KeyedState(
+            return new(
                 nothing_yet,
                 {name: nothing_yet for name, kind in states if kind != MapState.kind},
                 [NamedTable(name) for name, kind in states if kind == MapState.kind],

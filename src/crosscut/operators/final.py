@@ -11,11 +11,10 @@ from hashlib import blake2b
 from typing import Any
 
 from crosscut.errors import FlowError
-from crosscut.keys import encoded_key
+from crosscut.keys import encoded_key, plain_key
 
 PLACE_BYTES = 16
 _KEYS_PER_BUCKET = 1_000
-_KINDS = (int, str, bytes)
 
 
 def place_of(key: Any) -> str:
@@ -23,22 +22,8 @@ def place_of(key: Any) -> str:
     try:
         data = encoded_key(key)
     except FlowError:
-        data = encoded_key(_plain(key))
+        data = encoded_key(plain_key(key))
     return blake2b(data, digest_size=PLACE_BYTES).hexdigest()
-
-
-def _plain(key: Any) -> Any:
-    """Return the key that `key` equals, which is of another type (1.0, as 1): it was taken for that one."""
-    if isinstance(key, tuple):
-        return tuple(map(_plain, key))
-    for kind in _KINDS:
-        try:
-            plain = kind(key)
-        except (TypeError, ValueError, OverflowError):
-            continue
-        if plain == key:
-            return plain
-    return key
 
 
 class FinalOrder:

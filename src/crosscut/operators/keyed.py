@@ -35,6 +35,7 @@ class KeyedOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
+        self._state.fetch(batch.keys)
         return self._add(batch, batch.keys)
 
     @abstractmethod
@@ -60,6 +61,7 @@ class KeyedOperator(Operator):
         for keys in order.buckets():
             while keys:
                 said = Batch(keys[: self.course.rows_max])
+                self._state.fetch(said.records)
                 results = self._final_results(said, is_first=is_first)
                 # The slice may have been over before all of them were said.
                 self.course.rest = None

@@ -19,12 +19,14 @@ class Process(Operator):
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)
         self._context = Context(sides.say)
+        self._state = state
         self._process = attached(process, state.tables, self._context)
         self._is_open = False
 
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
+        self._state.fetch(batch.keys)
         remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None

@@ -355,6 +355,8 @@ class Job:
                     alignment_timeout_ms=alignment_timeout_ms,
                     spill_bytes=settings.spill_bytes,
                     spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
+                    state_backend=settings.state_backend,
+                    state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
                 ),
                 linger_ms=settings.milliseconds("linger"),
                 channel_bytes=settings.channel_bytes,

@@ -62,7 +62,7 @@ def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bo
     try:
         data = pickle.dumps((table, is_named, keys, values), protocol=5)
     except Exception as error:  # A value's own __reduce__ may raise anything.
-        raise StateError(_unpicklable(table, keys, values, error)) from error
+        raise _unstorable(table, keys, values, error) from error
     return _LENGTH.pack(len(data)) + data
 
 
@@ -83,7 +83,7 @@ def decode_part(data: bytes) -> Iterator[Block]:
         offset = start + int.from_bytes(data[offset:start], "big")
         if start > len(data) or offset > len(data):
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
-        yield Block(*_loaded(memoryview(data)[start:offset]))
+        yield Block(*loaded(memoryview(data)[start:offset]))
 
 
 def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
@@ -94,13 +94,17 @@ def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
     Raises:
         StateError: As in `decode_part`.
     """
+    return merged(block for part in parts for block in decode_part(part))
+
+
+def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:
+    """Return what `blocks` add up to, the oldest first; see `contents`."""
     tables: dict[str, dict[Any, Any]] = {}
     named: set[str] = set()
-    for part in parts:
-        for block in decode_part(part):
-            take_in(tables.setdefault(block.table, {}), block.keys, block.values)
-            if block.is_named:
-                named.add(block.table)
+    for block in blocks:
+        take_in(tables.setdefault(block.table, {}), block.keys, block.values)
+        if block.is_named:
+            named.add(block.table)
     for table in named:
         by_key: dict[Any, dict[Any, Any]] = {}
         for (key, name), value in tables[table].items():
@@ -135,10 +139,15 @@ def owned_copy(value: Any) -> Any:
         kind is dict and ATOMIC.issuperset(map(type, value.values())) and ATOMIC.issuperset(map(type, value))
     ):
         return value.copy()
-    return _loaded(pickle.dumps(value, protocol=5))
+    return loaded(pickle.dumps(value, protocol=5))
 
 
-def _loaded(data: bytes | memoryview) -> Any:
+def loaded(data: bytes | memoryview) -> Any:
+    """Return what a pickle of our own state holds.
+
+    Raises:
+        StateError: A value's class can't be loaded here.
+    """
     try:
         return pickle.loads(data)  # noqa: S301 - own state, checked against the SHA-256 in the job log
     except Exception as error:  # A value's own __setstate__ may raise anything.
@@ -148,14 +157,20 @@ def _loaded(data: bytes | memoryview) -> Any:
         ) from error
 
 
-def _unpicklable(table: str, keys: list[Any], values: list[Any], error: Exception) -> str:
+def unstorable(table: str, key: Any, value: Any, error: Exception) -> StateError:
+    """Return the error that says that a value can't be pickled."""
     where = f" in {table!r}" if table else ""
+    return StateError(
+        f"the state of key {key!r:.120}{where}, of type {type(value).__qualname__}, can't be stored: "
+        f"{type(error).__name__}: {error}; keep plain values in state"
+    )
+
+
+def _unstorable(table: str, keys: list[Any], values: list[Any], error: Exception) -> StateError:
     for key, value in zip(keys, values, strict=True):
         try:
             pickle.dumps(value, protocol=5)
         except Exception as cause:  # noqa: BLE001 - as in encode_block: the same value raises again
-            return (
-                f"the state of key {key!r:.120}{where}, of type {type(value).__qualname__}, can't be stored: "
-                f"{type(cause).__name__}: {cause}; keep plain values in state"
-            )
-    return f"state{where} can't be stored: {type(error).__name__}: {error}"
+            return unstorable(table, key, value, cause)
+    where = f" in {table!r}" if table else ""
+    return StateError(f"state{where} can't be stored: {type(error).__name__}: {error}")

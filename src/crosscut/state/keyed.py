@@ -7,7 +7,7 @@ from typing import Any
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import MAGIC, decode_part, encode_block
+from crosscut.state.encoding import MAGIC, Block, decode_part, encode_block
 from crosscut.state.named import NamedTable
 from crosscut.state.table import Layer, Table
 
@@ -31,9 +31,9 @@ class KeyedState:
         others: Mapping[str, Callable[[], Any]] | None = None,
         named: Iterable[NamedTable] = (),
     ) -> None:
-        self.tables = {MAIN: Table(initial)}
+        self.tables: dict[str, Table] = {MAIN: Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
-        self.named = {table.name: table for table in named}
+        self.named: dict[str, NamedTable] = {table.name: table for table in named}
         self.tables.update(self.named)
         self.main = self.tables[MAIN]
 
@@ -71,6 +71,9 @@ class KeyedState:
         """`Table.peek` of the table `MAIN`."""
         return self.main.peek(key)
 
+    def fetch(self, keys: Sequence[Any]) -> None:
+        """`keys` are going to be asked for: a chance to read what is not in memory, at once."""
+
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""
         for table in self.tables.values():
@@ -101,6 +104,12 @@ class KeyedState:
         for table in self.tables.values():
             yield from table.complete(checkpoint_id)
 
+    def abandon(self, checkpoint_id: CheckpointId) -> None:
+        """What was frozen at `checkpoint_id` will not be stored."""
+
+    def close(self) -> None:
+        """Nobody uses this state any more: give back what it takes outside of memory."""
+
     def roll_back(self, checkpoint_id: CheckpointId) -> None:
         """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing."""
         for table in self.tables.values():
@@ -127,28 +136,60 @@ class KeyedState:
         for part_id, data in parts:
             for table in self.tables.values():
                 table.begin_part(part_id)
-            for name, is_named, keys, values in decode_part(data):
-                if name not in self.tables:
-                    raise StateError(
-                        f"a part of checkpoint {checkpoint_id} holds the state {name!r}, which is not "
-                        f"declared: expected one of {sorted(self.tables)}"
-                    )
-                if is_named != (name in self.named):
-                    raise StateError(
-                        f"a part of checkpoint {checkpoint_id} holds the state {name!r} as "
-                        f"{_FORM[is_named]}: it is declared as {_FORM[not is_named]} here"
-                    )
-                if owns is not None:
-                    owners = [key for key, _ in keys] if is_named else keys
-                    rows = [
-                        (key, value)
-                        for owner, key, value in zip(owners, keys, values, strict=True)
-                        if owns(owner)
-                    ]
-                    keys, values = [key for key, _ in rows], [value for _, value in rows]
-                self.tables[name].load(keys, values)
+            for block in decode_part(data):
+                self._load(block, checkpoint_id, owns)
                 yield
         for table in self.tables.values():
             if owns is not None:
                 table.forget_parts()
             table.end_loading(checkpoint_id)
+
+    def loading_rows(
+        self,
+        blocks: Iterable[Block],
+        checkpoint_id: CheckpointId,
+        owns: Callable[[Any], bool] | None = None,
+    ) -> Iterator[None]:
+        """Take in rows that come from parts of another format, or of several tasks; see `loading`."""
+        for block in blocks:
+            self._load(block, checkpoint_id, owns)
+            yield
+        for table in self.tables.values():
+            table.forget_parts()
+            table.end_loading(checkpoint_id)
+
+    def _load(self, block: Block, checkpoint_id: CheckpointId, owns: Callable[[Any], bool] | None) -> None:
+        self.check_block(block, checkpoint_id)
+        table = self.tables[block.table]
+        if owns is None:
+            table.load(block.keys, block.values)
+        else:
+            rows = self.owned_rows(block, owns)
+            table.load([key for key, _ in rows], [value for _, value in rows])
+
+    def check_block(self, block: Block, checkpoint_id: CheckpointId) -> None:
+        """Make sure that rows of `checkpoint_id` are of a table that is declared here.
+
+        Raises:
+            StateError: They are not.
+        """
+        name = block.table
+        if name not in self.tables:
+            raise StateError(
+                f"a part of checkpoint {checkpoint_id} holds the state {name!r}, which is not "
+                f"declared: expected one of {sorted(self.tables)}"
+            )
+        if block.is_named != (name in self.named):
+            raise StateError(
+                f"a part of checkpoint {checkpoint_id} holds the state {name!r} as "
+                f"{_FORM[block.is_named]}: it is declared as {_FORM[not block.is_named]} here"
+            )
+
+    def owned_rows(self, block: Block, owns: Callable[[Any], bool] | None) -> list[tuple[Any, Any]]:
+        """Return the rows of `block` whose keys the task owns, with their values; `owns` None: all."""
+        rows = zip(block.keys, block.values, strict=True)
+        if owns is None:
+            return list(rows)
+        if block.is_named:
+            return [row for row in rows if owns(row[0][0])]
+        return [row for row in rows if owns(row[0])]

@@ -8,13 +8,17 @@ stores and restores that row, whatever else the key has.
 from __future__ import annotations
 
 import pickle  # noqa: S403 - names are put in order by it, nothing is loaded
+from collections.abc import Iterable
 from typing import Any
 
 from crosscut.errors import FlowError, InternalError
 from crosscut.ids import CheckpointId
-from crosscut.keys import encoded_key
+from crosscut.keys import encoded_key, plain_key
 from crosscut.state.encoding import DELETED
 from crosscut.state.table import Table
+
+PICKLED = b"p"
+"""Begins the bytes of a name that can't be a key."""
 
 
 class NamedTable(Table):
@@ -35,7 +39,7 @@ class NamedTable(Table):
 
         It is the order of their bytes, not that in which they came: that one is lost by a restore.
         """
-        return sorted(self._listed().get(key, ()), key=_bytes_of)
+        return in_order(self._listed().get(key, ()))
 
     def count(self, key: Any) -> int:
         """Return how many values `key` has."""
@@ -87,11 +91,19 @@ class NamedTable(Table):
         return self._names
 
 
-def _bytes_of(name: Any) -> bytes:
-    try:
-        return encoded_key(name)
-    except FlowError:
-        return pickle.dumps(name, protocol=5)
+def in_order(names: Iterable[Any]) -> list[Any]:
+    """Return the names of rows in the order in which they are always given."""
+    return sorted(names, key=encoded_name)
+
+
+def encoded_name(name: Any) -> bytes:
+    """Return the bytes of a row's name, which may be anything that can be pickled: alike for equal keys."""
+    for plain in (name, plain_key(name)):
+        try:
+            return encoded_key(plain)
+        except FlowError:
+            continue
+    return PICKLED + pickle.dumps(name, protocol=5)
 
 
 def _no_initial() -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
@@ -30,6 +30,13 @@ _NONE = CheckpointId(0)
 
 ROWS_PER_BLOCK = 1_000
 """Rows that are encoded or merged in one step: well below a millisecond for small values."""
+
+
+class Rows(Protocol):
+    """What is below a layer: an older one, or all that is older."""
+
+    def get(self, key: Any, default: Any, /) -> Any:
+        """Return the value of `key`, or `default`."""
 
 
 class Layer(dict[Any, Any]):
@@ -43,7 +50,7 @@ class Layer(dict[Any, Any]):
 
     __slots__ = ("below", "growth", "has_deleted", "initial")
 
-    def __init__(self, initial: Callable[[], Any], below: tuple[dict[Any, Any], ...]) -> None:
+    def __init__(self, initial: Callable[[], Any], below: tuple[Rows, ...]) -> None:
         super().__init__()
         self.initial = initial
         self.below = below

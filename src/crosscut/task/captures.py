@@ -24,12 +24,14 @@ class Stored:
         freeze_us: How long the driver saw the task stopped while it froze.
         log: Holds what was on its way, if anything was.
         held: The records of pending transactions, by the checkpoint they were cut off at.
+        whole: All parts of the keyed state, where it is kept in files of its own; else None.
     """
 
     part: Part | None
     freeze_us: int
     log: Part | None = None
     held: Mapping[CheckpointId, Part] | None = None
+    whole: tuple[Part, ...] | None = None
 
 
 class Captures:
@@ -86,7 +88,9 @@ class Captures:
     def acknowledge(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> Snapshot:
         """Return what is told of snapshot n, with the transactions that its checkpoint commits."""
         frozen, stored = self._frozen.pop(n), self._stored.pop(n)
-        parts = self._parts.with_part(stored.part, frozen.since) if stored.part is not None else ()
+        parts = stored.whole or ()
+        if stored.part is not None:
+            parts = self._parts.with_part(stored.part, frozen.since)
         self._chains[n] = PartChain(n, parts)
         if stored.held:
             pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)

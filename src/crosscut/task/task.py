@@ -429,6 +429,7 @@ class Task:
         freeze_us: int,
         log: Part | None = None,
         held: Mapping[CheckpointId, Part] | None = None,
+        whole: tuple[Part, ...] | None = None,
     ) -> None:
         """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
 
@@ -436,8 +437,9 @@ class Task:
             log: Holds what was on its way, if anything was.
             freeze_us: How long the driver saw the task stopped while it froze.
             held: The records of pending transactions, by the checkpoint they were cut off at.
+            whole: All parts of the keyed state, where it is kept in files of its own.
         """
-        if self._captures.stored(checkpoint_id, Stored(part, freeze_us, log, held)):
+        if self._captures.stored(checkpoint_id, Stored(part, freeze_us, log, held, whole)):
             self._perform(self._protocol.handle(SnapshotStored(checkpoint_id)))
 
     def snapshot_failed(self, checkpoint_id: CheckpointId, reason: str) -> None:

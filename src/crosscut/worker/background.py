@@ -22,6 +22,8 @@ from crosscut.interfaces import SinkWriter
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
 from crosscut.state.keyed import KeyedState
+from crosscut.state.rocksdb.database import chunks_of
+from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import Logged, encoded_log, release_log
 from crosscut.task.requests import (
     CancelStore,
@@ -295,11 +297,14 @@ class BackgroundWork:
         self._host.failpoints("snapshot.frozen")
         reason = ""
         part = log = None
+        whole: tuple[Part, ...] | None = None
         held: dict[CheckpointId, Part] = {}
         is_told = is_log_taken = False
         try:
             try:
-                if self._state is not None and n not in self._cancelled:
+                if isinstance(self._state, RocksState):
+                    whole = await self._store_files(self._state, n)
+                elif self._state is not None and n not in self._cancelled:
                     part = await self._store_state(self._state, frozen)
                 if frozen.log and n not in self._cancelled:
                     is_log_taken = True
@@ -314,7 +319,11 @@ class BackgroundWork:
         finally:
             if not is_told:
                 # No acknowledgement will name them, so nobody else would delete them in this epoch.
-                self._delete(part, log, *held.values())
+                self._delete(
+                    part, log, *held.values(), *(one for one in whole or () if one.checkpoint_id == n)
+                )
+                if self._state is not None:
+                    self._state.abandon(n)
             if not is_log_taken:
                 release_log(frozen.log)
         self._cancelled = {one for one in self._cancelled if one > n}
@@ -323,7 +332,7 @@ class BackgroundWork:
             self._tell(lambda task: task.snapshot_failed(n, reason))
         else:
             self._host.failpoints("snapshot.stored")
-            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held))
+            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held, whole))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: what is left over is swept in the next epoch."""
@@ -340,6 +349,32 @@ class BackgroundWork:
                 return None
         self._host.failpoints("snapshot.encoded")
         return await self._write_part(n, chunks)
+
+    async def _store_files(self, state: RocksState, n: CheckpointId) -> tuple[Part, ...] | None:
+        """Store the files that the database has now and had not at the last checkpoint.
+
+        They are linked even if n is given up meanwhile: what comes after it waits for that.
+        """
+        for _ in state.writing(n):
+            await self._slice.pause()
+        files = await self._host.threads.call(state.link, n)
+        self._host.failpoints("snapshot.encoded")
+        stored: dict[str, Part] = {}
+        try:
+            for path in files:
+                part = await self._write_part(n, chunks_of(path)) if n not in self._cancelled else None
+                if part is None:
+                    break
+                stored[path] = part
+            else:
+                head = await self._write_part(n, [await self._host.threads.call(state.head, n)])
+                if head is not None:
+                    return state.stored(n, head, stored)
+        except BaseException:
+            self._delete(*stored.values())
+            raise
+        self._delete(*stored.values())
+        return None
 
     async def _write_part(
         self, n: CheckpointId, chunks: Iterable[bytes], log: tuple[Logged, ...] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -13,13 +15,16 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
-from crosscut.operators.building import build, keyed_state
+from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
+from crosscut.settings import BackendName
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
+from crosscut.state.reading import is_of_database, stored_blocks
+from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import LoggedBatch
@@ -27,6 +32,7 @@ from crosscut.task.outputs import Output, build_output
 from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
+from crosscut.worker.backends import MEMORY, StateBackend
 
 ReadPart = Callable[[Part], bytes]
 P = ParamSpec("P")
@@ -60,6 +66,7 @@ class TaskRules:
     Attributes:
         spill_bytes: Disk for what comes in on blocked channels; 0: their senders wait.
         spill_dir: None: the system's directory for temporary files.
+        state_dir: Where a backend on disk keeps its files; None: likewise.
     """
 
     batch_rows: int
@@ -69,12 +76,19 @@ class TaskRules:
     alignment_timeout_ms: float = 0.0
     spill_bytes: int = 0
     spill_dir: str | None = None
+    state_backend: BackendName = "memory"
+    state_dir: str | None = None
 
 
 class StateAtHand:
-    """Keyed state that a surviving worker keeps between epochs, by task."""
+    """Keyed state that a surviving worker keeps between epochs, by task.
 
-    def __init__(self) -> None:
+    Args:
+        backend: Where it is kept.
+    """
+
+    def __init__(self, backend: StateBackend = MEMORY) -> None:
+        self._backend = backend
         self._states: dict[TaskId, KeyedState] = {}
 
     async def restored(
@@ -83,8 +97,8 @@ class StateAtHand:
         empty: KeyedState,
         restore: CheckpointId,
         parts: Sequence[Part],
-        read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
-        pause: Callable[[], Awaitable[None]],
+        read_part: ReadPart,
+        host: TaskHost,
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`: what is there, or `empty` with it in it.
 
@@ -92,22 +106,56 @@ class StateAtHand:
             StoreError: A part is missing or damaged.
             StateError: A part can't be decoded.
         """
-        state = self._states.get(task)
+        before = state = self._states.get(task)
         source = restore_from(restore, state.at_hand if state is not None else ())
         match source:
             case FromMemory(checkpoint_id) if state is not None:
-                state.roll_back(checkpoint_id)
-                return state
+                if isinstance(state, RocksState):
+                    await host.in_thread(state.roll_back, checkpoint_id)
+                else:
+                    state.roll_back(checkpoint_id)
             case FromNothing():
                 state = empty
             case FromMemory() | FromStore():
                 state = empty
-                ids = [part.checkpoint_id for part in parts]
-                for _ in state.loading(list(zip(ids, await read_parts(parts), strict=True)), restore):
-                    # Heartbeats go on, however much there is to load.
-                    await pause()
+                if isinstance(state, RocksState):
+                    await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
+                else:
+                    await _load(state, restore, parts, read_part, host)
+        if before is not None and before is not state:
+            await host.in_thread(before.close)
         self._states[task] = state
         return state
+
+    def new_state(self, task: TaskId) -> NewState:
+        """Return what makes empty state for `task`."""
+        return self._backend.new_state(task)
+
+    def close(self) -> None:
+        """Give back what the states take outside of memory."""
+        for state in self._states.values():
+            state.close()
+        self._states.clear()
+        self._backend.close()
+
+
+async def _load(
+    state: KeyedState, restore: CheckpointId, parts: Sequence[Part], read_part: ReadPart, host: TaskHost
+) -> None:
+    contents = await host.in_thread(lambda: [read_part(part) for part in parts])
+    if is_of_database(contents):
+        # What another backend has stored.
+        by_part = dict(zip(parts, contents, strict=True))
+        with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
+            scratch = os.path.join(directory, "database")
+            blocks = await host.in_thread(lambda: list(stored_blocks(parts, by_part.__getitem__, scratch)))
+        steps = state.loading_rows(blocks, restore)
+    else:
+        ids = [part.checkpoint_id for part in parts]
+        steps = state.loading(list(zip(ids, contents, strict=True)), restore)
+    for _ in steps:
+        # Heartbeats go on, however much there is to load.
+        await host.pause()
 
 
 async def build_tasks(
@@ -134,9 +182,6 @@ async def build_tasks(
     snapshots = {one.task: one.snapshot for one in deploy.snapshots}
     splits = {one.task: one.splits for one in deploy.splits}
 
-    def read_parts(parts: Sequence[Part]) -> Awaitable[list[bytes]]:
-        return pool.in_thread(lambda: [read_part(part) for part in parts])
-
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
         began(task_id)
@@ -146,7 +191,7 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_parts, pool.pause)
+        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool)
         failpoints("restore.state")
         held = HeldData()
         for pending in snapshot.pending:
@@ -225,13 +270,14 @@ async def _state_of(
     restore: CheckpointId,
     snapshot: Snapshot,
     at_hand: StateAtHand,
-    read_parts: Callable[[Sequence[Part]], Awaitable[list[bytes]]],
-    pause: Callable[[], Awaitable[None]],
+    read_part: ReadPart,
+    host: TaskHost,
 ) -> KeyedState | None:
-    empty = next((state for node in vertex.chain if (state := keyed_state(node)) is not None), None)
+    new = at_hand.new_state(task)
+    empty = next((state for node in vertex.chain if (state := keyed_state(node, new)) is not None), None)
     if empty is None:
         return None
-    return await at_hand.restored(task, empty, restore, snapshot.parts, read_parts, pause)
+    return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:

@@ -54,6 +54,7 @@ from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
+from crosscut.worker.backends import MEMORY, StateBackend, backend
 from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
 from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.worker.pool import TaskPool
@@ -93,6 +94,7 @@ class Surroundings:
         new_pace: Makes what says how much a task takes at a time.
         new_spaces: Makes what the tasks of one epoch spill to.
         piece_bytes: Of one channel, that go to another worker in front of what another channel sends there.
+        backend: Where keyed state is kept.
     """
 
     graph: JobGraph
@@ -104,6 +106,7 @@ class Surroundings:
     new_pace: Callable[[], Pace]
     new_spaces: Callable[[], SpillSpaces]
     piece_bytes: int = PIECE_BYTES_MAX
+    backend: StateBackend = MEMORY
 
 
 class Worker:
@@ -121,7 +124,7 @@ class Worker:
         self._graph = surroundings.graph
         self._store = surroundings.store
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
-        self._at_hand = StateAtHand()
+        self._at_hand = StateAtHand(surroundings.backend)
         # What was learnt in one epoch holds in the next.
         self._paces: dict[TaskId, Pace] = {}
         self._failpoints = surroundings.failpoints
@@ -179,6 +182,7 @@ class Worker:
             self._listener.close()
             link.close_gently("the worker ends")
             await self._halt()
+            self._at_hand.close()
 
     def _register(self) -> None:
         self._start_chore(self._listen_and_register())
@@ -427,15 +431,18 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
 
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
     try:
+        graph = unpack_graph(plan.packed_graph)
+        rules = plan.rules
         surroundings = Surroundings(
-            unpack_graph(plan.packed_graph),
+            graph,
             open_store(plan.store_url),
             Failpoints(plan.failpoints, index),
             SystemClock(),
             SystemProcess(),
             start_thread,
             lambda: AdaptivePace(plan.rules.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
-            lambda: DiskSpaces(plan.rules.spill_dir, plan.rules.spill_bytes),
+            lambda: DiskSpaces(rules.spill_dir, rules.spill_bytes),
+            backend=backend(rules.state_backend, rules.state_dir, graph.max_parallelism),
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

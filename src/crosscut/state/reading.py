@@ -1,0 +1,72 @@
+"""What stored parts of keyed state say, in whatever format they are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from crosscut.protocol.messages import Part
+from crosscut.state.encoding import Block, decode_part, merged
+from crosscut.state.rocksdb.database import Database, Options, written
+from crosscut.state.rocksdb.rows import RowIds
+from crosscut.state.rocksdb.state import MAGIC, decoded_head
+from crosscut.state.rocksdb.table import StoredRows
+
+ReadPart = Callable[[Part], bytes]
+_ROWS_PER_BLOCK = 1_000
+
+
+def stored_blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
+    """Yield what the parts of one task hold, oldest first; later blocks override earlier ones. Blocks.
+
+    Args:
+        read: Returns the verified bytes of a part.
+        scratch: A directory that is not there yet, for parts that are files of a database.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+        StateError: It can't be decoded.
+    """
+    for position, part in enumerate(parts):
+        data = read(part)
+        if data.startswith(MAGIC) and not position:
+            yield from _blocks_of_database(data, parts[1:], read, scratch)
+            return
+        yield from decode_part(data)
+
+
+def is_of_database(contents: Sequence[bytes]) -> bool:
+    """Return whether the parts of a task with these contents are the files of a database."""
+    return bool(contents) and contents[0].startswith(MAGIC)
+
+
+def stored_contents(parts: Sequence[Part], read: ReadPart) -> dict[str, dict[Any, Any]]:
+    """Return what the parts of one task add up to; see `crosscut.state.encoding.contents`. Blocks.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+        StateError: It can't be decoded.
+    """
+    with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
+        return merged(stored_blocks(parts, read, os.path.join(directory, "database")))
+
+
+def _blocks_of_database(data: bytes, parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
+    head = decoded_head(data)
+    for name, part in zip(head.files, parts, strict=True):
+        written(scratch, [(os.path.basename(name), read(part))])
+    written(scratch, [(os.path.basename(name), small) for name, small in head.small.items()])
+    database = Database(scratch, Options())
+    try:
+        for number, table in enumerate(head.tables):
+            is_named = table in head.named
+            ids = RowIds(number, head.max_parallelism, is_named=is_named)
+            rows: Iterable[tuple[Any, Any]] = StoredRows(ids, lambda: database).scan()
+            iterator = iter(rows)
+            while some := list(islice(iterator, _ROWS_PER_BLOCK)):
+                yield Block(table, is_named, [row for row, _ in some], [value for _, value in some])
+    finally:
+        database.close()

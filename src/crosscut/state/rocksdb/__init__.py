@@ -1,0 +1,1 @@
+"""Keyed state in RocksDB: for state that is larger than memory."""

@@ -1,0 +1,228 @@
+"""One RocksDB database of one task, and the hard links that keep what it was at a checkpoint.
+
+Nothing is durable by itself here: the write-ahead log is off, and what counts is in the checkpoint store.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from crosscut.errors import StateError
+
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""Also about the size of a file, and so of a part in the store."""
+BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+"""For all databases of a process together."""
+
+_BLOOM_BITS = 10
+_FLUSH_POLL_S = 0.002
+_SST = ".sst"
+
+
+def library() -> Any:
+    """Return the module `rocksdict`.
+
+    Raises:
+        StateError: It is not installed, or its native library can't be loaded.
+    """
+    try:
+        return import_module("rocksdict")
+    except ImportError as error:
+        raise StateError(
+            f"state_backend='rocksdb' needs rocksdict, which can't be imported ({error}): install it with "
+            f"pip install 'crosscut[rocksdb]', on the workers too"
+        ) from error
+
+
+class Options:
+    """What the databases of one process share: a cache for blocks."""
+
+    def __init__(self) -> None:
+        rocksdict = library()
+        self.rocksdict = rocksdict
+        self.options = options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_target_file_size_base(WRITE_BUFFER_BYTES)
+        options.set_max_bytes_for_level_base(8 * WRITE_BUFFER_BYTES)
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        # Its own log of what it does, which nobody reads.
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(1024 * 1024)
+        tables = rocksdict.BlockBasedOptions()
+        tables.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
+        tables.set_bloom_filter(_BLOOM_BITS, False)
+        tables.set_cache_index_and_filter_blocks(True)
+        tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        options.set_block_based_table_factory(tables)
+        self.write = rocksdict.WriteOptions()
+        self.write.disable_wal = True
+
+
+class Database:
+    """Bytes by bytes. Any thread may call it, one at a time for what writes.
+
+    Args:
+        directory: Its own; made if it is not there.
+
+    Raises:
+        StateError: From every method: the disk is full, a file is gone or damaged.
+    """
+
+    def __init__(self, directory: str, options: Options) -> None:
+        self.directory = directory
+        self._rocksdict = options.rocksdict
+        self._write = options.write
+        self.is_damaged = False
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._db = options.rocksdict.Rdict(directory, options.options)
+        except Exception as error:  # The library raises plain exceptions.
+            raise self._failed("open", error) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, None if it has none."""
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as error:  # As above.
+            raise self._failed("read", error) from error
+        return found
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, in order, read at once."""
+        try:
+            found: list[bytes | None] = self._db.get(keys)
+        except Exception as error:  # As above.
+            raise self._failed("read", error) from error
+        return found
+
+    def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Set values, all or none; None takes one away."""
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        for key, value in rows:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch, self._write)
+        except Exception as error:  # As above.
+            raise self._failed("write", error) from error
+
+    def scan(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield all rows that begin with `prefix`, in order, as they are now: later writes don't show."""
+        options = self._rocksdict.ReadOptions()
+        if end := _after(prefix):
+            options.set_iterate_upper_bound(end)
+        try:
+            # An iterator of an empty range at the lowest key needs a key to begin with.
+            yield from self._db.items(from_key=prefix, read_opt=options)
+        except GeneratorExit:
+            raise
+        except Exception as error:  # As above.
+            raise self._failed("read", error) from error
+
+    def link(self, directory: str) -> list[str]:
+        """Keep what is in the database now under `directory`, and return the names of its table files.
+
+        Blocks until all is in files; nothing may be written meanwhile, reading is fine.
+        """
+        try:
+            # Not left to the checkpoint itself, which holds the interpreter lock as long as that takes.
+            self._db.flush(wait=False)
+            while any(
+                self._db.property_int_value(f"rocksdb.{name}")
+                for name in ("num-immutable-mem-table", "num-entries-active-mem-table")
+            ):
+                if self._db.property_int_value("rocksdb.background-errors"):
+                    break
+                time.sleep(_FLUSH_POLL_S)
+            self._rocksdict.Checkpoint(self._db).create_checkpoint(directory)
+        except Exception as error:  # As above.
+            raise self._failed("write", error) from error
+        return table_files(directory)
+
+    def close(self) -> None:
+        """Close it; its files stay."""
+        with suppress(Exception):  # It may be damaged, which is why it is closed.
+            self._db.close()
+
+    def _failed(self, what: str, error: Exception) -> StateError:
+        # A file that is damaged here is read from the store again, not from its links.
+        self.is_damaged = self.is_damaged or "Corruption" in str(error) or "No such file" in str(error)
+        if self.is_damaged:
+            return StateError(
+                f"can't {what} keyed state in {self.directory}: {error}; a file there was changed or taken "
+                f"away, or the disk is at fault: it is read from the checkpoint again"
+            )
+        return StateError(
+            f"can't {what} keyed state in {self.directory}: {error}; make room there, or set state_dir to a "
+            f"directory on another disk of the workers"
+        )
+
+
+def table_files(directory: str) -> list[str]:
+    """Return the names of the table files in the directory of a database, sorted."""
+    return sorted(name for name in os.listdir(directory) if name.endswith(_SST))
+
+
+def small_files(directory: str) -> dict[str, bytes]:
+    """Return the other files that make up a database that `Database.link` has kept."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name == "CURRENT" or name.startswith("MANIFEST"):
+            with open(os.path.join(directory, name), "rb") as file:
+                found[name] = file.read()
+    return found
+
+
+def copied(source: str, target: str) -> None:
+    """Make `target` a database with the content of `source`, by hard links to its table files."""
+    os.makedirs(target, mode=0o700)
+    for name in table_files(source):
+        os.link(os.path.join(source, name), os.path.join(target, name))
+    for name, content in small_files(source).items():
+        with open(os.path.join(target, name), "wb") as file:
+            file.write(content)
+
+
+def removed(directory: str) -> None:
+    """Remove a database's directory, if it is there; what can't be removed is left to the next sweep."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _after(prefix: bytes) -> bytes:
+    """Return the first bytes after all that begin with `prefix`; empty if there are none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else b""
+
+
+def chunks_of(path: str, size: int = 1024 * 1024) -> Iterator[bytes]:
+    """Yield the content of a file."""
+    with open(path, "rb") as file:
+        while chunk := file.read(size):
+            yield chunk
+
+
+def written(directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+    """Write files of a database into its directory.
+
+    Raises:
+        StateError: That is not possible.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        for name, content in files:
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise StateError(
+            f"can't restore keyed state into {directory}: {error}; make room there, or set state_dir to a "
+            f"directory on another disk of the workers"
+        ) from error

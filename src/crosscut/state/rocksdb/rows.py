@@ -1,0 +1,67 @@
+"""The identity of a row as the bytes under which RocksDB keeps it.
+
+    table (1 byte) | key group (2 bytes, big-endian) | key | name, in tables of named rows
+
+So the rows of a table stand together, those of a key group in it, and those of one key. Keys are encoded
+as they are hashed (`crosscut.keys.encoded_key`): keys that are equal are one row.
+"""
+
+from __future__ import annotations
+
+import pickle  # noqa: S403 - names of rows, in files whose SHA-256 is in the job log
+import struct
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from crosscut.errors import FlowError
+from crosscut.keys import decoded_key, encoded_key, plain_key
+from crosscut.state.named import PICKLED, encoded_name
+
+_GROUP = struct.Struct(">H")
+_GROUP_AT = 1
+_KEY_AT = _GROUP_AT + _GROUP.size
+
+TABLES_MAX = 256
+
+
+class RowIds:
+    """Bytes of the rows of one table, and back.
+
+    Args:
+        table: Its number.
+        is_named: Rows are pairs `(key, name)`.
+    """
+
+    def __init__(self, table: int, max_parallelism: int, *, is_named: bool) -> None:
+        self.table = bytes((table,))
+        self._max_parallelism = max_parallelism
+        self._heads = [self.table + _GROUP.pack(group) for group in range(max_parallelism)]
+        self._is_named = is_named
+
+    def encoded(self, row: Any) -> bytes:
+        """Return the bytes of a row."""
+        if self._is_named:
+            key, name = row
+            return self.of_key(key) + encoded_name(name)
+        return self.of_key(row)
+
+    def of_key(self, key: Any) -> bytes:
+        """Return the bytes that all rows of `key` begin with, and no others."""
+        try:
+            data = encoded_key(key)
+        except FlowError:
+            # It was taken for the key that it equals, as 1.0 is for 1.
+            data = encoded_key(plain_key(key))
+        return self._heads[xxh3_64_intdigest(data) % self._max_parallelism] + data
+
+    def decoded(self, data: bytes) -> Any:
+        """Return the row whose bytes these are."""
+        key, at = decoded_key(data, _KEY_AT)
+        return (key, _decoded_name(data, at)) if self._is_named else key
+
+
+def _decoded_name(data: bytes, at: int) -> Any:
+    if data[at : at + 1] == PICKLED:
+        return pickle.loads(data[at + 1 :])  # noqa: S301 - see above
+    return decoded_key(data, at)[0]

@@ -1,0 +1,382 @@
+"""The keyed state of a task in RocksDB: frozen by layers, stored as table files that are not there yet.
+
+A barrier puts the changes since the last one aside, as in memory. They are written into the database, a step
+at a time, and when all of them are, hard links keep its table files. RocksDB never changes a table file, so a
+checkpoint uploads those that the last completed one does not have; its parts are the head, which names the
+table files, and those, in that order.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from typing import Any
+
+import orjson
+
+from crosscut.errors import StateError, invariant
+from crosscut.ids import CheckpointId
+from crosscut.protocol.messages import Part
+from crosscut.state.encoding import Block
+from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.named import NamedTable
+from crosscut.state.rocksdb.database import Database, Options, copied, removed, small_files, written
+from crosscut.state.rocksdb.rows import TABLES_MAX, RowIds
+from crosscut.state.rocksdb.table import ROWS_PER_STEP, RocksNamedTable, RocksTable, StoredRows
+
+MAGIC = b"XCR1"
+LAYER_ROWS_MAX = 100_000
+"""Rows that may change before they are written into the database without a barrier."""
+_END: Any = object()
+_LOAD_ROWS = 1_000
+_NONE = CheckpointId(0)
+
+ReadPart = Callable[[Part], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the database was at a checkpoint: hard links in a directory of their own.
+
+    Attributes:
+        files: The names of the table files, sorted.
+        row_counts: By table.
+    """
+
+    directory: str
+    files: tuple[str, ...]
+    row_counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the first part of a checkpoint says: which database its other parts are.
+
+    Attributes:
+        files: The names of the table files, in the order of the parts.
+        small: The other files, by name.
+        tables: Their names, in the order of their numbers.
+        named: Those with named rows.
+        row_counts: By table.
+    """
+
+    files: tuple[str, ...]
+    small: Mapping[str, bytes]
+    tables: tuple[str, ...]
+    named: tuple[str, ...]
+    row_counts: Mapping[str, int]
+    max_parallelism: int
+
+    def encoded(self) -> bytes:
+        """Return it as bytes."""
+        return MAGIC + orjson.dumps(
+            {
+                "files": self.files,
+                "small": {name: base64.b64encode(data).decode() for name, data in self.small.items()},
+                "tables": self.tables,
+                "named": self.named,
+                "row_counts": self.row_counts,
+                "max_parallelism": self.max_parallelism,
+            }
+        )
+
+
+def decoded_head(data: bytes) -> Head:
+    """Return the head whose bytes these are.
+
+    Raises:
+        StateError: They are no head.
+    """
+    if not data.startswith(MAGIC):
+        raise StateError(f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}")
+    try:
+        found = orjson.loads(data[len(MAGIC) :])
+        return Head(
+            tuple(found["files"]),
+            {name: base64.b64decode(text) for name, text in found["small"].items()},
+            tuple(found["tables"]),
+            tuple(found["named"]),
+            found["row_counts"],
+            found["max_parallelism"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"the head of a checkpoint in RocksDB can't be read: {error}") from error
+
+
+class RocksState(KeyedState):
+    """See `KeyedState`.
+
+    Args:
+        directory: Its own, on the worker's disk.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        options: Options,
+        max_parallelism: int,
+        initial: Callable[[], Any],
+        others: Mapping[str, Callable[[], Any]] | None = None,
+        named: Iterable[NamedTable] = (),
+    ) -> None:
+        super().__init__(initial, others, named)
+        self._directory = directory
+        self._options = options
+        self._max_parallelism = max_parallelism
+        self._database: Database | None = None
+        self._numbers = count()
+        self._links: dict[CheckpointId, Link] = {}
+        self._completed = _NONE
+        # Parts by the name of their table file: of the newest completed checkpoint, and of later ones.
+        self._parts: dict[str, Part] = {}
+        self._stored: dict[CheckpointId, dict[str, Part]] = {}
+        # Until its files are linked, nothing newer may be written.
+        self._is_storing = False
+        # Writes what is frozen, a step at a time: between the batches, and along with each of them.
+        self._writer: Iterator[None] | None = None
+        self._failure: StateError | None = None
+        makers = {MAIN: initial, **(others or {})}
+        self._tables: dict[str, RocksTable] = {}
+        invariant(len(self.tables) <= TABLES_MAX, "one task has too many states")
+        for number, name in enumerate(sorted(self.tables)):
+            ids = RowIds(number, max_parallelism, is_named=name in self.named)
+            rows = StoredRows(ids, self._opened)
+            self._tables[name] = (
+                RocksNamedTable(name, rows) if name in self.named else RocksTable(name, makers[name], rows)
+            )
+        self.tables = dict(self._tables)
+        self.named = {name: one for name, one in self._tables.items() if isinstance(one, RocksNamedTable)}
+        self.main = self.tables[MAIN]
+        self._plain = [one for name, one in self._tables.items() if name not in self.named]
+
+    # What operators do.
+
+    def fetch(self, keys: Sequence[Any]) -> None:
+        """Read what is stored of `keys`, which a batch is about: all of it at once."""
+        for table in self._plain:
+            table.fetch(keys)
+        if not self._is_storing:
+            for table in self._tables.values():
+                if len(table.values) > LAYER_ROWS_MAX:
+                    table.freeze(_NONE)
+                if self._writer is None and table.is_free_to_write:
+                    self._writer = table.writing(_NONE)
+        # As much as comes in, so that what waits is bounded however fast that is.
+        self._advance(len(keys) // ROWS_PER_STEP + 1)
+
+    def _advance(self, steps: int) -> None:
+        """Go on writing what is frozen. What is wrong with it is for the checkpoint to say."""
+        try:
+            for _ in range(steps):
+                if self._writer is not None and next(self._writer, _END) is _END:
+                    self._writer = None
+        except StateError as error:
+            self._writer = None
+            self._failure = error
+
+    # What the task does at barriers.
+
+    @property
+    def at_hand(self) -> tuple[CheckpointId, ...]:
+        if self._database is not None and self._database.is_damaged:
+            return ()
+        return tuple(n for n in self._links if n >= self._completed)
+
+    @property
+    def part_rows(self) -> list[int] | None:
+        return None
+
+    def encoded(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[bytes]:
+        raise StateError("keyed state in RocksDB is stored as its files")
+
+    def writing(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        """Write what was frozen at `checkpoint_id` into the database, in steps of some rows.
+
+        `link` or `abandon` has to follow.
+
+        Raises:
+            StateError: A value can't be stored, or the disk takes no more.
+        """
+        self._is_storing = True
+        self._failure = None
+        self._writer = chain.from_iterable(
+            table.writing(checkpoint_id) for table in list(self._tables.values())
+        )
+        while self._writer is not None:
+            self._advance(1)
+            yield
+        if self._failure is not None:
+            raise self._failure
+
+    def link(self, checkpoint_id: CheckpointId) -> list[str]:
+        """Keep the files that the database has now, and return those that are not stored yet.
+
+        Blocks; to be called in a thread, after `writing`.
+        """
+        directory = self._new_directory("link")
+        try:
+            files = self._opened().link(directory)
+        finally:
+            self._is_storing = False
+        counts = {name: table.row_count for name, table in self._tables.items()}
+        self._links[checkpoint_id] = Link(directory, tuple(files), counts)
+        return [os.path.join(directory, name) for name in files if name not in self._parts]
+
+    def head(self, checkpoint_id: CheckpointId) -> bytes:
+        """Return the first part of `checkpoint_id`. Blocks."""
+        link = self._links[checkpoint_id]
+        return Head(
+            link.files,
+            small_files(link.directory),
+            tuple(sorted(self.tables)),
+            tuple(sorted(self.named)),
+            link.row_counts,
+            self._max_parallelism,
+        ).encoded()
+
+    def stored(self, checkpoint_id: CheckpointId, head: Part, parts: Mapping[str, Part]) -> tuple[Part, ...]:
+        """The new files of `checkpoint_id` are stored: return all of its parts.
+
+        Args:
+            parts: By the path of the file.
+        """
+        new = {os.path.basename(path): part for path, part in parts.items()}
+        by_name = {name: new.get(name) or self._parts[name] for name in self._links[checkpoint_id].files}
+        self._stored[checkpoint_id] = by_name
+        return (head, *by_name.values())
+
+    def abandon(self, checkpoint_id: CheckpointId) -> None:
+        self._is_storing = False
+        self._writer = None
+        for table in self._tables.values():
+            table.abandon(checkpoint_id)
+        self._stored.pop(checkpoint_id, None)
+        self._drop_links(lambda n: n == checkpoint_id)
+
+    def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        if checkpoint_id > self._completed and checkpoint_id in self._stored:
+            self._completed = checkpoint_id
+            self._parts = self._stored[checkpoint_id]
+            self._stored = {n: parts for n, parts in self._stored.items() if n > checkpoint_id}
+            self._drop_links(lambda n: n < checkpoint_id)
+        return iter(())
+
+    def roll_back(self, checkpoint_id: CheckpointId) -> None:
+        """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing from the store. Blocks."""
+        self.close_database()
+        for _ in self.complete(checkpoint_id):
+            pass
+        self._drop_links(lambda n: n != checkpoint_id)
+        self._stored.clear()
+        self._is_storing = False
+        self._writer = None
+        link = self._links[checkpoint_id]
+        directory = self._new_directory("live")
+        try:
+            copied(link.directory, directory)
+            self._database = Database(directory, self._options)
+        except (OSError, StateError) as error:
+            # It is of no use, here or the next time: the store has it.
+            self._drop_links(lambda n: True)
+            raise StateError(f"can't go back to keyed state in {link.directory}: {error}") from error
+        self._reset(link.row_counts)
+
+    # What a restore does.
+
+    def restore(
+        self,
+        parts: Sequence[Part],
+        read: ReadPart,
+        checkpoint_id: CheckpointId,
+        blocks: Callable[[Sequence[Part], ReadPart, str], Iterator[Block]],
+        owns: Callable[[Any], bool] | None = None,
+    ) -> None:
+        """Take in what `parts` say; the state must be empty. Blocks.
+
+        Args:
+            blocks: Reads parts of any format as rows, with a directory for what that takes.
+            owns: Which keys are to be taken; None: all, and the files as they are.
+
+        Raises:
+            StoreError: A part can't be read, or is damaged.
+            StateError: It is no state, or holds one that is unknown here.
+        """
+        first = read(parts[0]) if parts else b""
+        if owns is None and first.startswith(MAGIC):
+            self._take_files(decoded_head(first), parts[1:], read, checkpoint_id)
+        else:
+            self._take_rows(blocks(parts, read, self._new_directory("other")), checkpoint_id, owns)
+        self._completed = checkpoint_id
+        self.link(checkpoint_id)
+
+    def _take_files(
+        self, head: Head, parts: Sequence[Part], read: ReadPart, checkpoint_id: CheckpointId
+    ) -> None:
+        self._check_tables(head, checkpoint_id)
+        if len(head.files) != len(parts):
+            raise StateError(
+                f"checkpoint {checkpoint_id} has {len(parts)} table files of RocksDB: its head names "
+                f"{len(head.files)}"
+            )
+        directory = self._new_directory("live")
+        for name, part in zip(head.files, parts, strict=True):
+            written(directory, [(os.path.basename(name), read(part))])
+        written(directory, [(os.path.basename(name), data) for name, data in head.small.items()])
+        self._database = Database(directory, self._options)
+        self._parts = dict(zip(head.files, parts, strict=True))
+        self._reset(head.row_counts)
+
+    def _check_tables(self, head: Head, checkpoint_id: CheckpointId) -> None:
+        expected = (tuple(sorted(self.tables)), tuple(sorted(self.named)), self._max_parallelism)
+        found = (head.tables, head.named, head.max_parallelism)
+        if found != expected:
+            raise StateError(
+                f"checkpoint {checkpoint_id} holds the states {list(head.tables)}, with named rows "
+                f"{list(head.named)}, in {head.max_parallelism} key groups: expected {list(expected[0])}, "
+                f"{list(expected[1])}, {self._max_parallelism}"
+            )
+
+    def _take_rows(
+        self, blocks: Iterable[Block], checkpoint_id: CheckpointId, owns: Callable[[Any], bool] | None
+    ) -> None:
+        for block in blocks:
+            self.check_block(block, checkpoint_id)
+            rows = iter(self.owned_rows(block, owns))
+            while some := list(islice(rows, _LOAD_ROWS)):
+                self._tables[block.table].stored.write(block.table, some)
+        counts = {name: sum(1 for _ in table.stored.scan()) for name, table in self._tables.items()}
+        self._reset(counts)
+
+    def _reset(self, row_counts: Mapping[str, int]) -> None:
+        for name, table in self._tables.items():
+            table.reset(row_counts.get(name, 0))
+
+    # The directories.
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            self._database = Database(self._new_directory("live"), self._options)
+        return self._database
+
+    def _new_directory(self, kind: str) -> str:
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        return os.path.join(self._directory, f"{kind}-{next(self._numbers)}")
+
+    def _drop_links(self, which: Callable[[CheckpointId], bool]) -> None:
+        for n in list(filter(which, self._links)):
+            removed(self._links.pop(n).directory)
+
+    def close_database(self) -> None:
+        """Close the database and remove its directory; what links keep stays."""
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+            removed(database.directory)
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.close_database()
+        removed(self._directory)

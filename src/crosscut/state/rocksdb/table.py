@@ -1,0 +1,233 @@
+"""A table whose rows are in RocksDB, below the same layers that a table in memory has.
+
+What has changed since the last barrier is in a dict, as objects; so are values that user code may change in
+place. Below it, frozen layers wait to be written into the database, and then it. What a batch is going to
+need is read from there at once (`fetch`), and what a barrier froze is written at once.
+"""
+
+from __future__ import annotations
+
+import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from crosscut.errors import InternalError
+from crosscut.ids import CheckpointId
+from crosscut.state.encoding import DELETED, loaded, unstorable
+from crosscut.state.named import NamedTable, in_order
+from crosscut.state.rocksdb.database import Database
+from crosscut.state.rocksdb.rows import RowIds
+from crosscut.state.table import Layer, Table
+
+ROWS_PER_STEP = 250
+"""Rows that are written in one step: about a millisecond."""
+NEAR_ROWS_MAX = 50_000
+"""Rows that a table keeps at hand, as bytes, once they have been read."""
+ID_ROWS_MAX = 200_000
+"""Rows whose bytes it remembers until they are written."""
+
+_ABSENT: Any = object()
+_NONE = CheckpointId(0)
+
+
+class StoredRows:
+    """What one table has in the database. It looks like the lowest layer of a table.
+
+    Args:
+        database: Returns the database, which may become another one.
+    """
+
+    def __init__(self, ids: RowIds, database: Callable[[], Database]) -> None:
+        self.ids = ids
+        self._database = database
+        # Read before they are needed; None: there is no such row.
+        self.near: dict[Any, bytes | None] = {}
+        # The bytes of these rows: most of them are written soon.
+        self._id_of: dict[Any, bytes] = {}
+
+    def get(self, row: Any, default: Any = None) -> Any:
+        """Return the value of a row, which is the caller's own, or `default`."""
+        data = self.near.get(row, _ABSENT)
+        if data is _ABSENT:
+            data = self._database().get(self.ids.encoded(row))
+        return default if data is None else loaded(data)
+
+    def fetch(self, rows: list[Any]) -> None:
+        """Read rows that are going to be asked for."""
+        if len(self.near) + len(rows) > NEAR_ROWS_MAX:
+            self.near.clear()
+        if len(self._id_of) + len(rows) > ID_ROWS_MAX:
+            self._id_of.clear()
+        ids = list(map(self.ids.encoded, rows))
+        self.near.update(zip(rows, self._database().get_many(ids), strict=True))
+        self._id_of.update(zip(rows, ids, strict=True))
+
+    def write(self, table: str, rows: Iterable[tuple[Any, Any]]) -> None:
+        """Set values; `DELETED` takes one away."""
+        block = list(rows)
+        self._database().write(self._encoded(table, block))
+        for row, _ in block:
+            self.near.pop(row, None)
+
+    def _encoded(self, table: str, block: list[tuple[Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
+        for row, value in block:
+            row_id = self._id_of.pop(row, None) or self.ids.encoded(row)
+            if value is DELETED:
+                yield row_id, None
+                continue
+            try:
+                data = pickle.dumps(value, protocol=5)
+            except Exception as error:  # A value's own __reduce__ may raise anything.
+                raise unstorable(table, row, value, error) from error
+            yield row_id, data
+
+    def scan(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all rows with their values."""
+        for data, value in self._database().scan(self.ids.table):
+            yield self.ids.decoded(data), loaded(value)
+
+    def of_key(self, key: Any) -> list[Any]:
+        """Return the rows of a key."""
+        return [self.ids.decoded(data) for data, _ in self._database().scan(self.ids.of_key(key))]
+
+
+class RocksTable(Table):
+    """See `Table`. Several share one database, which the state of the task has.
+
+    Args:
+        stored: What it has there.
+    """
+
+    def __init__(self, name: str, initial: Callable[[], Any], stored: StoredRows) -> None:
+        super().__init__(initial)
+        self.name = name
+        self.stored = stored
+        self._link_layers()
+
+    @property
+    def row_count(self) -> int:
+        """How many rows are in the database."""
+        return self._base_count
+
+    @property
+    def waiting(self) -> int:
+        """How many frozen layers wait to be written."""
+        return len(self._frozen)
+
+    @property
+    def is_free_to_write(self) -> bool:
+        """Whether the layer that is next was frozen for no checkpoint, but because it was large."""
+        return bool(self._frozen) and not self._frozen[0][0]
+
+    def fetch(self, rows: Iterable[Any]) -> None:
+        """Read the rows that are not at hand, at once."""
+        near = self.stored.near
+        layers = (self.values, *(layer for _, layer in self._frozen))
+        missing = [
+            row
+            for row in dict.fromkeys(rows)
+            if row not in near and not any(row in layer for layer in layers)
+        ]
+        if missing:
+            self.stored.fetch(missing)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """See `Table.items`."""
+        layers: list[Layer] = [self.values, *(layer for _, layer in reversed(self._frozen))]
+        for position, layer in enumerate(layers):
+            for row in list(layer):
+                if not any(row in one for one in layers[:position]):
+                    value = layer.get(row, DELETED)
+                    if value is not DELETED:
+                        yield row, value
+        for row, value in self.stored.scan():
+            if not any(row in layer for layer in layers):
+                yield row, value
+
+    def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
+        raise InternalError("what is in RocksDB is stored as its files")
+
+    def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        raise InternalError("layers over RocksDB are written by `writing`")
+
+    def writing(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        """Write what was frozen for `checkpoint_id` or before it, some rows at a time.
+
+        Look-ups are right between the steps too.
+
+        Args:
+            checkpoint_id: 0 for the layers in front of the first one that is frozen for a checkpoint.
+        """
+        for left in reversed(range(self._layers_up_to(checkpoint_id))):
+            layer = self._frozen[0][1]
+            newer = [one for _, one in self._frozen[1 : left + 1]]
+            rows = iter(list(layer.items()))
+            while block := list(islice(rows, ROWS_PER_STEP)):
+                # What is written over in this same go may be something that can't be stored.
+                self.stored.write(
+                    self.name, [one for one in block if not any(one[0] in layer for layer in newer)]
+                )
+                yield
+            self._base_count += layer.growth
+            self._frozen.pop(0)
+            self._layer_written()
+            self._link_layers()
+
+    def _layers_up_to(self, checkpoint_id: CheckpointId) -> int:
+        ids = [n for n, _ in self._frozen]
+        if checkpoint_id:
+            return max((at + 1 for at, n in enumerate(ids) if 0 < n <= checkpoint_id), default=0)
+        return next((at for at, n in enumerate(ids) if n), len(ids))
+
+    def abandon(self, checkpoint_id: CheckpointId) -> None:
+        """What was frozen for `checkpoint_id` needs not be told from later changes any more."""
+        self._frozen = [(_NONE if n == checkpoint_id else n, layer) for n, layer in self._frozen]
+
+    def reset(self, row_count: int) -> None:
+        """The database is another one, with `row_count` rows of this table."""
+        self._frozen.clear()
+        self._base_count = row_count
+        self.stored.near.clear()
+        self._begin_layer()
+
+    def _layer_written(self) -> None:
+        """Called when the oldest frozen layer is in the database."""
+
+    def _link_layers(self) -> None:
+        self.values.below = (*(layer for _, layer in reversed(self._frozen)), self.stored)
+
+
+class RocksNamedTable(RocksTable, NamedTable):
+    """See `NamedTable`. The names of a key are looked up in the database, and in the layers above it."""
+
+    def __init__(self, name: str, stored: StoredRows) -> None:
+        NamedTable.__init__(self, name, lists_names=False)
+        self.stored = stored
+        # Names that came with the changes of each layer, the oldest frozen one first, the newest last.
+        self._came: list[dict[Any, set[Any]]] = [{}]
+        self._link_layers()
+
+    def names(self, key: Any) -> list[Any]:
+        found = {name for _, name in self.stored.of_key(key)}
+        for came in self._came:
+            found |= came.get(key, set())
+        return in_order(name for name in found if self.has((key, name)))
+
+    def count(self, key: Any) -> int:
+        return len(self.names(key))
+
+    def freeze(self, checkpoint_id: CheckpointId) -> None:
+        super().freeze(checkpoint_id)
+        self._came.append({})
+
+    def reset(self, row_count: int) -> None:
+        super().reset(row_count)
+        self._came = [{}]
+
+    def _layer_written(self) -> None:
+        self._came.pop(0)
+
+    def _row_came(self, row: Any) -> None:
+        key, name = row
+        self._came[-1].setdefault(key, set()).add(name)

@@ -1,0 +1,524 @@
+"""Keyed state, whatever keeps it: what operators, barriers and restores may rely on.
+
+Each test runs over every backend. A `Keeper` does with it what a worker does, and keeps the stored parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import crosscut as cc
+import crosscut.state.parts as parts_module
+import crosscut.state.rocksdb.state as rocksdb_state_module
+import crosscut.state.rocksdb.table as rocksdb_table_module
+import crosscut.state.table as table_module
+from crosscut.batch import Batch
+from crosscut.errors import StateError
+from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, ProcessSpec
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.keyed_process import declared
+from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.protocol.messages import Part
+from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.named import NamedTable
+from crosscut.state.parts import PartChain
+from crosscut.state.reading import is_of_database, stored_blocks, stored_contents
+from crosscut.state.rocksdb.database import chunks_of
+from crosscut.state.rocksdb.state import RocksState
+from crosscut.worker.backends import OnDisk
+
+N1, N2, N3 = map(CheckpointId, (1, 2, 3))
+GROUPS = 16
+TASK = TaskId(VertexId("counts"), 0)
+KEYS: list[Any] = [
+    *range(-2, 9),
+    "a",
+    "",
+    b"a",
+    ("a", 1),
+    ("a", ("b", None)),
+    None,
+    1 << 70,
+    -(1 << 70),
+    "ä\ud800",
+]
+
+
+class Keeper(ABC):
+    """The state of one task over its epochs, and the parts that it has stored."""
+
+    def __init__(self, new: NewState) -> None:
+        self._new = new
+        self.state = new(list, {"other": int}, [NamedTable("named")])
+        self.bytes_of: dict[str, bytes] = {}
+        self.parts_of: dict[CheckpointId, tuple[Part, ...]] = {}
+
+    def read(self, part: Part) -> bytes:
+        return self.bytes_of[part.path]
+
+    def write(self, n: CheckpointId, data: bytes) -> Part:
+        part = Part(f"parts/{n}/{len(self.bytes_of)}", len(data), hashlib.sha256(data).hexdigest(), "", n)
+        self.bytes_of[part.path] = data
+        return part
+
+    @abstractmethod
+    def storing(self, n: CheckpointId) -> Iterator[None]:
+        """Store what has just been frozen for n, in steps."""
+
+    def checkpoint(self, n: CheckpointId) -> None:
+        self.state.freeze(n)
+        for _ in self.storing(n):
+            pass
+
+    @abstractmethod
+    def complete(self, n: CheckpointId) -> None: ...
+
+    @abstractmethod
+    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> KeyedState:
+        """Return fresh state with what was stored at n in it."""
+
+    def restore(self, n: CheckpointId) -> None:
+        self.state.close()
+        self.state = self.restored(n)
+
+    def contents(self, n: CheckpointId) -> dict[str, dict[Any, Any]]:
+        return stored_contents(self.parts_of[n], self.read)
+
+
+class MemoryKeeper(Keeper):
+    def __init__(self, new: NewState) -> None:
+        super().__init__(new)
+        self.chain = PartChain()
+
+    def storing(self, n: CheckpointId) -> Iterator[None]:
+        since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
+        chunks = []
+        for chunk in self.state.encoded(n, since):
+            chunks.append(chunk)
+            yield
+        self.parts_of[n] = self.chain.with_part(self.write(n, b"".join(chunks)), since)
+
+    def complete(self, n: CheckpointId) -> None:
+        for _ in self.state.complete(n):
+            pass
+        self.chain = PartChain(n, self.parts_of[n])
+
+    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> KeyedState:
+        state = self._new(list, {"other": int}, [NamedTable("named")])
+        parts = self.parts_of[n]
+        contents = [self.read(part) for part in parts]
+        assert not is_of_database(contents)
+        ids = [part.checkpoint_id for part in parts]
+        for _ in state.loading(list(zip(ids, contents, strict=True)), n, owns):
+            pass
+        if owns is None:
+            self.chain = PartChain(n, parts)
+        return state
+
+
+class DiskKeeper(Keeper):
+    state: RocksState
+
+    def storing(self, n: CheckpointId) -> Iterator[None]:
+        yield from self.state.writing(n)
+        files = self.state.link(n)
+        yield
+        parts = {path: self.write(n, b"".join(chunks_of(path))) for path in files}
+        self.parts_of[n] = self.state.stored(n, self.write(n, self.state.head(n)), parts)
+
+    def complete(self, n: CheckpointId) -> None:
+        for _ in self.state.complete(n):
+            pass
+
+    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> RocksState:
+        state = self._new(list, {"other": int}, [NamedTable("named")])
+        assert isinstance(state, RocksState)
+        state.restore(self.parts_of[n], self.read, n, stored_blocks, owns)
+        return state
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[OnDisk]:
+    backend = OnDisk(str(tmp_path / "state"), GROUPS)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def new(request: pytest.FixtureRequest, disk: OnDisk) -> NewState:
+    return KeyedState if request.param == "memory" else disk.new_state(TASK)
+
+
+@pytest.fixture
+def keeper(new: NewState) -> Iterator[Keeper]:
+    made: Keeper = MemoryKeeper(new) if new is KeyedState else DiskKeeper(new)
+    yield made
+    made.state.close()
+
+
+def rows_of(state: KeyedState, name: str = MAIN) -> dict[Any, Any]:
+    return dict(state.tables[name].items())
+
+
+# What operators do.
+
+
+def test_every_kind_of_key_comes_back_as_it_was(keeper: Keeper) -> None:
+    for number, key in enumerate(KEYS):
+        keeper.state.main.put(key, [number])
+        keeper.state.tables["named"].put((key, key), number)
+    keeper.checkpoint(N1)
+    keeper.restore(N1)
+    assert rows_of(keeper.state) == {key: [number] for number, key in enumerate(KEYS)}
+    assert rows_of(keeper.state, "named") == {(key, key): number for number, key in enumerate(KEYS)}
+    assert len(keeper.state) == 2 * len(KEYS)
+    assert all(type(key) in (int, str, bytes, tuple, type(None)) for key in rows_of(keeper.state))
+
+
+def test_names_may_be_anything_that_can_be_pickled_and_are_in_one_order(keeper: Keeper) -> None:
+    some: list[Any] = ["y", "x", 3, 1, (2, "t"), 1.5, b"z", frozenset({1}), 2.0]
+    table = keeper.state.named["named"]
+    for name in some:
+        table.put(("a", name), 1)
+    before = table.names("a")
+    keeper.checkpoint(N1)
+    keeper.restore(N1)
+    table = keeper.state.named["named"]
+    assert table.names("a") == before
+    assert set(before) == set(some)
+    table.put(("a", 2), 5)
+    assert (table.get(("a", 2.0)), table.count("a"), table.count("b")) == (5, len(some), 0)
+
+
+def test_a_value_that_a_look_up_gave_is_the_callers_own(keeper: Keeper) -> None:
+    keeper.state.main.put("a", [1])
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    keeper.state.fetch(["a"])
+    keeper.state.main.get("a").append(2)
+    assert keeper.state.main.get("a") == [1, 2]
+    keeper.state.fetch(["a"])
+    assert keeper.state.main.get("a") == [1, 2]
+    assert keeper.contents(N1)[MAIN] == {"a": [1]}
+    keeper.state.roll_back(N1)
+    assert keeper.state.main.get("a") == [1]
+
+
+def test_a_key_without_a_value_has_the_initial_one_of_its_table(keeper: Keeper) -> None:
+    keeper.state.values["a"].append(1)
+    keeper.state.tables["other"].values["a"] += 1
+    assert (rows_of(keeper.state), rows_of(keeper.state, "other")) == ({"a": [1]}, {"a": 1})
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    keeper.state.values["a"].append(2)
+    keeper.state.tables["other"].values["a"] += 1
+    assert (rows_of(keeper.state), rows_of(keeper.state, "other")) == ({"a": [1, 2]}, {"a": 2})
+    assert keeper.state.peek("a") == [1, 2]
+
+
+# Barriers and restores.
+
+
+def test_a_checkpoint_stores_what_has_changed_and_not_the_rest(keeper: Keeper) -> None:
+    content = os.urandom(100).hex()
+    for key in range(5_000):
+        keeper.state.main.put(key, f"{key} {content}")
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    first = sum(part.size_bytes for part in keeper.parts_of[N1])
+    keeper.state.main.put(7, "new")
+    keeper.checkpoint(N2)
+    keeper.complete(N2)
+    again = sum(part.size_bytes for part in keeper.parts_of[N2] if part.checkpoint_id == N2)
+    assert again < first / 20
+    assert len(keeper.contents(N2)[MAIN]) == 5_000
+    assert keeper.contents(N2)[MAIN][7] == "new"
+
+
+def test_a_checkpoint_that_was_given_up_is_in_the_next_one(keeper: Keeper) -> None:
+    keeper.state.main.put("a", [1])
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    keeper.state.main.put("b", [2])
+    keeper.state.freeze(N2)
+    keeper.state.abandon(N2)
+    keeper.state.main.put("c", [3])
+    keeper.checkpoint(N3)
+    keeper.complete(N3)
+    assert keeper.contents(N3)[MAIN] == {"a": [1], "b": [2], "c": [3]}
+    assert keeper.state.at_hand == (N3,)
+
+
+def test_what_the_next_checkpoint_builds_on_is_the_completed_one(keeper: Keeper) -> None:
+    """N2 was stored and never completed: nobody keeps its parts."""
+    keeper.state.main.put("a", [1])
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    keeper.state.main.put("b", [2])
+    keeper.checkpoint(N2)
+    keeper.state.main.put("c", [3])
+    keeper.checkpoint(N3)
+    assert {part.checkpoint_id for part in keeper.parts_of[N3]} <= {N1, N3}
+    assert keeper.contents(N3)[MAIN] == {"a": [1], "b": [2], "c": [3]}
+
+
+def test_a_restore_takes_only_the_keys_that_the_task_owns(keeper: Keeper) -> None:
+    for key in range(100):
+        keeper.state.main.put(key, [key])
+        keeper.state.tables["named"].put((key, "x"), key)
+    keeper.checkpoint(N1)
+    state = keeper.restored(N1, lambda key: key % 3 == 0)
+    assert rows_of(state) == {key: [key] for key in range(0, 100, 3)}
+    assert rows_of(state, "named") == {(key, "x"): key for key in range(0, 100, 3)}
+    assert (len(state), state.at_hand) == (2 * 34, (N1,))
+    state.close()
+
+
+def test_state_that_is_not_declared_is_refused_by_name(keeper: Keeper) -> None:
+    keeper.state.main.put("a", [1])
+    keeper.state.tables["other"].put("a", 1)
+    keeper.checkpoint(N1)
+    keeper._new = _without_other(keeper._new)
+    with pytest.raises(StateError, match=r"checkpoint 1 holds the state.*'other'"):
+        keeper.restored(N1)
+
+
+def _without_other(new: NewState) -> NewState:
+    return lambda initial, others, named: new(initial, {}, named)
+
+
+def test_a_value_that_cant_be_stored_is_named_with_its_key(keeper: Keeper) -> None:
+    keeper.state.main.put("good", [1])
+    keeper.state.main.put("bad", lambda: 1)
+    keeper.state.freeze(N1)
+    with pytest.raises(StateError, match="the state of key 'bad', of type function, can't be stored"):
+        for _ in keeper.storing(N1):
+            pass
+    keeper.state.abandon(N1)
+    keeper.state.main.put("bad", [2])
+    keeper.checkpoint(N2)
+    assert keeper.contents(N2)[MAIN] == {"good": [1], "bad": [2]}
+
+
+# Operators.
+
+
+class Shopping(cc.KeyedProcess[Any, Any]):
+    seen = cc.ValueState[int](0)
+    items = cc.ListState[int]()
+    basket = cc.MapState[Any, int]()
+    most = cc.ReducingState[int](max)
+
+    def on_record(self, record: Any, ctx: cc.Context) -> Iterator[Any]:
+        self.seen.set(self.seen.get() + 1)
+        self.items.append(record)
+        self.most.add(record)
+        self.basket[record % 4] = self.basket.get(record % 4, 0) + 1
+        if record % 7 == 0:
+            self.basket.pop(next(iter(self.basket)))
+        if record % 11 == 0:
+            self.items.clear()
+        yield ctx.key, self.seen.get(), self.items.get(), dict(self.basket), len(self.basket), self.most.get()
+
+
+def _add(total: list[int], record: int) -> list[int]:
+    total.append(record)
+    return total
+
+
+SPECS = {
+    "count": CountSpec("updates"),
+    "aggregate": AggregateSpec(list, _add, tuple, "updates"),
+    "process": ProcessSpec(Shopping(), tuple((name, one.kind) for name, one in declared(Shopping()).items())),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_operators_say_the_same_over_every_backend_and_over_failures(name: str, new: NewState) -> None:
+    node = OperatorNode("it", SPECS[name], ())
+
+    def fresh(state_of: NewState) -> KeyedState:
+        state = keyed_state(node, state_of)
+        assert state is not None
+        return state
+
+    def run(state_of: NewState, *, fails: bool) -> list[Any]:
+        keeper: Keeper = MemoryKeeper(state_of) if state_of is KeyedState else DiskKeeper(state_of)
+        keeper._new = lambda *_: fresh(state_of)
+        keeper.state = fresh(state_of)
+        said: list[Any] = []
+        kept = 0
+        for n in range(1, 13):
+            operator = build(node, keeper.state, None)
+            assert operator is not None
+            for batch in range(3):
+                keys = [(n * 7 + batch + i) % 5 for i in range(10)]
+                records = [n * 31 + batch * 10 + i for i in range(10)]
+                said += deepcopy(operator.process(Batch(list(records), keys)).records)
+                if batch == 1:
+                    kept = len(said)
+                    keeper.checkpoint(CheckpointId(n))
+                    keeper.complete(CheckpointId(n))
+            if fails:
+                del said[kept:]
+                if n % 2:
+                    keeper.state.roll_back(CheckpointId(n))
+                else:
+                    keeper.restore(CheckpointId(n))
+                operator = build(node, keeper.state, None)
+                assert operator is not None
+                keys = [(n * 7 + 2 + i) % 5 for i in range(10)]
+                records = [n * 31 + 20 + i for i in range(10)]
+                said += deepcopy(operator.process(Batch(list(records), keys)).records)
+        keeper.state.close()
+        return said
+
+    assert run(new, fails=True) == run(KeyedState, fails=False)
+
+
+# Anything, in any order, against a dict.
+
+KEY = st.integers(0, 8) | st.sampled_from(["a", ("a", 1), None])
+
+
+class World(RuleBasedStateMachine):
+    """One task's state over several epochs, as the task and its runner use it."""
+
+    def make(self) -> Keeper:
+        return MemoryKeeper(KeyedState)
+
+    @initialize()
+    def begin(self) -> None:
+        self.keeper = self.make()
+        self.oracle: dict[Any, list[int]] = {}
+        self.named: dict[Any, dict[int, int]] = {}
+        self.frozen: dict[CheckpointId, Any] = {}
+        self.next_id = 1
+        self.completed: CheckpointId | None = None
+
+    @rule(key=KEY, number=st.integers(0, 9))
+    def append_in_place(self, key: Any, number: int) -> None:
+        value = self.keeper.state.main.get(key, [])
+        assert value == self.oracle.get(key, [])
+        value.append(number)
+        self.keeper.state.main.put(key, value)
+        self.oracle.setdefault(key, []).append(number)
+
+    @rule(keys=st.lists(KEY, max_size=6))
+    def batch(self, keys: list[Any]) -> None:
+        self.keeper.state.fetch(keys)
+        for key in keys:
+            self.append_in_place(key, 1)
+
+    @rule(key=KEY)
+    def delete(self, key: Any) -> None:
+        self.keeper.state.main.delete(key)
+        self.oracle.pop(key, None)
+        assert not self.keeper.state.main.has(key)
+
+    @rule(key=KEY, name=st.integers(0, 3), number=st.integers(0, 9))
+    def put_entry(self, key: Any, name: int, number: int) -> None:
+        self.keeper.state.named["named"].put((key, name), number)
+        self.named.setdefault(key, {})[name] = number
+
+    @rule(key=KEY, name=st.integers(0, 3))
+    def delete_entry(self, key: Any, name: int) -> None:
+        self.keeper.state.named["named"].delete((key, name))
+        if self.named.get(key, {}).pop(name, None) is not None and not self.named[key]:
+            del self.named[key]
+
+    @rule(
+        between=st.lists(KEY, max_size=3),
+        outcome=st.sampled_from(["complete", "stored", "abandon", "broken off"]),
+    )
+    def checkpoint(self, between: Sequence[Any], outcome: str) -> None:
+        n = CheckpointId(self.next_id)
+        self.next_id += 1
+        self.keeper.state.freeze(n)
+        frozen = deepcopy((self.oracle, self.named))
+        if outcome == "abandon":
+            self.keeper.state.abandon(n)
+            return
+        for step, _ in enumerate(self.keeper.storing(n)):
+            if step < len(between):
+                self.append_in_place(between[step], step)
+                self.put_entry(between[step], 1, step)
+            if outcome == "broken off":
+                self.keeper.state.abandon(n)
+                return
+        contents = self.keeper.contents(n)
+        assert (contents.get(MAIN, {}), contents.get("named", {})) == frozen
+        self.frozen[n] = frozen
+        if outcome == "complete":
+            self.keeper.complete(n)
+            self.completed = n
+
+    @precondition(lambda self: self.completed)
+    @rule(is_at_hand=st.booleans())
+    def fail(self, is_at_hand: bool) -> None:
+        assert self.completed is not None
+        if is_at_hand:
+            assert self.completed in self.keeper.state.at_hand
+            self.keeper.state.roll_back(self.completed)
+        else:
+            self.keeper.restore(self.completed)
+        self.oracle, self.named = deepcopy(self.frozen[self.completed])
+
+    @invariant()
+    def the_state_is_the_dict(self) -> None:
+        if not hasattr(self, "keeper"):
+            return
+        state = self.keeper.state
+        items = list(state.main.items())
+        assert dict(items) == self.oracle
+        assert len(items) == len(self.oracle)
+        table = state.named["named"]
+        assert {key: table.names(key) for key in self.named} == {
+            key: sorted(names) for key, names in self.named.items()
+        }
+        assert len(state) == len(self.oracle) + sum(map(len, self.named.values()))
+
+    def teardown(self) -> None:
+        if hasattr(self, "keeper"):
+            self.keeper.state.close()
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several steps for a handful of keys, so that encoding and writing can be broken off anywhere."""
+    monkeypatch.setattr(table_module, "ROWS_PER_BLOCK", 2)
+    monkeypatch.setattr(parts_module, "PARTS_MAX", 3)
+    monkeypatch.setattr(rocksdb_table_module, "ROWS_PER_STEP", 2)
+    monkeypatch.setattr(rocksdb_table_module, "NEAR_ROWS_MAX", 4)
+    monkeypatch.setattr(rocksdb_state_module, "LAYER_ROWS_MAX", 4)
+
+
+def test_anything_in_any_order_in_memory() -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        World, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+    )
+
+
+def test_anything_in_any_order_in_rocksdb(disk: OnDisk) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    class OnDiskWorld(World):
+        def make(self) -> Keeper:
+            return DiskKeeper(disk.new_state(TASK))
+
+    run_state_machine_as_test(
+        OnDiskWorld, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+    )

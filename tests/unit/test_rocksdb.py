@@ -1,0 +1,254 @@
+"""State in RocksDB where something is missing, damaged or full. The rest is in tests/conformance."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import SettingsError, StateError, StoreError
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.keys import decoded_key, encoded_key
+from crosscut.protocol.messages import Part
+from crosscut.state.reading import stored_blocks
+from crosscut.state.rocksdb import database
+from crosscut.state.rocksdb.database import Database, Options, chunks_of
+from crosscut.state.rocksdb.state import RocksState
+from crosscut.worker.backends import OnDisk
+
+N1, N2 = CheckpointId(1), CheckpointId(2)
+TASK = TaskId(VertexId("counts"), 0)
+
+
+class Site:
+    """The state of one task, and the parts that it has stored."""
+
+    def __init__(self, backend: OnDisk) -> None:
+        self.new = backend.new_state(TASK)
+        self.state = self.fresh()
+        self.bytes_of: dict[str, bytes] = {}
+
+    def fresh(self) -> RocksState:
+        state = self.new(int)
+        assert isinstance(state, RocksState)
+        return state
+
+    def read(self, part: Part) -> bytes:
+        if part.path not in self.bytes_of:
+            raise StoreError(f"part {part.path} is damaged: it is missing", damaged=True)
+        return self.bytes_of[part.path]
+
+    def write(self, n: CheckpointId, data: bytes) -> Part:
+        part = Part(f"parts/{n}/{len(self.bytes_of)}", len(data), "", "", n)
+        self.bytes_of[part.path] = data
+        return part
+
+    def checkpoint(self, n: CheckpointId) -> tuple[Part, ...]:
+        self.state.freeze(n)
+        for _ in self.state.writing(n):
+            pass
+        files = {path: self.write(n, b"".join(chunks_of(path))) for path in self.state.link(n)}
+        parts = self.state.stored(n, self.write(n, self.state.head(n)), files)
+        for _ in self.state.complete(n):
+            pass
+        return parts
+
+    def restored(self, parts: tuple[Part, ...]) -> RocksState:
+        state = self.fresh()
+        state.restore(parts, self.read, N1, stored_blocks)
+        return state
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[OnDisk]:
+    made = OnDisk(str(tmp_path / "state"), 16)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site(backend: OnDisk) -> Iterator[Site]:
+    made = Site(backend)
+    yield made
+    made.state.close()
+
+
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    with pytest.raises(
+        SettingsError, match=r"state_backend='rocksdb' needs rocksdict.*'crosscut\[rocksdb\]'"
+    ):
+        cc.Settings(state_backend="rocksdb")
+    with pytest.raises(
+        StateError, match=r"can't be imported.*pip install 'crosscut\[rocksdb\]', on the workers"
+    ):
+        Options()
+    assert cc.Settings(state_backend="memory").state_backend == "memory"
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"state_backend='disk': expected one of 'memory', 'rocksdb'"):
+        cc.Settings(state_backend="disk")  # type: ignore[arg-type]
+
+
+def test_a_directory_that_cant_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match=r"can't keep state in .*/file: .*set state_dir"):
+        OnDisk(str(tmp_path / "file"), 16)
+
+
+def test_a_worker_removes_what_a_killed_one_has_left_and_nothing_else(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from crosscut.worker.backends import OnDisk\n"
+        f"print(OnDisk({str(tmp_path)!r}, 16).directory, flush=True); os.kill(os.getpid(), 9)"
+    )
+    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "crosscut-state-without-a-lock").mkdir()
+    living = OnDisk(str(tmp_path), 16)
+    assert os.path.basename(left).startswith("crosscut-state-")
+    assert not os.path.exists(left)
+    second = OnDisk(str(tmp_path), 16)
+    assert os.path.exists(living.directory)
+    living.close()
+    second.close()
+    assert sorted(os.listdir(tmp_path)) == ["crosscut-state-without-a-lock", "others"]
+
+
+def test_a_lock_is_held_as_long_as_the_backend_is_used(backend: OnDisk) -> None:
+    with open(os.path.join(backend.directory, "lock"), "r+") as file, pytest.raises(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_file_that_was_damaged_here_is_noticed_and_read_from_the_store_instead(site: Site) -> None:
+    for key in range(1_000):
+        site.state.main.put(key, key)
+    parts = site.checkpoint(N1)
+    directory = site.state._opened().directory
+    (table,) = [name for name in os.listdir(directory) if name.endswith(".sst")]
+    with open(os.path.join(directory, table), "r+b") as file:
+        file.seek(200)
+        file.write(b"\0" * 1_000)
+    assert site.state.at_hand == (N1,)
+    with pytest.raises(
+        StateError, match=r"can't read keyed state in .*Corruption.*read from the checkpoint again"
+    ):
+        site.state.fetch(range(1_000))
+    assert site.state.at_hand == ()
+    restored = site.restored(parts)
+    assert dict(restored.items()) == {key: key for key in range(1_000)}
+    restored.close()
+
+
+def test_a_file_that_is_gone_here_is_noticed_when_the_state_goes_back(site: Site) -> None:
+    site.state.main.put("a", 1)
+    site.checkpoint(N1)
+    (link,) = site.state._links.values()
+    os.remove(os.path.join(link.directory, link.files[0]))
+    with pytest.raises(StateError, match="can't go back to keyed state in"):
+        site.state.roll_back(N1)
+    assert site.state.at_hand == ()
+
+
+def test_a_part_that_is_missing_from_the_store_is_named(site: Site) -> None:
+    site.state.main.put("a", 1)
+    parts = site.checkpoint(N1)
+    del site.bytes_of[parts[1].path]
+    with pytest.raises(StoreError, match=parts[1].path):
+        site.restored(parts)
+
+
+def test_parts_that_are_not_those_of_the_head_are_refused(site: Site) -> None:
+    site.state.main.put("a", 1)
+    parts = site.checkpoint(N1)
+    with pytest.raises(StateError, match="has 0 table files of RocksDB: its head names 1"):
+        site.restored(parts[:1])
+    site.bytes_of[parts[0].path] = b"XCR1{}"
+    with pytest.raises(StateError, match="the head of a checkpoint in RocksDB can't be read"):
+        site.restored(parts)
+
+
+def test_parts_of_the_other_backend_are_taken_as_rows(site: Site, backend: OnDisk) -> None:
+    from crosscut.state.keyed import KeyedState
+
+    memory = KeyedState(int)
+    memory.values.update({key: key for key in range(100)})
+    memory.freeze(N1)
+    part = site.write(N1, b"".join(memory.encoded(N1, CheckpointId(0))))
+    state = site.restored((part,))
+    assert dict(state.items()) == {key: key for key in range(100)}
+    assert (len(state), state.at_hand) == (100, (N1,))
+    site.state = state
+    parts = site.checkpoint(N2)
+    again = KeyedState(int)
+    for _ in again.loading_rows(stored_blocks(parts, site.read, os.path.join(backend.directory, "x")), N2):
+        pass
+    assert dict(again.items()) == {key: key for key in range(100)}
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_declines_the_checkpoint_and_the_next_one_has_everything(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True)
+    if done.returncode:
+        pytest.skip("may not mount")
+    try:
+        backend = OnDisk(str(disk), 16)
+        site = Site(backend)
+        site.state.main.put("a", 1)
+        site.checkpoint(N1)
+        ballast = disk / "ballast"
+        with pytest.raises(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(os.urandom(64 * 1024))
+        for key in range(2_000):
+            site.state.main.put(key, key)
+        site.state.freeze(N2)
+        with pytest.raises(StateError, match=r"can't write keyed state in .*No space left.*make room there"):
+            for _ in site.state.writing(N2):
+                pass
+            site.state.link(N2)
+        site.state.abandon(N2)
+        ballast.unlink()
+        site.state.roll_back(N1)
+        assert dict(site.state.items()) == {"a": 1}
+        for key in range(2_000):
+            site.state.main.put(key, key)
+        parts = site.checkpoint(CheckpointId(3))
+        restored = site.restored(parts)
+        assert len(restored) == 2_001
+        restored.close()
+        site.state.close()
+        backend.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_rows_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    base = Database(str(tmp_path / "db"), Options())
+    rows = {b"\xff\xff": b"1", b"\xff\xffa": b"2", b"\xff": b"3", b"a": b"4", b"ab": b"5", b"b": b"6"}
+    base.write(rows.items())
+    for prefix in (b"", b"a", b"\xff", b"\xff\xff", b"c"):
+        expected = {key: value for key, value in rows.items() if key.startswith(prefix)}
+        assert dict(base.scan(prefix)) == expected
+    base.close()
+
+
+def test_a_key_comes_back_from_its_bytes() -> None:
+    for key in (0, -1, 255, 256, 1 << 80, "", "ä", b"", b"\0", None, (), (1, ("a", None)), ((), b"x")):
+        data = b"xx" + encoded_key(key) + b"more"
+        assert decoded_key(data, 2) == (key, len(data) - 4)
+
+
+def test_the_library_is_not_imported_before_it_is_needed() -> None:
+    program = "import sys, crosscut, crosscut.worker.worker; print('rocksdict' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert database.library().__name__ == "rocksdict"
