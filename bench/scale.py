@@ -155,6 +155,7 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
             )
         ],
         batch_rows=1_000,
+        channel_bytes=1 << 20,
     )
     # As on the connections between two workers, which carry the channels of all shuffles, both ways.
     decoders = {channel: FrameDecoder(PEER_LIMITS, sequenced=True) for channel in inputs}
@@ -176,7 +177,7 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
         handled.append(timed(align)[1])
         while task.has_work:
             task.run()
-        barriers, task.outbox = task.outbox, []
+        barriers, task.outlets.outbox = task.outlets.outbox, []
         if len(barriers) != parallelism:
             raise RuntimeError(f"expected a barrier on each of {parallelism} outputs, found {len(barriers)}")
         sent.append(timed(partial(encoded_barriers, CheckpointId(number), parallelism))[1])

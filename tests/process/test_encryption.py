@@ -26,7 +26,8 @@ from crosscut.net.listener import Listener
 from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour, Neighbour
 from crosscut.settings import Settings
 from crosscut.spark.checks import checked_encryption
-from crosscut.task.task import Barrier, EndOfInput, Item
+from crosscut.task.flow_control import SendingEnd
+from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
 
@@ -64,15 +65,14 @@ class Owner:
         self.is_open = False
         self.items: list[Item] = []
         self.received_bytes = 0
-        self.unclogged: list[ChannelId] = []
         self.reasons: list[str] = []
         self.end: Neighbour | None = None
+        self.sending = SendingEnd(CHANNEL, bytes_max)
         self._own = own
-        self._bytes_max = bytes_max
 
     def carry(self, end: Neighbour) -> None:
         self.end = end
-        end.carry(WorkerIndex(self._own), WorkerIndex(1 - self._own), [CHANNEL], self, self._bytes_max)
+        end.carry(WorkerIndex(self._own), WorkerIndex(1 - self._own), [CHANNEL], self)
 
     def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict:
         self.proven.append(proven)
@@ -91,19 +91,15 @@ class Owner:
         self.items.append(item)
         self.received_bytes += size_bytes
 
-    def channel_unclogged(self, channel: ChannelId) -> None:
-        self.unclogged.append(channel)
+    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+        self.sending.credited(size_bytes)
 
 
 class Sender(ConnectingNeighbour):
     """The sending end of the channel, with its connection."""
 
-    @property
-    def is_full(self) -> bool:
-        return self.outgoing[CHANNEL].is_full
-
-    def send_item(self, item: Item) -> None:
-        self.outgoing[CHANNEL].send_item(item)
+    def send_item(self, item: Item) -> int:
+        return self.outgoing[CHANNEL].send_item(item)
 
 
 async def eventually(condition: Callable[[], Any], what: str) -> None:
@@ -384,17 +380,15 @@ def test_a_channel_without_credit_makes_the_sender_wait_and_loses_nothing(
         sender, end = await connect(await receiver.listen(), credentials, bytes_max=256 * 1024)
         await eventually(lambda: sender.is_open and receiver.owner.is_open, "the channel")
         sent = 0
-        while not end.is_full:
-            end.send_item(batch(f"number {sent}", 1_000))
+        while not sender.sending.is_used_up:
+            sender.sending.sent(end.send_item(batch(f"number {sent}", 1_000)))
             sent += 1
             assert sent < 5_000, "the sender never had to wait"
         await eventually(lambda: len(receiver.owner.items) == sent, "all batches")
-        assert end.is_full
-        assert sender.unclogged == []
+        assert sender.sending.is_used_up
         assert receiver.owner.end is not None
         receiver.owner.end.incoming[CHANNEL].give_credit(receiver.owner.received_bytes)
-        await eventually(lambda: sender.unclogged == [CHANNEL], "the sender to go on")
-        assert not end.is_full
+        await eventually(lambda: not sender.sending.is_used_up, "the sender to go on")
         firsts = [one.records[0] for one in receiver.owner.items if isinstance(one, Batch)]
         assert firsts == [f"number {number}-000000" for number in range(sent)]
         receiver.close()

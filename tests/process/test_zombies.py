@@ -19,7 +19,7 @@ from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 from crosscut.graph.channels import inputs_of
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
-from crosscut.task.task import Barrier, Item
+from crosscut.task.items import Barrier, Item
 
 SLEEPER = {"heartbeat_timeout": "600ms"}
 
@@ -139,7 +139,7 @@ class Channels:
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         raise AssertionError
 
-    def channel_unclogged(self, channel: ChannelId) -> None:
+    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
         raise AssertionError
 
 
@@ -164,7 +164,7 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
     async def connect(epoch: int) -> tuple[bool, str]:
         owner = Owner()
         end = ConnectingNeighbour(owner, plan.credentials, Epoch(epoch), channels)
-        end.carry(WorkerIndex(0), WorkerIndex(1), channels, Channels(), 1 << 20)
+        end.carry(WorkerIndex(0), WorkerIndex(1), channels, Channels())
         await asyncio.get_running_loop().create_connection(lambda: end, place.host, place.data_port)
         end.outgoing[channel].send_item(Barrier(CheckpointId(10**6)))
         return owner.opened, await asyncio.wait_for(owner.reason, 10)

@@ -16,11 +16,8 @@ from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.task.flow_control import (
     BACK_EDGE_ITEMS_MAX,
     LOCAL_ITEMS_MAX,
-    Credit,
-    LocalFlow,
-    LocalReceiver,
-    Receiver,
-    leaving,
+    ReceivingEnd,
+    SendingEnd,
 )
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item, LoggedBatch
@@ -42,56 +39,47 @@ class Link:
     bytes_max: int
     name: ChannelId
     spills_blocked: bool
-    waiting: deque[Item] = field(default_factory=deque)
     wire: deque[tuple[Item, int]] = field(default_factory=deque)
     returning: deque[int] = field(default_factory=deque)
-    is_paused: bool = False
     is_blocked: bool = False
     largest_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.queue = InputQueue(self.name, VirtualSpace(), BATCH_ROWS)
-        self.credit = Credit(self.name, self.bytes_max)
-        self.receiver = Receiver(self.bytes_max, 0, self.spill)
-        self.local = LocalReceiver(self.spill, is_back_edge=self.is_back_edge)
+        self.sending = SendingEnd(self.name, self.bytes_max)
+        self.receiving = ReceivingEnd(
+            self.queue,
+            self.bytes_max,
+            lambda: self.is_blocked and self.spills_blocked,
+            is_back_edge=self.is_back_edge,
+        )
 
-    def spill(self) -> bool:
-        may = self.is_back_edge or (self.is_blocked and self.spills_blocked)
-        return may and self.queue.spill()
-
-    @property
-    def is_clogged(self) -> bool:
-        return self.is_paused or bool(self.waiting)
+    def take(self, item: Item) -> None:
+        if self.is_local:
+            self.queue.append(item)
+            self.look()
+        else:
+            self.sending.waiting.append(item)
+            self.send()
 
     def send(self) -> None:
-        for item in leaving(self.waiting, lambda: not self.is_local and self.credit.is_used_up):
-            if self.is_local:
-                self.queue.append(item)
-                self.look()
-                continue
+        for item in self.sending.leaving():
             size_bytes = len(encode_batch(item)) if isinstance(item, Batch) else 0
             self.largest_bytes = max(self.largest_bytes, size_bytes)
-            if isinstance(item, Batch):
-                self.credit.take(size_bytes)
+            self.sending.sent(size_bytes)
             self.wire.append((item, size_bytes))
 
     def arrive(self) -> None:
         item, size_bytes = self.wire.popleft()
         if isinstance(item, Batch):
-            self.receiver.arrived(len(item), size_bytes)
+            self.receiving.arrived(len(item), size_bytes)
         self.queue.append(item)
         self.look()
 
     def look(self) -> None:
         if self.is_local:
-            match self.local.look(self.queue.in_memory, is_paused=self.is_paused):
-                case LocalFlow.GO_ON:
-                    self.is_paused = False
-                case LocalFlow.PAUSE:
-                    self.is_paused = True
-                case LocalFlow.AS_IT_IS:
-                    pass
-        elif given_bytes := self.receiver.credit(self.queue.rows):
+            self.sending.is_paused = self.receiving.pauses_sender()
+        elif given_bytes := self.receiving.credit():
             self.returning.append(given_bytes)
 
     def check(self, slice_items: int) -> None:
@@ -100,10 +88,10 @@ class Link:
             assert self.queue.in_memory <= items_max + slice_items
         else:
             bound = self.bytes_max + self.largest_bytes
-            assert self.credit.under_way_bytes <= bound
-            assert self.receiver.uncredited_bytes + sum(self.returning) <= bound
+            assert self.sending.under_way_bytes <= bound
+            assert self.receiving.uncredited_bytes + sum(self.returning) <= bound
             if not self.queue.in_memory:
-                assert not self.receiver.uncredited_bytes
+                assert not self.receiving.uncredited_bytes
 
 
 class Job:
@@ -140,7 +128,7 @@ class Job:
         return [one for one in self.links if one.target == task and not one.is_back_edge]
 
     def can_run(self, task: int) -> bool:
-        if any(one.is_clogged for one in self.outputs[task]):
+        if any(one.sending.is_clogged for one in self.outputs[task]):
             return False
         return bool(self.unread.get(task)) or any(
             one.queue and not one.is_blocked for one in self.inputs[task]
@@ -180,10 +168,9 @@ class Job:
                     [n - 1 for n in item.records if n > 0] if link.is_back_edge else item.records * times
                 )
                 if records:
-                    link.waiting.append(Batch(list(records)))
+                    link.take(Batch(list(records)))
             else:
-                link.waiting.append(item)
-            link.send()
+                link.take(item)
 
     def actions(self) -> list[tuple[str, int]]:
         found = [("run", task) for task in range(self.count) if self.can_run(task)]
@@ -198,7 +185,7 @@ class Job:
         if action == "arrive":
             link.arrive()
         else:
-            link.credit.give_back(link.returning.popleft())
+            link.sending.credited(link.returning.popleft())
             link.send()
 
 
@@ -211,66 +198,115 @@ def test_nothing_gets_stuck_and_memory_is_bounded_whatever_the_graph_and_the_cre
         for link in job.links:
             link.check(slice_items=2)
     for link in job.links:
-        assert not link.waiting and not link.queue and not link.is_clogged, "stuck"
-        assert link.credit.under_way_bytes == 0
+        assert not link.queue and not link.sending.is_clogged, "stuck"
+        assert link.sending.under_way_bytes == 0
     assert not any(job.unread.values())
+
+
+@dataclass
+class Far:
+    """The receiving end of a channel from another worker."""
+
+    bytes_max: int
+    restored_rows: int = 0
+    may_spill: bool = False
+
+    def __post_init__(self) -> None:
+        self.queue = InputQueue(CHANNEL, VirtualSpace(), BATCH_ROWS)
+        if self.restored_rows:
+            self.queue.append(Batch(list(range(self.restored_rows))))
+        self.end = ReceivingEnd(self.queue, self.bytes_max, lambda: self.may_spill, is_back_edge=False)
+
+    def arrive(self, rows: int, size_bytes: int) -> None:
+        self.end.arrived(rows, size_bytes)
+        self.queue.append(Batch(list(range(rows))))
+
+    def process(self, rows: int) -> int:
+        """Return the credit that goes back then."""
+        while rows:
+            item = self.queue.take(rows)
+            assert isinstance(item, Batch)
+            rows -= len(item)
+        return self.end.credit()
 
 
 def test_credit_comes_back_while_the_queue_is_never_empty() -> None:
     """A task that is a little slower than its sender: there is always something in memory."""
-    receiver = Receiver(1_000, 0, lambda: False)
-    queued, returned = 0, 0
+    far = Far(1_000)
+    returned = 0
     for _ in range(9):
-        receiver.arrived(10, 100)
-        queued += 10
+        far.arrive(10, 100)
     for _ in range(40):
-        queued -= 5
-        returned += receiver.credit(queued)
-        if returned >= 200 and queued < 60:
-            receiver.arrived(10, 100)
-            queued += 10
-    assert queued > 0
+        returned += far.process(5)
+        if returned >= 200 and far.queue.rows < 60:
+            far.arrive(10, 100)
+    assert far.queue.rows > 0
     assert returned >= 1_000
 
 
 def test_a_batch_of_which_a_record_is_left_has_no_credit_yet() -> None:
-    receiver = Receiver(400, 0, lambda: False)
-    receiver.arrived(3, 200)
-    receiver.arrived(1, 100)
-    assert receiver.credit(2) == 0
-    assert receiver.credit(1) == 200
-    assert receiver.credit(0) == 100
+    far = Far(400)
+    far.arrive(3, 200)
+    far.arrive(1, 100)
+    assert [far.process(rows) for rows in (2, 1, 1)] == [0, 200, 100]
 
 
 def test_small_amounts_go_back_together() -> None:
-    receiver = Receiver(4_000, 0, lambda: False)
+    far = Far(4_000)
     for _ in range(100):
-        receiver.arrived(1, 10)
-    given = [receiver.credit(rows) for rows in range(100, -1, -1)]
+        far.arrive(1, 10)
+    given = [far.process(rows) for rows in (0, *[1] * 100)]
     assert [one for one in given if one] == [1_000]
 
 
 def test_what_was_restored_or_is_on_disk_goes_first_and_no_credit_waits_for_it() -> None:
-    may_spill = True
-    receiver = Receiver(200, 5, lambda: may_spill)
-    receiver.arrived(2, 99)
-    assert receiver.credit(3) == 0, "four of those that were restored have been processed"
-    receiver.arrived(2, 1)
-    assert receiver.credit(5) == 100, "it is on disk"
-    may_spill = False
-    receiver.arrived(1, 10)
-    assert [receiver.credit(rows) for rows in range(6, -1, -1)] == [0, 0, 0, 0, 0, 0, 10]
+    far = Far(200, restored_rows=5, may_spill=True)
+    far.arrive(2, 99)
+    assert far.process(4) == 0, "four of those that were restored have been processed"
+    far.arrive(2, 1)
+    assert far.process(0) == 100, "it is on disk"
+    far.may_spill = False
+    far.arrive(1, 10)
+    assert [far.process(rows) for rows in (0, *[1] * 6)] == [0, 0, 0, 0, 0, 0, 10]
+
+
+def test_a_sender_in_the_same_worker_goes_on_when_half_of_what_may_wait_is_left() -> None:
+    far = Far(1)
+    for _ in range(LOCAL_ITEMS_MAX):
+        far.queue.append(Barrier(CheckpointId(1)))
+    assert not far.end.pauses_sender()
+    far.queue.append(Barrier(CheckpointId(1)))
+    assert far.end.pauses_sender()
+    while len(far.queue) > LOCAL_ITEMS_MAX // 2:
+        assert far.end.pauses_sender()
+        far.queue.popleft()
+    assert not far.end.pauses_sender()
 
 
 def test_more_credit_than_is_under_way_is_refused() -> None:
-    credit = Credit(CHANNEL, 100)
-    credit.take(150)
-    assert credit.is_used_up
+    end = SendingEnd(CHANNEL, 100)
+    end.sent(150)
+    assert end.is_used_up
     with pytest.raises(WireError, match="credit for 151 of 150 bytes"):
-        credit.give_back(151)
-    assert credit.give_back(100)
-    assert not credit.give_back(50)
-    assert credit.under_way_bytes == 0
+        end.credited(151)
+    end.credited(100)
+    assert not end.is_used_up
+    end.credited(50)
+    assert end.under_way_bytes == 0
+
+
+def test_a_barrier_needs_no_credit_and_does_not_pass_records_that_wait_before_it() -> None:
+    end = SendingEnd(CHANNEL, 100)
+    end.waiting.extend([Barrier(CheckpointId(1)), Batch([1]), Barrier(CheckpointId(2))])
+    end.sent(100)
+    assert list(end.leaving()) == [Barrier(CheckpointId(1))]
+    assert end.is_clogged
+    end.credited(1)
+    (batch,) = [item for item in [next(end.leaving())] if isinstance(item, Batch)]
+    end.sent(10)
+    assert batch.records == [1]
+    assert list(end.leaving()) == [Barrier(CheckpointId(2))]
+    assert not end.is_clogged
 
 
 def test_a_restored_backlog_is_bounded_in_memory() -> None:

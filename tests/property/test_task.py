@@ -28,9 +28,11 @@ from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Item
 from crosscut.task.outputs import build_output
+from crosscut.task.requests import CancelStore, CompleteState, StoreFrozen
 from crosscut.task.splits import SplitQueue, splits_from_json
-from crosscut.task.task import CancelStore, CompleteState, Item, StoreFrozen, Task
+from crosscut.task.task import Task
 from crosscut.testing.simulator.pace import DrawnCourse
 
 WIDTH = 2
@@ -174,6 +176,7 @@ class World:
             chain=[operator],
             outputs=[output],
             batch_rows=4,
+            channel_bytes=1 << 20,
             splits=SplitQueue(source, unread),
             ended=snapshot.ended,
             said=snapshot.said,
@@ -208,6 +211,7 @@ class World:
             chain=[operator],
             outputs=[output],
             batch_rows=4,
+            channel_bytes=1 << 20,
             state=state,
             parts=PartChain(self.completed_id, snapshot.parts),
             ended=snapshot.ended,
@@ -246,19 +250,19 @@ class World:
         self.tasks[channel.target].offer(channel, self.wires[channel].popleft())
 
     def drain(self, task: Task) -> None:
-        jobs, task.jobs = task.jobs, []
+        jobs, task.outlets.jobs = task.outlets.jobs, []
         for job in jobs:
             if isinstance(job, CancelStore):
                 self.cancelled.add(job.checkpoint_id)
             elif isinstance(job, StoreFrozen | CompleteState):
                 self.jobs.setdefault(task.task_id, deque()).append(job)
-        outbox, task.outbox = task.outbox, []
+        outbox, task.outlets.outbox = task.outlets.outbox, []
         for channel, item in outbox:
             if channel in self.wires:
                 self.wires[channel].append(item)
             else:
                 self.emitted += getattr(item, "records", [])
-        messages, task.messages = task.messages, []
+        messages, task.outlets.messages = task.outlets.messages, []
         for message in messages:
             match message:
                 case SnapshotAcknowledged(_, n, task_id, snapshot) if n == self.under_way:

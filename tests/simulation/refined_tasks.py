@@ -119,6 +119,7 @@ class Pair:
             chain=chain,
             outputs=[Routed(site)] if site.outputs else [],
             batch_rows=1,
+            channel_bytes=1 << 20,
             splits=splits,
             state=self.state,
             committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if site.is_sink else None,
@@ -191,7 +192,7 @@ class Pair:
                 self.both(action, lambda: task.alignment_timed_out(n))
             case ("transmit", channel):
                 name = self.site.graph.channel(channel)
-                assert modelled(task.unsent[name].popleft()) == self.model.unsent[channel][0]
+                assert modelled(task.departures.ends[name].waiting.popleft()) == self.model.unsent[channel][0]
                 self._sent.append((channel, self.model.unsent[channel][0]))
                 self.both(action, lambda: None)
             case _:
@@ -259,19 +260,19 @@ class Pair:
         """Take what stands in the outlets of the task, as the pool does."""
         task = self.task
         while True:
-            jobs, task.jobs = task.jobs, []
+            jobs, task.outlets.jobs = task.outlets.jobs, []
             for job in jobs:
                 self._take_job(job)
-            outbox, task.outbox = task.outbox, []
+            outbox, task.outlets.outbox = task.outlets.outbox, []
             for channel, item in outbox:
                 if self.site.has_outboxes:
-                    task.unsent[channel].append(item)
+                    task.departures.ends[channel].waiting.append(item)
                 else:
                     self._sent.append((channel.input, modelled(item)))
             task.emptied = []
-            if not (task.note_departures() or task.jobs or task.outbox):
+            if not (task.note_departures() or task.outlets.jobs or task.outlets.outbox):
                 break
-        messages, task.messages = task.messages, []
+        messages, task.outlets.messages = task.outlets.messages, []
         return messages
 
     def _take_job(self, job: Any) -> None:
@@ -313,9 +314,10 @@ class Pair:
         model, task, graph = self.model, self.task, self.site.graph
         for channel, queue in model.queues.items():
             name = graph.channel(channel)
-            assert task.queued(name) == len(queue), f"{self} after {action}: {name}, {queue}"
+            found = task.intake.ends[name].queue.in_memory
+            assert found == len(queue), f"{self} after {action}: {name}, {queue}"
         for channel, waiting in model.unsent.items():
-            own = [modelled(item) for item in task.unsent[graph.channel(channel)]]
+            own = [modelled(item) for item in task.departures.ends[graph.channel(channel)].waiting]
             assert own == waiting, f"{self} after {action}"
         assert dict(self.state.items()) == counts_of(model.state, graph), f"{self} after {action}"
         assert _multiset(self.writer.open) == model.open, f"{self} after {action}"

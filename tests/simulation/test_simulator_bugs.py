@@ -16,7 +16,7 @@ from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.net import mesh
 from crosscut.net.causes import failure_cause
-from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.channels import IncomingChannel
 from crosscut.net.mesh import Mesh
 from crosscut.net.neighbours import Neighbour
 from crosscut.operators.keyed import KeyedOperator
@@ -68,9 +68,12 @@ from crosscut.task import task as task_module
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
-from crosscut.task.flow_control import Receiver
+from crosscut.task.ending import TaskEnding
+from crosscut.task.flow_control import ReceivingEnd, SendingEnd
 from crosscut.task.items import Barrier, LoggedBatch
-from crosscut.task.task import PrepareTransaction, Task
+from crosscut.task.requests import PrepareTransaction
+from crosscut.task.snapshots import Snapshots
+from crosscut.task.task import Task
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import (
     FAILURES,
@@ -162,7 +165,7 @@ def output_not_flushed_before_a_barrier(patch: pytest.MonkeyPatch) -> None:
     def send_to_all(self: Departures, item: Any) -> None:
         if not isinstance(item, Barrier):
             self.flush()
-        self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+        self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
     patch.setattr(Departures, "send_to_all", send_to_all)
 
@@ -301,11 +304,12 @@ def first_key_of_a_split_batch_taken_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_told_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
-    def start_ending(self: Task) -> None:
+    def begin(self: TaskEnding) -> bool:
         self._chain.said = (0, "")
-        self._ending = self._chain.end()
+        self._steps = self._chain.end()
+        return self.step()
 
-    patch.setattr(Task, "_start_ending", start_ending)
+    patch.setattr(TaskEnding, "begin", begin)
 
 
 def final_results_said_again_from_the_first(patch: pytest.MonkeyPatch) -> None:
@@ -341,7 +345,7 @@ def rest_of_a_slice_forgotten_at_a_source(patch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot_in_the_middle_of_a_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Task, "_is_settled", True)
+    patch.setattr(Snapshots, "_is_settled", True)
 
 
 # The coordinator.
@@ -475,42 +479,41 @@ def entries_deleted_that_a_retained_checkpoint_needs(patch: pytest.MonkeyPatch) 
 
 
 def overtaken_output_left_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    plain = Task._log
+    plain = Snapshots._log
 
-    def log(self: Task, n: CheckpointId, channel: Any, batch: Batch, *, by_sender: bool) -> None:
+    def log(self: Snapshots, n: CheckpointId, channel: Any, batch: Batch, *, by_sender: bool) -> None:
         if not by_sender:
             plain(self, n, channel, batch, by_sender=by_sender)
 
-    patch.setattr(Task, "_log", log)
+    patch.setattr(Snapshots, "_log", log)
 
 
 def waiting_input_left_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    def start_log(self: Task, n: CheckpointId, channels: Any) -> None:
+    def start_log(self: Snapshots, n: CheckpointId, channels: Any) -> None:
         for channel in channels:
-            if Barrier(n) in self._queues[channel]:
-                self._queues[channel].remove(Barrier(n))
-                if not len(self._queues[channel]):
-                    self._turn.remove(channel)
-                self._perform(self._protocol.handle(BarrierArrived(channel, n)))
+            if self._intake.waits(channel, Barrier(n)):
+                self._intake.take_out(channel, Barrier(n))
+                self.handle(BarrierArrived(channel, n))
 
-    patch.setattr(Task, "_start_log", start_log)
+    patch.setattr(Snapshots, "_start_log", start_log)
 
 
 def stored_before_all_inputs_are_logged(patch: pytest.MonkeyPatch) -> None:
     """A barrier that has waited counts before what waits in front of another one is in the log."""
 
-    def start_log(self: Task, n: CheckpointId, channels: Any) -> None:
+    def start_log(self: Snapshots, n: CheckpointId, channels: Any) -> None:
         for channel in channels:
-            for item in self._queues[channel]:
-                if item == Barrier(n):
-                    self._take_out(channel, Barrier(n))
-                    if n in self._protocol.logging(channel):
-                        self._perform(self._protocol.handle(BarrierArrived(channel, n)))
-                    break
-                if isinstance(item, Batch):
-                    self._log(n, channel, item, by_sender=False)
+            for waiting in self._intake.ends[channel].queue.in_front_of(Barrier(n)):
+                if isinstance(waiting, Batch):
+                    self._log(n, channel, waiting, by_sender=False)
+                else:
+                    self._captures.log_blocks(n, waiting)
+            if self._intake.waits(channel, Barrier(n)):
+                self._intake.take_out(channel, Barrier(n))
+                if n in self._protocol.logging(channel):
+                    self.handle(BarrierArrived(channel, n))
 
-    patch.setattr(Task, "_start_log", start_log)
+    patch.setattr(Snapshots, "_start_log", start_log)
 
 
 def log_replayed_backwards(patch: pytest.MonkeyPatch) -> None:
@@ -548,31 +551,34 @@ def credit_never_given(patch: pytest.MonkeyPatch) -> None:
 def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
     """When a batch comes in, not when it has left the memory."""
 
-    def credit(self: Receiver, rows: int) -> int:
+    def credit(self: ReceivingEnd) -> int:
         given = self.uncredited_bytes
         self._ledger.clear()
-        self._rows_ahead = rows
+        self._rows_ahead = self.queue.rows
         self._ledger_rows = self._ledger_bytes = self._earned_bytes = 0
         return given
 
-    patch.setattr(Receiver, "credit", credit)
+    patch.setattr(ReceivingEnd, "credit", credit)
 
 
 def sent_without_credit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OutgoingChannel, "is_full", False)
+    patch.setattr(SendingEnd, "is_used_up", False)
 
 
 def back_edge_that_does_not_spill(patch: pytest.MonkeyPatch) -> None:
-    plain = Task.spill
+    plain = ReceivingEnd.spill
 
-    def spill(self: Task, channel: ChannelId) -> bool:
-        return channel not in self._back_edges and plain(self, channel)
+    def spill(self: ReceivingEnd) -> bool:
+        return not self._is_back_edge and plain(self)
 
-    patch.setattr(Task, "spill", spill)
+    patch.setattr(ReceivingEnd, "spill", spill)
 
 
 def sender_not_woken_when_its_channel_is_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TaskPool, "unclogged", lambda self, channel: None)
+    def credited(self: TaskPool, channel: ChannelId, size_bytes: int) -> None:
+        self._by_output[channel].task.departures.ends[channel].credited(size_bytes)
+
+    patch.setattr(TaskPool, "credited", credited)
 
 
 def nobody_woken_after_an_alignment_timeout(patch: pytest.MonkeyPatch) -> None:
@@ -620,7 +626,7 @@ def barrier_reported_as_departed_before_it_waits(patch: pytest.MonkeyPatch) -> N
     """What is sent to oneself comes back in the midst of it, when the rest has left the outlet."""
 
     def drain(self: TaskRunner, elapsed_us: int = 0) -> None:
-        outbox, self.task.outbox = self.task.outbox, []
+        outbox, self.task.outlets.outbox = self.task.outlets.outbox, []
         for channel, item in outbox:
             self._pool.send(self, channel, item)
         plain(self, elapsed_us)
@@ -729,16 +735,17 @@ def frame_delivered_to_another_channel(patch: pytest.MonkeyPatch) -> None:
 
 def barrier_held_up_by_what_another_channel_lacks(patch: pytest.MonkeyPatch) -> None:
     """Where one channel has no credit, nothing is sent on its neighbours either."""
-    plain = TaskPool.unclog
+    plain = TaskPool.send_on
 
-    def unclog(self: TaskPool, sender: TaskRunner, channel: ChannelId) -> None:
-        near = [one for at, one in self._outgoing.items() if at.target.index == channel.target.index]
-        if channel in self._outgoing and any(one.is_full for one in near):
-            sender.clogged[channel] = None
+    def send_on(self: TaskPool, sender: TaskRunner, channel: ChannelId) -> None:
+        near = [at for at in self._outgoing if at.target.index == channel.target.index]
+        ends = [self._by_output[at].task.departures.ends[at] for at in near]
+        if channel in self._outgoing and any(one.is_used_up for one in ends):
+            sender.task.departures.look(channel)
         else:
             plain(self, sender, channel)
 
-    patch.setattr(TaskPool, "unclog", unclog)
+    patch.setattr(TaskPool, "send_on", send_on)
 
 
 def pieces_of_two_channels_mixed(patch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,6 @@ def pool_of(reported: list[WorkerMessage], sink_timeout_ms: int = 20_000) -> Tas
         store=NoParts(),
         batch_rows=10,
         linger_ms=1,
-        channel_bytes=1_000_000,
         alignment_timeout_ms=0,
         sink_timeout_ms=sink_timeout_ms,
         failpoints=Failpoints(None, None),

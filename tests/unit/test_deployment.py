@@ -81,7 +81,7 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
         StateAtHand(),
         lambda part: bytes_of[part.path],
         KeyRouter(1, 1),
-        TaskRules(batch_rows=10, commit_attempts=1, sink_timeout_ms=1_000),
+        TaskRules(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
         DiskSpaces(None, 0),
         Failpoints(None, None),
     )
@@ -90,7 +90,9 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
 
 
 def records_of(task: Task, channel: ChannelId) -> list[Any]:
-    return [n for item in task._queues[channel]._head if isinstance(item, Batch) for n in item.records]
+    return [
+        n for item in task.intake.ends[channel].queue._head if isinstance(item, Batch) for n in item.records
+    ]
 
 
 def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in_another_order() -> None:
@@ -116,5 +118,6 @@ def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in
     for task in tasks:
         for channel in inputs_of(after, task):
             assert records_of(found[task], channel) == held[channel], channel
-        outbox = {channel: item.records for channel, item in found[task].outbox if isinstance(item, Batch)}
+        sent = found[task].outlets.outbox
+        outbox = {channel: item.records for channel, item in sent if isinstance(item, Batch)}
         assert outbox == {channel: unsent[channel] for channel in outputs_of(after, task)}

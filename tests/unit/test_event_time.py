@@ -493,6 +493,7 @@ def task_of(
         chain=chain,
         outputs=[out],
         batch_rows=rows,
+        channel_bytes=1 << 20,
         has_event_time=True,
         restored=restored,
         **others,
@@ -504,7 +505,7 @@ def work(task: Task) -> list[Any]:
     while task.has_work:
         task.run()
     task.flush()
-    items, task.outbox = task.outbox, []
+    items, task.outlets.outbox = task.outlets.outbox, []
     found: list[Any] = []
     for _, item in items:
         if not isinstance(item, Batch):
@@ -517,7 +518,7 @@ def work(task: Task) -> list[Any]:
 
 
 def frozen(task: Task) -> Any:
-    return next(job.frozen for job in task.jobs if isinstance(job, StoreFrozen))
+    return next(job.frozen for job in task.outlets.jobs if isinstance(job, StoreFrozen))
 
 
 def test_a_task_goes_by_the_lowest_watermark_of_its_inputs_and_says_so_behind_the_records() -> None:

@@ -18,6 +18,7 @@ from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.net.neighbours import Neighbour
 from crosscut.protocol.messages import Peer
+from crosscut.task.flow_control import SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit
 from crosscut.wire.handshake import Proven, Verdict
@@ -44,11 +45,11 @@ class Site:
     def __init__(self, index: int, credentials: Credentials = CREDENTIALS) -> None:
         self.index = WorkerIndex(index)
         self.listener = Listener(f"worker {index}", lambda _: 0)
-        self.mesh = Mesh(self.index, self, self.listener, credentials, CHANNEL_BYTES)
+        self.mesh = Mesh(self.index, self, self.listener, credentials)
         self.port = 0
         self.items: list[tuple[ChannelId, Item]] = []
         self.sizes: list[int] = []
-        self.unclogged: list[ChannelId] = []
+        self.ends = {one: SendingEnd(one, CHANNEL_BYTES) for one in SHARED}
         self.lost: list[tuple[TaskId, str]] = []
 
     async def listen(self) -> Peer:
@@ -59,8 +60,11 @@ class Site:
         self.items.append((channel, item))
         self.sizes.append(size_bytes)
 
-    def channel_unclogged(self, channel: ChannelId) -> None:
-        self.unclogged.append(channel)
+    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+        self.ends[channel].credited(size_bytes)
+
+    def send(self, channel: ChannelId, item: Item) -> None:
+        self.ends[channel].sent(self.mesh.outgoing[channel].send_item(item))
 
     def connection_lost(self, task: TaskId, reason: str) -> None:
         self.lost.append((task, reason))
@@ -147,20 +151,19 @@ async def test_a_channel_without_credit_holds_up_nothing_but_itself(pair: Pair) 
     """B goes on, with credit of its own, and so do the barriers of A itself."""
     await pair.begin(E1)
     sender, receiver = pair.sites
-    a, b = sender.mesh.outgoing[A], sender.mesh.outgoing[B]
-    a.send_item(Batch(["x" * CHANNEL_BYTES]))
-    assert (a.is_full, b.is_full) == (True, False)
+    a, b = sender.ends[A], sender.ends[B]
+    sender.send(A, Batch(["x" * CHANNEL_BYTES]))
+    assert (a.is_used_up, b.is_used_up) == (True, False)
     for number in range(5):
-        b.send_item(Batch([number]))
-    a.send_item(Barrier(CheckpointId(1)))
+        sender.send(B, Batch([number]))
+    sender.send(A, Barrier(CheckpointId(1)))
     await eventually(lambda: len(receiver.items) == 7, "what B and the barrier are")
     receiver.mesh.give_credit(
         B, sum(size for (at, item), size in zip(receiver.items, receiver.sizes, strict=True) if at == B)
     )
     receiver.mesh.give_credit(A, receiver.sizes[0])
-    await eventually(lambda: sender.unclogged == [A], "A to go on")
-    assert not a.is_full
-    assert (a._credit.under_way_bytes, b._credit.under_way_bytes) == (0, 0)
+    await eventually(lambda: not a.is_used_up, "A to go on")
+    assert (a.under_way_bytes, b.under_way_bytes) == (0, 0)
 
 
 @scene
@@ -168,14 +171,14 @@ async def test_the_barrier_of_one_channel_passes_the_large_batch_of_another(pair
     """More than all buffers between the two workers take: without turns it would come in behind it."""
     await pair.begin(E1)
     sender, receiver = pair.sites
-    sender.mesh.outgoing[A].send_item(Batch([bytes(50_000_000)]))
-    sender.mesh.outgoing[B].send_item(Barrier(CheckpointId(1)))
+    sender.send(A, Batch([bytes(50_000_000)]))
+    sender.send(B, Barrier(CheckpointId(1)))
     await eventually(lambda: len(receiver.items) == 2, "both")
     assert [at for at, _ in receiver.items] == [B, A]
     (_, large), size = receiver.items[1], receiver.sizes[1]
     assert isinstance(large, Batch) and large.records == [bytes(50_000_000)]
     # Credit is for what the sender counted, in however many pieces it went.
-    assert sender.mesh.outgoing[A]._credit.under_way_bytes == size
+    assert sender.ends[A].under_way_bytes == size
 
 
 @scene
@@ -232,7 +235,7 @@ async def test_a_transport_that_is_clogged_by_the_handshake_is_still_so_when_the
     end.pause_writing()
     end.resume_writing()
     end.pause_writing()
-    end.carry(WorkerIndex(1), WorkerIndex(0), sorted(SHARED), pair.sites[1], CHANNEL_BYTES)
+    end.carry(WorkerIndex(1), WorkerIndex(0), sorted(SHARED), pair.sites[1])
     end.outgoing[BACK].send_item(EndOfInput())
     assert not end._lanes.is_empty
 

@@ -100,7 +100,6 @@ class Site:
             store=self.store,
             batch_rows=100,
             linger_ms=0,
-            channel_bytes=CHANNEL_BYTES,
             alignment_timeout_ms=1,
             sink_timeout_ms=60_000,
             failpoints=Failpoints(None, None),
@@ -138,9 +137,10 @@ class Site:
             chain=tuple(chain),
             outputs=outputs,
             batch_rows=100,
+            channel_bytes=CHANNEL_BYTES,
             state=state,
         )
-        self.pool.add(task, inputs, state, None)
+        self.pool.add(task, state, None)
         return task
 
     def see(self, record: Any) -> Any:
@@ -321,10 +321,12 @@ async def test_a_local_sender_waits_for_a_blocked_input_unless_that_may_spill(sp
         site.receive(INTO, [number])
     if spill_bytes:
         await site.until(lambda: not site.sender.has_work, "the sender")
-        assert site.join.queued(LOCAL) <= LOCAL_ITEMS_MAX
+        assert site.join.intake.ends[LOCAL].queue.in_memory <= LOCAL_ITEMS_MAX
         assert site.join.statistics().spilled_bytes > 0
     else:
-        await site.until(lambda: site.join.queued(LOCAL) > LOCAL_ITEMS_MAX, "a full channel")
+        await site.until(
+            lambda: site.join.intake.ends[LOCAL].queue.in_memory > LOCAL_ITEMS_MAX, "a full channel"
+        )
         assert site.sender.has_work
     assert site.seen == [0]
     site.receive(B, Barrier(N1))
@@ -508,17 +510,14 @@ LOOP, OUT = ChannelId(1, JOIN, JOIN), ChannelId(0, JOIN, TaskId(VertexId("remote
 
 
 class Connection:
-    """A channel to another worker that takes one item, and barriers."""
+    """A channel to another worker: what is sent there."""
 
     def __init__(self) -> None:
         self.sent: list[Item] = []
 
-    @property
-    def is_full(self) -> bool:
-        return True
-
-    def send_item(self, item: Item) -> None:
+    def send_item(self, item: Item) -> int:
         self.sent.append(item)
+        return 0
 
 
 @scene
@@ -530,7 +529,6 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         store=store,
         batch_rows=100,
         linger_ms=60_000,
-        channel_bytes=CHANNEL_BYTES,
         alignment_timeout_ms=1,
         sink_timeout_ms=60_000,
         failpoints=Failpoints(None, None),
@@ -550,8 +548,9 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
         outputs=[output],
         batch_rows=100,
+        channel_bytes=0,
     )
-    pool.add(task, inputs, None, None, closing)
+    pool.add(task, None, None)
     pool.connect({OUT: connection})  # type: ignore[dict-item]
     task.offer(A, Batch([1]))
     task.offer(A, Barrier(N1))
@@ -562,7 +561,7 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         await asyncio.sleep(0)
     # It has overtaken the record, which is in the snapshot instead.
     assert connection.sent == [Barrier(N1)]
-    assert [len(item) for item in task.unsent[OUT] if isinstance(item, Batch)] == [1]
+    assert [len(item) for item in task.departures.ends[OUT].waiting if isinstance(item, Batch)] == [1]
     store.is_open.set()
     while not any(isinstance(one, SnapshotAcknowledged) for one in said):
         assert time.monotonic() < deadline_s, said

@@ -47,6 +47,7 @@ def task_of(*chain: Operator, protocol: SnapshotProtocol, inputs: Sequence[Chann
         chain=chain,
         outputs=[out],
         batch_rows=BATCH_ROWS,
+        channel_bytes=1 << 20,
     )
 
 
@@ -100,7 +101,6 @@ class Site:
             store=NoStore(),
             batch_rows=BATCH_ROWS,
             linger_ms=0,
-            channel_bytes=1 << 20,
             alignment_timeout_ms=1,
             sink_timeout_ms=60_000,
             failpoints=Failpoints(None, None),
@@ -112,7 +112,7 @@ class Site:
         )
         self.task = task_of(Map("slow", self.see), protocol=UnalignedBarriers((A,)), inputs=(A,))
         self.task.departures.outputs = ()
-        self.pool.add(self.task, (A,), None, None)
+        self.pool.add(self.task, None, None)
         self.pool.connect({})
         self.pool.start()
 
@@ -226,15 +226,15 @@ class Halfway:
             self.task.run()
 
     def sent(self) -> list[Any]:
-        items, self.task.outbox = self.task.outbox, []
+        items, self.task.outlets.outbox = self.task.outlets.outbox, []
         return [item.records if isinstance(item, Batch) else item for _, item in items]
 
     def stored(self) -> list[StoreFrozen]:
-        jobs, self.task.jobs = self.task.jobs, []
+        jobs, self.task.outlets.jobs = self.task.outlets.jobs, []
         return [job for job in jobs if isinstance(job, StoreFrozen)]
 
     def captured(self) -> bool:
-        jobs, self.task.jobs = self.task.jobs, []
+        jobs, self.task.outlets.jobs = self.task.outlets.jobs, []
         return any(isinstance(job, NotePause) for job in jobs)
 
 
@@ -273,7 +273,7 @@ def test_a_barrier_that_waits_is_taken_once_though_the_same_one_comes_on_another
     assert received(stored) == [(A, [4]), (B, [7])]
     assert at.sent().count(Barrier(N1)) == 1
     assert at.task.statistics().queued_records == 2
-    assert at.task.queued(A) == at.task.queued(B) == 1
+    assert at.task.intake.ends[A].queue.in_memory == at.task.intake.ends[B].queue.in_memory == 1
 
 
 def test_a_snapshot_is_not_stored_before_all_inputs_are_logged_whose_barriers_have_waited() -> None:
@@ -294,7 +294,7 @@ def test_a_barrier_that_is_aborted_while_it_waits_is_taken_out() -> None:
     at.work()
     assert at.stored() == []
     assert Barrier(N1) not in at.sent()
-    assert at.task.queued(A) == 1
+    assert at.task.intake.ends[A].queue.in_memory == 1
 
 
 def test_a_newer_barrier_that_waits_behind_another_one_gives_that_one_up() -> None:
@@ -312,10 +312,10 @@ async def test_a_task_that_a_snapshot_waits_for_runs_though_its_output_takes_no_
     """Else the barrier would wait for as long as the channel is full, which it is to overtake."""
     site = Site(lambda record: 0)
     at = Halfway()
-    site.pool.add(at.task, (), None, None)
+    site.pool.add(at.task, None, None)
     runner = site.pool._runners[-1]
     at.task.follow(at.course)
-    runner.clogged[X] = None
+    at.task.departures.clogged[X] = None
     assert not runner.can_run(0)
     at.task.offer(A, Barrier(N1))
     assert runner.can_run(0)

@@ -41,19 +41,18 @@ from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.outputs import Output, build_output
-from crosscut.task.splits import SplitQueue, split_as_json
-from crosscut.task.task import (
-    Barrier,
+from crosscut.task.requests import (
     CancelStore,
     CompleteState,
-    EndOfInput,
     FrozenTask,
     NotePause,
     PrepareTransaction,
     StoreFrozen,
-    Task,
 )
+from crosscut.task.splits import SplitQueue, split_as_json
+from crosscut.task.task import Task
 
 EPOCH, LINEAGE = Epoch(4), Lineage("lineage")
 HERE = TaskId(VertexId("here"), 0)
@@ -87,6 +86,7 @@ def task_of(
         chain=chain,
         outputs=[output(X, rows=rows)] if outputs is None else outputs,
         batch_rows=rows,
+        channel_bytes=1 << 20,
         **others,
     )
 
@@ -102,18 +102,18 @@ def numbers(count: int) -> cc.Source:
 
 def sent(task: Task) -> list[Any]:
     """Empty the outbox: (channel, records) for batches, (channel, item) for the rest."""
-    items, task.outbox = task.outbox, []
+    items, task.outlets.outbox = task.outlets.outbox, []
     return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
 
 
 def said(task: Task) -> list[Any]:
-    messages, task.messages = task.messages, []
+    messages, task.outlets.messages = task.outlets.messages, []
     return messages
 
 
 def asked(task: Task) -> list[Any]:
     """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
-    jobs, task.jobs = task.jobs, []
+    jobs, task.outlets.jobs = task.outlets.jobs, []
     return [job for job in jobs if not isinstance(job, NotePause)]
 
 
@@ -201,7 +201,7 @@ def test_while_aligning_what_comes_behind_the_barrier_is_held_and_the_rest_is_pr
     offer(task, B, [10], [20])
     assert work(task) == [A, B, A, B]
     assert task.is_aligning
-    assert task.queued(A) == 2
+    assert task.intake.ends[A].queue.in_memory == 2
     assert asked(task) == []
     offer(task, B, [30], Barrier(N1), [40])
     assert work(task) == [B, B, A, B, A]
@@ -217,7 +217,7 @@ def test_a_task_whose_only_items_are_behind_the_barrier_has_no_work() -> None:
     work(task)
     assert not task.has_work
     assert task.run() is None
-    assert task.queued(A) == 1
+    assert task.intake.ends[A].queue.in_memory == 1
 
 
 def test_channels_are_served_in_turn() -> None:
@@ -281,7 +281,7 @@ def test_a_large_batch_is_processed_rows_max_at_a_time_and_no_barrier_gets_ahead
     task.rows_max = 2
     offer(task, A, [1, 2, 3, 4, 5], Barrier(N1), [6])
     assert task.run() == A
-    assert (task.records_in, task.queued(A)) == (2, 3)
+    assert (task.records_in, task.intake.ends[A].queue.in_memory) == (2, 3)
     assert work(task) == [A, A, A, A]
     task.flush()
     assert sent(task) == [(X, [1, 2, 3, 4, 5]), (X, Barrier(N1)), (X, [6])]

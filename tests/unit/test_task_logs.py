@@ -28,9 +28,10 @@ from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, e
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput, LoggedBatch
 from crosscut.task.outputs import build_output
+from crosscut.task.requests import CancelStore, NotePause, StoreFrozen, WaitForAlignment
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
-from crosscut.task.task import CancelStore, NotePause, StoreFrozen, Task, WaitForAlignment
+from crosscut.task.task import Task
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.spill_files import DiskFile, DiskSpace
 
@@ -74,6 +75,7 @@ def task_of(
         chain=chain,
         outputs=[output],
         batch_rows=rows,
+        channel_bytes=1 << 20,
         unsent=[one for one in replay if one.by_sender],
         log_space=space,
         ended=ended,
@@ -95,18 +97,18 @@ def work(task: Task) -> None:
 
 
 def sent(task: Task) -> list[Any]:
-    items, task.outbox = task.outbox, []
+    items, task.outlets.outbox = task.outlets.outbox, []
     return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
 
 
 def said(task: Task) -> list[Any]:
-    messages, task.messages = task.messages, []
+    messages, task.outlets.messages = task.outlets.messages, []
     return messages
 
 
 def asked(task: Task) -> list[Any]:
     """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
-    jobs, task.jobs = task.jobs, []
+    jobs, task.outlets.jobs = task.outlets.jobs, []
     return [job for job in jobs if not isinstance(job, NotePause)]
 
 
@@ -124,7 +126,7 @@ def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]
 
 
 def wait_in_front_of(task: Task, channel: ChannelId) -> list[Any]:
-    queue = task._queues[channel]
+    queue = task.intake.ends[channel].queue
     items = [queue.popleft() for _ in range(len(queue))]
     for item in items:
         queue.append(item)
@@ -230,7 +232,7 @@ def test_a_backlog_on_disk_is_logged_by_reference_and_copied_in_slices(
     task = task_of(AlignedBarriers, space=space)
     for number in range(160):
         offer(task, L, [bytes([number]) * 100_000])
-        assert task.spill(L)
+        assert task.intake.ends[L].spill()
 
     def refused(*_: Any) -> Any:
         raise AssertionError("a batch is decoded or encoded")
@@ -240,7 +242,7 @@ def test_a_backlog_on_disk_is_logged_by_reference_and_copied_in_slices(
             patch.setattr(module, "encode_batch", refused)
         patch.setattr(queues, "decode_batch", refused)
         offer(task, A, Barrier(N1))
-        task._turn.rotate()
+        task.intake._turn.rotate()
         tracemalloc.start()
         task.run()
         offer(task, L, Barrier(N1))
@@ -269,9 +271,9 @@ def test_a_log_that_is_aborted_lets_go_of_the_backlog() -> None:
     space = DiskSpace()
     task = task_of(AlignedBarriers, space=space)
     offer(task, L, [1], [2])
-    assert task.spill(L)
+    assert task.intake.ends[L].spill()
     offer(task, A, Barrier(N1))
-    task._turn.rotate()
+    task.intake._turn.rotate()
     task.run()
     task.abort(N1)
     work(task)
@@ -319,8 +321,8 @@ def test_a_task_that_has_ended_is_not_drained_while_the_barrier_overtakes_what_i
     task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X,))
     offer(task, A, END)
     work(task)
-    task.unsent[X].extend([Batch([1]), END])
-    task.outbox.clear()
+    task.departures.ends[X].waiting.extend([Batch([1]), END])
+    task.outlets.outbox.clear()
     offer(task, A, Barrier(N1))
     task.snapshot_stored(N1, None, 0, LOG_PART)
     assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True)
@@ -400,7 +402,7 @@ def test_an_unaligned_checkpoint_before_anything_was_replayed_holds_all_of_it_on
 def test_replayed_records_keep_their_keys() -> None:
     one = LoggedBatch(A, encode_batch(Batch(["r"], ["k"])), 1, by_sender=False)
     task = task_of(AlignedBarriers, inputs=(A,), replay=[one])
-    (item,) = task._queues[A]._head
+    (item,) = task.intake.ends[A].queue._head
     assert isinstance(item, Batch)
     assert (item.records, item.keys) == (["r"], ["k"])
 
@@ -411,12 +413,14 @@ def test_replayed_records_keep_their_keys() -> None:
 def clogged(*items: Any) -> Task:
     """Return a task whose output X takes nothing more, with `items` waiting there."""
     task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X, Y))
-    task.unsent[X].extend(Batch(item) if isinstance(item, list) else item for item in items)
+    task.departures.ends[X].waiting.extend(Batch(item) if isinstance(item, list) else item for item in items)
     return task
 
 
 def waiting(task: Task, channel: ChannelId) -> list[Any]:
-    return [item.records if isinstance(item, Batch) else item for item in task.unsent[channel]]
+    return [
+        item.records if isinstance(item, Batch) else item for item in task.departures.ends[channel].waiting
+    ]
 
 
 def test_the_barrier_gets_ahead_of_what_a_channel_has_not_taken_and_that_is_logged() -> None:
@@ -467,7 +471,7 @@ def test_the_end_of_input_is_overtaken_and_not_logged() -> None:
 def stuck(*items: Any, protocol: type[SnapshotProtocol] = AlignedThenUnaligned) -> Task:
     """Return a task that has captured for 1, whose output X takes nothing: `items` wait there first."""
     task = task_of(protocol, inputs=(A,), outputs=(X, Y))
-    task.unsent[X].extend(Batch(item) if isinstance(item, list) else item for item in items)
+    task.departures.ends[X].waiting.extend(Batch(item) if isinstance(item, list) else item for item in items)
     offer(task, A, Barrier(N1))
     work(task)
     hand_over(task)
@@ -476,17 +480,17 @@ def stuck(*items: Any, protocol: type[SnapshotProtocol] = AlignedThenUnaligned) 
 
 def hand_over(task: Task) -> None:
     """X takes nothing, Y takes all."""
-    outbox, task.outbox = task.outbox, []
-    task.unsent[X].extend(item for channel, item in outbox if channel == X)
+    outbox, task.outlets.outbox = task.outlets.outbox, []
+    task.departures.ends[X].waiting.extend(item for channel, item in outbox if channel == X)
     task.note_departures()
 
 
 def test_the_snapshot_is_stored_when_the_barrier_has_left_on_every_output() -> None:
     task = stuck([1])
     assert asked(task) == [WaitForAlignment(N1)]
-    task.unsent[X].popleft()
+    task.departures.ends[X].waiting.popleft()
     assert not task.note_departures()
-    task.unsent[X].popleft()
+    task.departures.ends[X].waiting.popleft()
     assert task.note_departures()
     assert stored_logs(task) == {1: []}
     assert not task.note_departures()
@@ -506,9 +510,9 @@ def test_a_barrier_that_is_stuck_gets_ahead_of_what_it_was_sent_behind_and_that_
 
 def test_it_gets_ahead_where_it_still_waits_only() -> None:
     task = stuck()
-    task.unsent[X].clear()
-    task.unsent[X].append(Batch([9]))
-    task.unsent[Y].extend([Batch([1]), Barrier(N1)])
+    task.departures.ends[X].waiting.clear()
+    task.departures.ends[X].waiting.append(Batch([9]))
+    task.departures.ends[Y].waiting.extend([Batch([1]), Barrier(N1)])
     task.alignment_timed_out(N1)
     assert waiting(task, X) == [[9]]
     assert waiting(task, Y) == [Barrier(N1), [1]]
@@ -529,9 +533,9 @@ def test_a_source_expedites_its_barrier_too() -> None:
     output = build_output("forward", (X,), batch_rows=9, router=KeyRouter(1, 1), key_by_uid="", task_index=0)
     task = Task(
         task_id=HERE, epoch=EPOCH, protocol=AlignedThenUnaligned(()), inputs={}, chain=(), outputs=[output],
-        batch_rows=9, splits=SplitQueue(generate(lambda number: number, 3), []),
+        batch_rows=9, channel_bytes=1 << 20, splits=SplitQueue(generate(lambda number: number, 3), []),
     )  # fmt: skip
-    task.unsent[X].append(Batch([1]))
+    task.departures.ends[X].waiting.append(Batch([1]))
     task.trigger(N1)
     hand_over(task)
     assert asked(task) == [WaitForAlignment(N1)]
@@ -567,9 +571,9 @@ def test_a_switch_that_takes_the_last_barrier_out_of_a_queue_says_that_there_is_
     task = task_of(AlignedThenUnaligned, inputs=(A, B))
     offer(task, A, [1], Barrier(N1))
     offer(task, B, [2])
-    assert task.run() == A and task.queued(A) == 1
+    assert task.run() == A and task.intake.ends[A].queue.in_memory == 1
     task.alignment_timed_out(N1)
-    assert task.emptied == [A]
+    assert task.outlets.emptied == [A]
 
 
 def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
@@ -609,11 +613,11 @@ def test_a_blocked_input_is_spilled_if_the_settings_say_so_and_no_other_regular_
     task = task_of(AlignedBarriers, inputs=(A, B), spills_blocked=True)
     offer(task, A, Barrier(N1), [1], [2])
     offer(task, B, [3])
-    assert not task.spill(A), "its barrier has not been delivered"
+    assert not task.intake.ends[A].spill(), "its barrier has not been delivered"
     work(task)
-    assert task.spill(A)
-    assert not task.spill(B)
-    assert (task.queued(A), task.statistics().queued_records) == (0, 2)
+    assert task.intake.ends[A].spill()
+    assert not task.intake.ends[B].spill()
+    assert (task.intake.ends[A].queue.in_memory, task.statistics().queued_records) == (0, 2)
     assert task.statistics().spilled_bytes > 0
     offer(task, B, Barrier(N1))
     work(task)
@@ -627,14 +631,14 @@ def test_a_blocked_input_stays_in_memory_unless_the_settings_say_so() -> None:
     task = task_of(AlignedBarriers, inputs=(A, B))
     offer(task, A, Barrier(N1), [1])
     work(task)
-    assert not task.spill(A)
-    assert task.queued(A) == 1
+    assert not task.intake.ends[A].spill()
+    assert task.intake.ends[A].queue.in_memory == 1
 
 
 def test_a_back_edge_may_always_be_spilled() -> None:
     task = task_of(AlignedBarriers)
     offer(task, L, [1])
-    assert task.spill(L)
+    assert task.intake.ends[L].spill()
     assert wait_in_front_of(task, L) == [[1]]
     task.close()
 
@@ -644,7 +648,7 @@ def test_what_is_on_disk_belongs_to_the_log_of_a_checkpoint_that_switches() -> N
     task = task_of(AlignedThenUnaligned, inputs=(A, B), spills_blocked=True)
     offer(task, A, Barrier(N1), [1], [2], Barrier(N2), [3])
     work(task)
-    assert task.spill(A)
+    assert task.intake.ends[A].spill()
     offer(task, A, [4])
     offer(task, B, Barrier(N1))
     task.run()

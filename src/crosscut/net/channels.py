@@ -14,7 +14,6 @@ from typing import assert_never
 from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.ids import ChannelId
-from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
@@ -36,25 +35,21 @@ class OutgoingChannel:
     """The sending end.
 
     Args:
-        bytes_max: Of batches that may be under way.
-        unclogged: Is called when the channel was full and takes more again.
+        credited: Gets the credit that the receiver gives back, in bytes; raises WireError if it is too much.
     """
 
     def __init__(
-        self, channel: ChannelId, bytes_max: int, send: SendFrame, unclogged: Callable[[ChannelId], None]
+        self, channel: ChannelId, send: SendFrame, credited: Callable[[ChannelId, int], None]
     ) -> None:
         self.channel = channel
-        self._credit = Credit(channel, bytes_max)
         self._send = send
-        self._unclogged = unclogged
+        self._credited = credited
 
-    @property
-    def is_full(self) -> bool:
-        """Whether records have to wait. Barriers need not: they are few, and the protocol's."""
-        return self._credit.is_used_up
-
-    def send_item(self, item: Item) -> None:
+    def send_item(self, item: Item) -> int:
         """Send a batch, a barrier, or the end of input.
+
+        Returns:
+            The bytes that it needs credit for.
 
         Raises:
             WireError: A record can't be sent; the message names it.
@@ -62,14 +57,15 @@ class OutgoingChannel:
         match item:
             case Batch():
                 payload = encode_batch(item)
-                self._credit.take(len(payload))
                 self._send(FrameType.BATCH, payload)
+                return len(payload)
             case Barrier(checkpoint_id):
                 self._send(FrameType.BARRIER, encode_barrier(checkpoint_id))
             case EndOfInput():
                 self._send(FrameType.END_OF_INPUT, b"")
             case _:
                 assert_never(item)
+        return 0
 
     def received(self, frame: Frame) -> None:
         """Take credit.
@@ -79,8 +75,7 @@ class OutgoingChannel:
         """
         if frame.kind is not FrameType.CREDIT:
             raise WireError(f"channel {self.channel}: {frame.kind.name} frame from its receiving end")
-        if self._credit.give_back(decode_credit(frame.payload)):
-            self._unclogged(self.channel)
+        self._credited(self.channel, decode_credit(frame.payload))
 
 
 class IncomingChannel:

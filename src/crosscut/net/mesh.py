@@ -31,7 +31,6 @@ class Mesh:
     """What connects worker `own` to its peers.
 
     Args:
-        channel_bytes: Of batches that each channel may have under way.
         piece_bytes: Longest payload of one frame.
 
     Attributes:
@@ -46,7 +45,6 @@ class Mesh:
         host: MeshHost,
         listener: Listener,
         credentials: Credentials,
-        channel_bytes: int,
         piece_bytes: int = PIECE_BYTES_MAX,
     ) -> None:
         self.outgoing: dict[ChannelId, OutgoingChannel] = {}
@@ -56,7 +54,6 @@ class Mesh:
         self._host = host
         self._listener = listener
         self._credentials = credentials
-        self._channel_bytes = channel_bytes
         self._piece_bytes = piece_bytes
         self._epoch = Epoch(0)
         self._is_expecting = False
@@ -158,7 +155,7 @@ class Mesh:
 
     def _add(self, peer: WorkerIndex, end: Neighbour) -> None:
         channels = self._shared[peer]
-        end.carry(self._own, peer, channels, self._host, self._channel_bytes, self._piece_bytes)
+        end.carry(self._own, peer, channels, self._host, self._piece_bytes)
         self._neighbours[peer] = end
         self.outgoing |= end.outgoing
         self.incoming |= end.incoming

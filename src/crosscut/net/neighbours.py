@@ -40,8 +40,12 @@ class ChannelHost(Protocol):
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item has arrived."""
 
-    def channel_unclogged(self, channel: ChannelId) -> None:
-        """An output channel that was full takes more again."""
+    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+        """The receiver of an output channel gives credit back.
+
+        Raises:
+            WireError: It is more than is under way.
+        """
 
 
 class Neighbour(Connection):
@@ -69,14 +73,12 @@ class Neighbour(Connection):
         peer: WorkerIndex,
         channels: Sequence[ChannelId],
         host: ChannelHost,
-        bytes_max: int,
         piece_bytes: int = PIECE_BYTES_MAX,
     ) -> None:
         """Say who is at both ends and which channels there are between them; before the connection opens.
 
         Args:
             channels: In the order that both ends number them by.
-            bytes_max: Of batches that each may have under way.
         """
         self.peer = peer
         self.outgoing, self.incoming = {}, {}
@@ -86,7 +88,7 @@ class Neighbour(Connection):
         for number, channel in enumerate(channels):
             send = partial(self._send_later, number)
             if channel.source.index == own:
-                leaving = OutgoingChannel(channel, bytes_max, send, host.channel_unclogged)
+                leaving = OutgoingChannel(channel, send, host.channel_credited)
                 self.outgoing[channel] = leaving
                 ends.append(leaving)
             else:

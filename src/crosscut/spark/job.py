@@ -349,6 +349,7 @@ class Job:
                 store_url=_absolute(self._checkpoint_dir),
                 rules=TaskRules(
                     batch_rows=settings.batch_rows,
+                    channel_bytes=settings.channel_bytes,
                     commit_attempts=settings.commit_attempts,
                     sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
                     snapshots="aligned" if kind == "none" else kind,
@@ -359,7 +360,6 @@ class Job:
                     state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
                 ),
                 linger_ms=settings.milliseconds("linger"),
-                channel_bytes=settings.channel_bytes,
                 heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
                 failpoints=plan_of_failpoints,
             )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from crosscut.batch import Batch
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId
+from crosscut.task.flow_control import SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
 
 Log = Callable[[ChannelId, Batch], None]
@@ -21,22 +22,31 @@ class Departures:
 
     Args:
         outputs: Where records are buffered first.
-        first: What leaves before anything else: a snapshot has held it.
+        channel_bytes: That each channel may have under way.
 
     Attributes:
-        outbox: What is to be handed over now.
-        unsent: What could not be handed over yet, because the channel takes no more for now.
+        ends: The sending ends, with what their channels have not taken yet.
+        clogged: The channels that hold the task up, in the order in which they came to: a set has another one
+            in every process.
     """
 
-    def __init__(self, outputs: Sequence[Output], first: Iterable[tuple[ChannelId, Item]] = ()) -> None:
+    def __init__(self, outputs: Sequence[Output], outlets: Outlets, channel_bytes: int) -> None:
         self.outputs = outputs
         self._by_side: dict[SideOutput | None, list[Output]] = {}
         for output in outputs:
             self._by_side.setdefault(output.side, []).append(output)
-        self.outbox: list[tuple[ChannelId, Item]] = list(first)
-        self.unsent: dict[ChannelId, deque[Item]] = {
-            channel: deque() for output in outputs for channel in output.channels
+        self.ends = {
+            channel: SendingEnd(channel, channel_bytes) for output in outputs for channel in output.channels
         }
+        self.clogged: dict[ChannelId, None] = {}
+        self._outlets = outlets
+
+    def look(self, channel: ChannelId) -> bool:
+        """Note whether `channel` holds the task up now; return whether it did and does so no more."""
+        if self.ends[channel].is_clogged:
+            self.clogged[channel] = None
+            return False
+        return self.clogged.pop(channel, self) is None
 
     @property
     def has_buffered(self) -> bool:
@@ -51,43 +61,45 @@ class Departures:
         """Send a batch, on each output for `side`, once its buffers are full."""
         for output in self._by_side[side]:
             if output.add(batch):
-                self.outbox += output.take()
+                self._outlets.outbox += output.take()
 
     def flush(self) -> None:
         """Send what waits in the output buffers."""
         for output in self.outputs:
             if output.has_buffered:
-                self.outbox += output.take()
+                self._outlets.outbox += output.take()
 
     def send_to_all(self, item: Barrier | EndOfInput) -> None:
         """Send `item` on every channel, behind all records."""
         self.flush()
-        self.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+        self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
     def gone(self, checkpoint_ids: Iterable[CheckpointId]) -> list[CheckpointId]:
-        """Return those whose barriers wait in no channel. The outbox has to be empty."""
-        waiting = {item for items in self.unsent.values() for item in items if isinstance(item, Barrier)}
+        """Return those whose barriers wait in no channel. The outbox must be empty."""
+        waiting = {item for end in self.ends.values() for item in end.waiting if isinstance(item, Barrier)}
         return [n for n in checkpoint_ids if Barrier(n) not in waiting]
 
     def overtake(self, n: CheckpointId, log: Log) -> None:
         """Send barrier n ahead of everything that has not left yet."""
         self.flush()
-        outbox, self.outbox = self.outbox, []
+        outbox, self._outlets.outbox = self._outlets.outbox, []
         leaving: dict[ChannelId, list[Item]] = {}
         for channel, item in outbox:
             leaving.setdefault(channel, []).append(item)
-        for channel, waiting in self.unsent.items():
+        for channel, end in self.ends.items():
+            waiting = end.waiting
             items = _led_by_barrier(n, channel, [*waiting, *leaving.get(channel, ())], log)
             if waiting:
                 waiting.clear()
                 waiting.extend(items)
             else:
-                self.outbox += [(channel, item) for item in items]
+                self._outlets.outbox += [(channel, item) for item in items]
 
     def expedite(self, n: CheckpointId, log: Log) -> None:
         """Move barrier n ahead of what it was sent behind and still waits behind."""
         barrier = Barrier(n)
-        for channel, waiting in self.unsent.items():
+        for channel, end in self.ends.items():
+            waiting = end.waiting
             if barrier in waiting:
                 items = list(waiting)
                 position = items.index(barrier)

@@ -1,16 +1,16 @@
-"""Who may send how much: both ends of a channel, inside a worker and between two.
+"""Who may send how much: the two ends of a channel, inside a worker and between two.
 
-A sender may have so much under way that its receiver has not processed. So memory is bounded, and a slow
-receiver slows its senders down instead of filling up. Between workers that is counted in bytes: the
-sending end has a credit, the receiving end gives it back as records are processed or have gone to
-disk. Inside a worker batches are handed over by reference, and counted: the receiving end says when the
-sender pauses. Three rules keep it live:
+Each end owns what waits there. A sender may have so much under way that its receiver has not processed.
+So memory is bounded, and a slow receiver slows its senders down instead of filling up. Between workers
+that is counted in bytes: the sending end has a credit, the receiving end gives it back as records are
+processed or have gone to disk. Inside a worker batches are handed over by reference, and counted: the
+receiving end says when the sender pauses. Three rules keep it live:
 
 * a barrier needs no credit: a checkpoint is never held up by what it waits for;
 * a back edge never makes its sender wait: what is too much for memory goes to disk;
 * where nothing waits in memory, all credit has been given back.
 
-Nothing is sent, read or written here: whoever has the connections and the queues asks, and does so.
+Nothing is sent here: whoever has the connections asks what may leave, and sends it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from crosscut.errors import WireError
 from crosscut.ids import ChannelId
+from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 
 LOCAL_ITEMS_MAX = 4
@@ -34,29 +34,47 @@ _GIVEN_AT_ONCE = 4
 """Credit goes back when nothing waits, or when it is a quarter of all: each time is a frame of its own."""
 
 
-class Credit:
-    """What the sending end of a channel to another worker may still send.
+class SendingEnd:
+    """What waits to leave on a channel, and what may leave now.
 
     Args:
-        bytes_max: Of batches that may be under way. The last one may exceed it.
+        bytes_max: Of batches that may be under way to another worker. The last one may exceed it.
+
+    Attributes:
+        waiting: What the channel has not taken yet, in order; a barrier may overtake the rest.
+        is_paused: The receiver, in the same worker, has enough for now.
+        under_way_bytes: Of batches that have left, and for which no credit has come back.
     """
 
     def __init__(self, channel: ChannelId, bytes_max: int) -> None:
+        self.waiting: deque[Item] = deque()
+        self.is_paused = False
+        self.under_way_bytes = 0
         self._channel = channel
         self._bytes_max = bytes_max
-        self.under_way_bytes = 0
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the task has to stop: it has made more than the channel takes."""
+        return self.is_paused or bool(self.waiting)
 
     @property
     def is_used_up(self) -> bool:
-        """Whether records have to wait."""
+        """Whether the credit is."""
         return self.under_way_bytes >= self._bytes_max
 
-    def take(self, size_bytes: int) -> None:
-        """A batch of `size_bytes` leaves."""
+    def leaving(self) -> Iterator[Item]:
+        """Take what may leave now out of `waiting`, an item at a time; between two, tell what was `sent`."""
+        waiting = self.waiting
+        while waiting and (not self.is_used_up or isinstance(waiting[0], Barrier)):
+            yield waiting.popleft()
+
+    def sent(self, size_bytes: int) -> None:
+        """A batch of `size_bytes` has left; 0: something that needs no credit has."""
         self.under_way_bytes += size_bytes
 
-    def give_back(self, size_bytes: int) -> bool:
-        """The receiver gives credit back; return whether the sender had to wait and may go on.
+    def credited(self, size_bytes: int) -> None:
+        """The receiver gives credit back.
 
         Raises:
             WireError: It is more than is under way; nothing has changed.
@@ -65,46 +83,7 @@ class Credit:
             raise WireError(
                 f"channel {self._channel}: credit for {size_bytes} of {self.under_way_bytes} bytes"
             )
-        was_used_up = self.is_used_up
         self.under_way_bytes -= size_bytes
-        return was_used_up and not self.is_used_up
-
-
-def leaving(waiting: deque[Item], is_full: Callable[[], bool]) -> Iterator[Item]:
-    """Take what may leave now out of `waiting`, an item at a time."""
-    while waiting and (isinstance(waiting[0], Barrier) or not is_full()):
-        yield waiting.popleft()
-
-
-class LocalFlow(Enum):
-    """What the sender inside the same worker does."""
-
-    GO_ON = "it may send"
-    PAUSE = "it has to wait"
-    AS_IT_IS = "it does what it did before"
-
-
-class LocalReceiver:
-    """The receiving end of a channel inside a worker.
-
-    Args:
-        spill: Moves what is in memory to disk, if this channel may do that now; returns whether it did.
-    """
-
-    def __init__(self, spill: Callable[[], bool], *, is_back_edge: bool) -> None:
-        self._spill = spill
-        self._items_max = BACK_EDGE_ITEMS_MAX if is_back_edge else LOCAL_ITEMS_MAX
-
-    def look(self, items: int, *, is_paused: bool) -> LocalFlow:
-        """Say what the sender does, now that so many `items` wait in memory.
-
-        Raises:
-            SpillError: It can't be written.
-        """
-        is_much = items > self._items_max or is_paused
-        if items <= LOCAL_ITEMS_MAX // 2 or (is_much and self._spill()):
-            return LocalFlow.GO_ON
-        return LocalFlow.PAUSE if is_much else LocalFlow.AS_IT_IS
 
 
 @dataclass(slots=True)
@@ -113,48 +92,65 @@ class _Arrived:
     size_bytes: int
 
 
-class Receiver:
-    """The receiving end of a channel from another worker.
+class ReceivingEnd:
+    """What waits at the end of a channel, and what its sender may do.
 
     Args:
+        queue: What waits. A snapshot may have held some of it: no credit waits for that.
         bytes_max: The sender's credit.
-        rows_ahead: Records that were there before the sender: a snapshot has held them. No credit waits
-            for them.
-        spill: Moves what is in memory to disk, if this channel may do that now; returns whether it did.
+        may_spill: Whether the channel may be spilled to disk now; a back edge always may.
     """
 
-    def __init__(self, bytes_max: int, rows_ahead: int, spill: Callable[[], bool]) -> None:
+    def __init__(
+        self, queue: InputQueue, bytes_max: int, may_spill: Callable[[], bool], *, is_back_edge: bool
+    ) -> None:
+        self.queue = queue
+        self._may_spill = may_spill
+        self._is_back_edge = is_back_edge
+        self._items_max = BACK_EDGE_ITEMS_MAX if is_back_edge else LOCAL_ITEMS_MAX
+        self._is_pausing = False
         # Half of it: what comes in while the credit is on its way must not find the sender stopped.
         self._spill_from_bytes = bytes_max // 2
         self._give_from_bytes = bytes_max // _GIVEN_AT_ONCE
-        self._spill = spill
         # In front of what is in the ledger: on disk, or restored.
-        self._rows_ahead = rows_ahead
+        self._rows_ahead = queue.rows
         # What is in memory and has no credit yet, a batch an entry, in order.
         self._ledger: deque[_Arrived] = deque()
         self._ledger_rows = 0
         self._ledger_bytes = 0
         self._earned_bytes = 0
 
-    @property
-    def uncredited_bytes(self) -> int:
-        """What the sender has no credit for again."""
-        return self._ledger_bytes + self._earned_bytes
-
-    def arrived(self, rows: int, size_bytes: int) -> None:
-        """A batch has come in, and waits in memory."""
-        self._ledger.append(_Arrived(rows, size_bytes))
-        self._ledger_rows += rows
-        self._ledger_bytes += size_bytes
-
-    def credit(self, rows: int) -> int:
-        """Return how many bytes of credit go back, now that so many `rows` wait in memory and on disk.
+    def pauses_sender(self) -> bool:
+        """Whether the sender, in the same worker, has to wait now.
 
         Raises:
             SpillError: It can't be written.
         """
+        items = self.queue.in_memory
+        is_much = items > self._items_max or self._is_pausing
+        self._is_pausing = is_much and items > LOCAL_ITEMS_MAX // 2 and not self.spill()
+        return self._is_pausing
+
+    @property
+    def uncredited_bytes(self) -> int:
+        """What the sender, in another worker, has no credit for again."""
+        return self._ledger_bytes + self._earned_bytes
+
+    def arrived(self, rows: int, size_bytes: int) -> None:
+        """A batch has come in from another worker, and is to wait in memory."""
+        self._ledger.append(_Arrived(rows, size_bytes))
+        self._ledger_rows += rows
+        self._ledger_bytes += size_bytes
+
+    def credit(self) -> int:
+        """Return how many bytes of credit go back to another worker now.
+
+        Raises:
+            SpillError: It can't be written.
+        """
+        rows = self.queue.rows
         self._note_processed(self._rows_ahead + self._ledger_rows - rows)
-        if self._ledger and self._ledger_bytes >= self._spill_from_bytes and self._spill():
+        if self._ledger and self._ledger_bytes >= self._spill_from_bytes and self.spill():
             self._rows_ahead = rows
             self._earned_bytes += self._ledger_bytes
             self._ledger.clear()
@@ -163,6 +159,14 @@ class Receiver:
             return 0
         given, self._earned_bytes = self._earned_bytes, 0
         return given
+
+    def spill(self) -> bool:
+        """Move what is in memory to disk, if this channel may do that now; return whether it did.
+
+        Raises:
+            SpillError: It can't be written.
+        """
+        return (self._is_back_edge or self._may_spill()) and self.queue.spill()
 
     def _note_processed(self, rows: int) -> None:
         ahead = min(rows, self._rows_ahead)

@@ -48,14 +48,7 @@ class TaskHost(Protocol):
     async def pause(self) -> None:
         """Let others run for a moment."""
 
-    def add(
-        self,
-        task: Task,
-        inputs: tuple[ChannelId, ...],
-        state: KeyedState | None,
-        writer: SinkWriter | None,
-        back_edges: frozenset[ChannelId] = ...,
-    ) -> None:
+    def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
         """Add a task; in topological order."""
 
 
@@ -64,12 +57,14 @@ class TaskRules:
     """What the settings say that concerns tasks.
 
     Attributes:
+        channel_bytes: Of batches that a channel between two workers may have under way.
         spill_bytes: Disk for what comes in on blocked channels; 0: their senders wait.
         spill_dir: None: the system's directory for temporary files.
         state_dir: Where a backend on disk keeps its files; None: likewise.
     """
 
     batch_rows: int
+    channel_bytes: int
     commit_attempts: int
     sink_timeout_ms: int
     snapshots: ProtocolKind = "aligned"
@@ -234,6 +229,7 @@ async def build_tasks(
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
             batch_rows=rules.batch_rows,
+            channel_bytes=rules.channel_bytes,
             splits=SplitQueue(source.source, splits_from_json(unread), vertex.chain[0].uid)
             if source
             else None,
@@ -249,7 +245,7 @@ async def build_tasks(
             records_in=snapshot.records_in,
             records_out=snapshot.records_out,
         )
-        pool.add(task, inputs, state, writer, closing)
+        pool.add(task, state, writer)
         failpoints("restore.task")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from crosscut.batch import Batch
@@ -24,7 +23,6 @@ from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import RecordsFlowing, TaskFailed, WorkerMessage
 from crosscut.state.keyed import KeyedState
-from crosscut.task.flow_control import LocalFlow, LocalReceiver, Receiver, leaving
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork, PartStore, Threads
@@ -48,8 +46,6 @@ class TaskRunner:
         self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
     ) -> None:
         self.task = task
-        # In the order in which they became so, as all that is iterated: a set has another in every process.
-        self.clogged: dict[ChannelId, None] = {}
         self.due_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
@@ -65,7 +61,8 @@ class TaskRunner:
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
         task = self.task
-        return (not self.clogged or task.is_awaited) and self.due_ns <= now_ns and task.has_work
+        is_free = not task.departures.clogged or task.is_awaited
+        return is_free and self.due_ns <= now_ns and task.has_work
 
     def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call `action`, which does something with the task. Everything that reaches the task does so here.
@@ -142,33 +139,33 @@ class TaskRunner:
             self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
-        """Carry out what stands in the task's outlets: background work, then output, then words.
+        """Carry out what stands in the task's outlets: background work, then output, then messages.
 
         What is sent on a channel from the task to itself comes back here before the rest has been sent.
         So each item stays in its outlet until it is its turn: it has not left before.
         """
-        task, pool = self.task, self._pool
+        task, pool, outlets = self.task, self._pool, self.task.outlets
         is_new = True
         while is_new and not pool.is_over:
-            if task.jobs:
-                jobs, task.jobs = task.jobs, []
+            if outlets.jobs:
+                jobs, outlets.jobs = outlets.jobs, []
                 for job in jobs:
                     self.background.start(job, elapsed_us)
-            while task.outbox and not pool.is_over:
-                channel, item = task.outbox.pop(0)
+            while outlets.outbox and not pool.is_over:
+                channel, item = outlets.outbox.pop(0)
                 pool.send(self, channel, item)
-                is_last = pool.failpoints.is_armed and not task.outbox
+                is_last = pool.failpoints.is_armed and not outlets.outbox
                 if is_last and task.is_source and isinstance(item, Batch):
                     pool.failpoints("source.sent")
-            for channel in tuple(self.clogged):
+            for channel in tuple(task.departures.clogged):
                 # A barrier may have overtaken what waits there.
-                pool.unclog(self, channel)
-            if task.emptied:
-                emptied, task.emptied = task.emptied, []
+                pool.send_on(self, channel)
+            if outlets.emptied:
+                emptied, outlets.emptied = outlets.emptied, []
                 for channel in emptied:
                     pool.relieve(self, channel)
-            while task.messages and not pool.is_over:
-                pool.report(task.messages.pop(0))
+            while outlets.messages and not pool.is_over:
+                pool.report(outlets.messages.pop(0))
             is_new = not pool.is_over and task.note_departures()
 
 
@@ -176,8 +173,6 @@ class TaskPool:
     """The tasks of one worker in one epoch.
 
     Args:
-        channel_bytes: That a channel to this worker may have under way: its sender gets credit for them when
-            the task has processed them, or has spilled them.
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so many bytes more.
         start_thread: What calls of the store and of sinks run in.
@@ -192,7 +187,6 @@ class TaskPool:
         store: PartStore,
         batch_rows: int,
         linger_ms: float,
-        channel_bytes: int,
         alignment_timeout_ms: float,
         sink_timeout_ms: int,
         failpoints: Failpoints,
@@ -216,14 +210,10 @@ class TaskPool:
         self.report = report
         self.is_over = False
         self._give_credit = give_credit
-        self._channel_bytes = channel_bytes
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
         self._by_input: dict[ChannelId, TaskRunner] = {}
-        self._local_sender: dict[ChannelId, TaskRunner] = {}
-        # The receiving ends of the inputs: inside this worker, and from others.
-        self._local: dict[ChannelId, LocalReceiver] = {}
-        self._receivers: dict[ChannelId, Receiver] = {}
+        self._by_output: dict[ChannelId, TaskRunner] = {}
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
@@ -262,25 +252,12 @@ class TaskPool:
         runner = self._by_input.get(channel)
         return runner.task if runner is not None else None
 
-    def add(
-        self,
-        task: Task,
-        inputs: tuple[ChannelId, ...],
-        state: KeyedState | None,
-        writer: SinkWriter | None,
-        back_edges: frozenset[ChannelId] = frozenset(),
-    ) -> None:
-        """Add a task; in topological order. Its back edges never make their sender wait."""
+    def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
+        """Add a task; in topological order."""
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
-        for channel in inputs:
-            self._by_input[channel] = runner
-            self._receivers[channel] = Receiver(
-                self._channel_bytes, task.queued_rows(channel), partial(task.spill, channel)
-            )
-            self._local[channel] = LocalReceiver(
-                partial(task.spill, channel), is_back_edge=channel in back_edges
-            )
+        self._by_input |= dict.fromkeys(task.intake.ends, runner)
+        self._by_output |= dict.fromkeys(task.departures.ends, runner)
 
     def connect(self, outgoing: Mapping[ChannelId, OutgoingChannel]) -> None:
         """Say which outputs leave this worker; start the background work."""
@@ -291,7 +268,8 @@ class TaskPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
-        waiting = (one.task.outbox or (one.task.has_work and not one.task.is_source) for one in self._runners)
+        tasks = self.tasks
+        waiting = (one.outlets.outbox or (one.has_work and not one.is_source) for one in tasks)
         if self.failpoints.is_armed and any(waiting):
             self.failpoints("restore.replaying")
         for runner in self._runners:
@@ -366,36 +344,31 @@ class TaskPool:
     def send(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
         """Send an item: by reference inside the worker, else over the channel's connection."""
         target = self._by_input.get(channel)
-        if target is None:
-            self._send_out(sender, channel, item)
+        if target is not None:
+            self._offer(target, channel, item)
             return
-        self._local_sender[channel] = sender
-        self._offer(target, channel, item)
+        # It is kept while the channel takes no more: a barrier may overtake it.
+        sender.task.departures.ends[channel].waiting.append(item)
+        self.send_on(sender, channel)
 
-    def _send_out(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
-        """Send over the connection, or keep it while that takes no more: a barrier may overtake it."""
-        sender.task.unsent[channel].append(item)
-        self.unclog(sender, channel)
-
-    def unclog(self, sender: TaskRunner, channel: ChannelId) -> None:
-        """Send what the connection takes of what waits for it: barriers always, they need no credit."""
+    def send_on(self, sender: TaskRunner, channel: ChannelId) -> None:
+        """Send what may leave of what waits for a connection."""
         connection = self._outgoing.get(channel)
         if connection is None:
             return
-        waiting = sender.task.unsent[channel]
-        for item in leaving(waiting, lambda: connection.is_full):
-            connection.send_item(item)
-        if waiting:
-            sender.clogged[channel] = None
-        elif channel in sender.clogged:
-            del sender.clogged[channel]
+        departures = sender.task.departures
+        end = departures.ends[channel]
+        for item in end.leaving():
+            end.sent(connection.send_item(item))
+        if departures.look(channel):
             self.schedule()
 
     def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item of `size_bytes` came in from another worker."""
+        runner = self._by_input[channel]
         if isinstance(item, Batch):
-            self._receivers[channel].arrived(len(item), size_bytes)
-        self._offer(self._by_input[channel], channel, item)
+            runner.task.intake.ends[channel].arrived(len(item), size_bytes)
+        self._offer(runner, channel, item)
 
     def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
         runner.reach(self._offer_now, runner, channel, item)
@@ -408,26 +381,27 @@ class TaskPool:
         if not self.is_over:
             self.relieve(runner, channel)
 
-    def unclogged(self, channel: ChannelId) -> None:
-        """The connection of an output takes more again."""
-        for runner in self._runners:
-            if channel in runner.clogged:
-                runner.reach(runner.drain)
+    def credited(self, channel: ChannelId, size_bytes: int) -> None:
+        """The receiver of an output, in another worker, gives credit back.
+
+        Raises:
+            WireError: It is more than is under way.
+        """
+        sender = self._by_output[channel]
+        end = sender.task.departures.ends[channel]
+        end.credited(size_bytes)
+        if end.is_clogged and not end.is_used_up:
+            sender.reach(sender.drain)
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
         """Let the sender of an input go on, or make it wait, as its receiving end says."""
-        task = runner.task
-        sender = self._local_sender.get(channel)
+        end = runner.task.intake.ends[channel]
+        sender = self._by_output.get(channel)
         if sender is not None:
-            match self._local[channel].look(task.queued(channel), is_paused=channel in sender.clogged):
-                case LocalFlow.GO_ON:
-                    sender.clogged.pop(channel, None)
-                case LocalFlow.PAUSE:
-                    sender.clogged[channel] = None
-                case LocalFlow.AS_IT_IS:
-                    pass
-            return
-        if given_bytes := self._receivers[channel].credit(task.queued_rows(channel)):
+            departures = sender.task.departures
+            departures.ends[channel].is_paused = end.pauses_sender()
+            departures.look(channel)
+        elif given_bytes := end.credit():
             self._give_credit(channel, given_bytes)
 
     def records_flowed(self) -> None:
@@ -497,7 +471,9 @@ class TaskPool:
         """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
         # A clogged task is woken by its channel: its time may long have come.
         waiting = [
-            one.due_ns for one in self._runners if one.due_ns and not one.clogged and one.task.has_work
+            one.due_ns
+            for one in self._runners
+            if one.due_ns and not one.task.departures.clogged and one.task.has_work
         ]
         if not waiting:
             return

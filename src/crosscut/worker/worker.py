@@ -79,7 +79,6 @@ class WorkerPlan:
     store_url: str = field(repr=False)
     rules: TaskRules
     linger_ms: float
-    channel_bytes: int
     heartbeat_timeout_ms: int
     failpoints: Plan | None
 
@@ -135,9 +134,7 @@ class Worker:
         self._turns = asyncio.Lock()
         self._newest_asked = Epoch(0)
         self._listener = Listener(f"worker {index}")
-        self._mesh = Mesh(
-            index, self, self._listener, plan.credentials, plan.channel_bytes, surroundings.piece_bytes
-        )
+        self._mesh = Mesh(index, self, self._listener, plan.credentials, surroundings.piece_bytes)
         self._link: WorkerLink | None = None
         self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -322,7 +319,6 @@ class Worker:
                 store=self._store,
                 batch_rows=self._plan.rules.batch_rows,
                 linger_ms=self._plan.linger_ms,
-                channel_bytes=self._plan.channel_bytes,
                 alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
                 sink_timeout_ms=self._plan.rules.sink_timeout_ms,
                 failpoints=self._failpoints,
@@ -397,10 +393,10 @@ class Worker:
         if self._pool is not None:
             self._pool.received(channel, item, size_bytes)
 
-    def channel_unclogged(self, channel: ChannelId) -> None:
-        """Pass on that an output takes more again."""
+    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+        """Pass on that an output may send so much more."""
         if self._pool is not None:
-            self._pool.unclogged(channel)
+            self._pool.credited(channel, size_bytes)
 
     def connection_lost(self, task: TaskId, reason: str) -> None:
         """A connection of the running epoch broke: a failure, unless its peer's death explains it."""

@@ -91,6 +91,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
         store_url="",
         rules=TaskRules(
             batch_rows=options.batch_rows,
+            channel_bytes=options.channel_bytes,
             commit_attempts=3,
             sink_timeout_ms=options.checkpoint_timeout_ms,
             snapshots=options.snapshots,
@@ -98,7 +99,6 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
             spill_bytes=options.spill_bytes,
         ),
         linger_ms=options.linger_ms,
-        channel_bytes=options.channel_bytes,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         failpoints=None,
     )

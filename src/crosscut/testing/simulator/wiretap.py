@@ -198,14 +198,15 @@ class Wiretap:
     def _check_credit(
         self, known: _End, uncredited: int, sizes: Iterable[Sizes], task: Task, channel: ChannelId
     ) -> None:
-        held = _whole_bytes(sizes, task.newest_rows(channel))
+        queue = task.intake.ends[channel].queue
+        held = _whole_bytes(sizes, queue.newest_rows)
         ensure(
             uncredited >= held,
             f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
             f"for all but {uncredited}",
         )
         ensure(
-            task.queued(channel) > 0 or uncredited == 0,
+            queue.in_memory > 0 or uncredited == 0,
             f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
             f"{uncredited} bytes",
         )

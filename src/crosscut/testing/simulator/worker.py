@@ -161,9 +161,9 @@ class WorkerProcess(Process):
         if pool.wakes_at_ns is not None and pool.wakes_at_ns <= now_ns:
             return
         for runner in pool.runners:
-            for channel, waiting in runner.task.unsent.items():
+            for channel, end in runner.task.departures.ends.items():
                 ensure(
-                    channel not in pool.outgoing or not (waiting and isinstance(waiting[0], Barrier)),
+                    channel not in pool.outgoing or not (end.waiting and isinstance(end.waiting[0], Barrier)),
                     f"I12: a barrier waits in front of {channel} in {self}: it needs no credit",
                 )
             ensure(
@@ -181,8 +181,8 @@ class WorkerProcess(Process):
         held_up = {
             (pool.epoch, runner.task.task_id, channel, item.checkpoint_id): self.world.clock.now_us
             for runner in pool.runners
-            for channel, waiting in runner.task.unsent.items()
-            for item in waiting
+            for channel, end in runner.task.departures.ends.items()
+            for item in end.waiting
             if isinstance(item, Barrier)
         }
         self._held_up = {one: self._held_up.get(one, now_us) for one, now_us in held_up.items()}

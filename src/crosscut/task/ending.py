@@ -1,0 +1,50 @@
+"""The end of input: the operators are told of it once in the life of a job, and say what they still have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crosscut.task.chain import Chain
+
+
+class TaskEnding:
+    """How far a task has come with it.
+
+    How far the operators have come, the chain knows; it is in each snapshot that is taken meanwhile.
+
+    Args:
+        is_said: A snapshot says that the operators have been told, and have said all.
+
+    Attributes:
+        is_said: They have.
+        is_forwarded: The end has been passed on, in this epoch.
+    """
+
+    def __init__(self, chain: Chain, *, is_said: bool) -> None:
+        self.is_said = is_said
+        self.is_forwarded = False
+        self._chain = chain
+        self._steps: Iterator[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has begun and not been passed on."""
+        return self._steps is not None
+
+    def begin(self) -> bool:
+        """No record will come any more, which a restored source may say again.
+
+        Returns:
+            Whether the end is to be passed on: at once, where operators have nothing to say, so that no
+            barrier finds the task before that.
+        """
+        self._steps = iter(()) if self.is_said else self._chain.end()
+        return self.step()
+
+    def step(self) -> bool:
+        """Let the operators say one batch more; return whether the end is to be passed on."""
+        if self._steps is None or next(self._steps, self) is not self:
+            return False
+        self._steps = None
+        self.is_said = self.is_forwarded = True
+        return True

@@ -1,0 +1,137 @@
+"""The inputs of a task: what waits there, and whose turn it is. A channel that is blocked has none."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from crosscut.ids import ChannelId
+from crosscut.task.flow_control import ReceivingEnd
+from crosscut.task.inputs import InputQueue
+from crosscut.task.items import Barrier, Item
+from crosscut.task.outlets import Outlets
+
+
+class Intake:
+    """Reads the inputs of one task in turn, an item at a time.
+
+    Args:
+        is_blocked: Whether a channel may deliver nothing for now.
+        channel_bytes: That each channel may have under way.
+        spills_blocked: A channel that is blocked may be spilled to disk; a back edge always may.
+
+    Attributes:
+        ends: The receiving ends.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[ChannelId, InputQueue],
+        is_blocked: Callable[[ChannelId], bool],
+        outlets: Outlets,
+        *,
+        back_edges: frozenset[ChannelId],
+        channel_bytes: int,
+        spills_blocked: bool,
+    ) -> None:
+        self.ends = {
+            channel: ReceivingEnd(
+                queue,
+                channel_bytes,
+                partial(is_blocked, channel) if spills_blocked else _never,
+                is_back_edge=channel in back_edges,
+            )
+            for channel, queue in inputs.items()
+        }
+        self._queues = inputs
+        self._is_blocked = is_blocked
+        self._outlets = outlets
+        # Channels with something to deliver, in the turn they are served.
+        self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
+        # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
+        # looking at them again for each item would cost the square of their number.
+        self._set_aside: list[ChannelId] = []
+        self._ended: set[ChannelId] = set()
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a channel that is not blocked has something to deliver."""
+        while self._turn and self._is_blocked(self._turn[0]):
+            self._set_aside.append(self._turn.popleft())
+        return bool(self._turn)
+
+    def begin_turn(self) -> ChannelId:
+        """Return the channel whose turn it is; `has_next` has said that there is one."""
+        return self._turn.popleft()
+
+    def end_turn(self, channel: ChannelId) -> None:
+        """What was taken from `channel` is dealt with: it is the last in turn, if something is left."""
+        if self._queues[channel]:
+            self._turn.append(channel)
+
+    def take(self, channel: ChannelId, rows_max: int) -> Item:
+        """Take the first item of `channel`, of at most `rows_max` records.
+
+        Raises:
+            SpillError: It can't be read from disk.
+        """
+        return self._queues[channel].take(rows_max)
+
+    def put_back(self, channel: ChannelId, rest: Item) -> None:
+        """Let `rest` be the first item of `channel` again."""
+        self._queues[channel].appendleft(rest)
+
+    def add(self, channel: ChannelId, item: Item) -> None:
+        """Let `item` wait, after everything that arrived on `channel` before."""
+        queue = self._queues[channel]
+        if not queue:
+            self._turn.append(channel)
+        queue.append(item)
+
+    def waits(self, channel: ChannelId, barrier: Barrier) -> bool:
+        """Whether `barrier` does, on `channel`."""
+        return barrier in self._queues[channel]
+
+    def take_out(self, channel: ChannelId, barrier: Barrier) -> None:
+        """Take out a barrier that waits, wherever in `channel` it is."""
+        queue = self._queues[channel]
+        queue.remove(barrier)
+        if not queue:
+            (self._turn if channel in self._turn else self._set_aside).remove(channel)
+            self._outlets.emptied.append(channel)
+
+    def unblock(self) -> None:
+        """Channels that were blocked are so no more."""
+        # In front: they have waited for longer.
+        self._turn.extendleft(reversed(self._set_aside))
+        self._set_aside.clear()
+
+    def has_ended(self, channel: ChannelId) -> bool:
+        """Whether no record may come on `channel` any more."""
+        return channel in self._ended
+
+    def end(self, channel: ChannelId) -> bool:
+        """No record will come on `channel` any more; return whether that is news, and now true of all."""
+        is_new = channel not in self._ended
+        self._ended.add(channel)
+        return is_new and len(self._ended) == len(self._queues)
+
+    @property
+    def queued_rows(self) -> int:
+        """Records that wait, in memory and on disk."""
+        return sum(queue.rows for queue in self._queues.values())
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What was ever written to disk."""
+        return sum(queue.spilled_bytes for queue in self._queues.values())
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        for queue in self._queues.values():
+            queue.close()
+
+
+def _never() -> bool:
+    return False

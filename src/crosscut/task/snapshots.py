@@ -1,0 +1,230 @@
+"""How a task takes its snapshots: events for its protocol, and what the effects do to the task.
+
+A snapshot can't see what is halfway in the chain: half a batch is in the state, and the rest nowhere. So
+whatever may end in one waits until the chain is through with the batch that it has begun.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from crosscut.batch import Batch
+from crosscut.errors import ProtocolError
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.effects import (
+    AcknowledgeSnapshot,
+    CaptureState,
+    DeclineCheckpoint,
+    DiscardSnapshot,
+    ExpediteBarrier,
+    ForwardBarrier,
+    OvertakeWithBarrier,
+    ReportQuiet,
+    StartAlignmentTimer,
+    StartLog,
+    StoreSnapshot,
+    TaskEffect,
+    UnblockChannels,
+)
+from crosscut.protocol.events import (
+    AlignmentTimedOut,
+    BarrierAnnounced,
+    BarrierArrived,
+    BarrierDeparted,
+    CheckpointTriggered,
+    SnapshotStored,
+    TaskEvent,
+)
+from crosscut.protocol.messages import (
+    PendingTransaction,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    TaskQuiet,
+)
+from crosscut.task.captures import Captures, Stored
+from crosscut.task.chain import Chain
+from crosscut.task.channel_log import SpilledBlocks
+from crosscut.task.departures import Departures, Log
+from crosscut.task.intake import Intake
+from crosscut.task.items import Barrier
+from crosscut.task.outlets import Outlets
+from crosscut.task.requests import CancelStore, FrozenTask, NotePause, StoreFrozen, WaitForAlignment
+
+
+class Snapshots:
+    """The snapshot protocol of one task at work.
+
+    Args:
+        freeze: Returns what the task is at barrier n.
+        pending: Returns the sink's transactions that checkpoint n commits.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        epoch: Epoch,
+        protocol: SnapshotProtocol,
+        captures: Captures,
+        intake: Intake,
+        chain: Chain,
+        departures: Departures,
+        outlets: Outlets,
+        freeze: Callable[[CheckpointId], FrozenTask],
+        pending: Callable[[CheckpointId], tuple[PendingTransaction, ...]],
+    ) -> None:
+        self._task_id = task_id
+        self._epoch = epoch
+        self._protocol = protocol
+        self._captures = captures
+        self._intake = intake
+        self._chain = chain
+        self._departures = departures
+        self._outlets = outlets
+        self._freeze = freeze
+        self._pending = pending
+        # What may end in a snapshot, and came while the chain was halfway, in order.
+        self._postponed: deque[TaskEvent] = deque()
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether one waits until the chain is through with the batch that it has begun."""
+        return bool(self._postponed) and not self._is_settled
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self._chain.is_halfway
+
+    # What happens.
+
+    def handle(self, event: TaskEvent) -> None:
+        """Tell the protocol, and do what it asks for."""
+        self._perform(self._protocol.handle(event))
+
+    def hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
+        """Tell the protocol of something that it may take a snapshot for, as soon as one can be taken."""
+        self._postponed.append(event)
+        self.let_in()
+
+    def let_in(self) -> None:
+        """Tell the protocol what was held back, if a snapshot can be taken now."""
+        while self._postponed and self._is_settled:
+            event = self._postponed.popleft()
+            if not isinstance(event, BarrierArrived):
+                self.handle(event)
+                continue
+            barrier = Barrier(event.checkpoint_id)
+            # The same barrier on another input may have had this one taken out already.
+            if self._intake.waits(event.channel, barrier):
+                self.handle(event)
+            if self._intake.waits(event.channel, barrier):
+                self._intake.take_out(event.channel, barrier)
+
+    def batch_came(self, channel: ChannelId, batch: Batch) -> None:
+        """Records have come in on `channel`: they belong to the snapshots that log it."""
+        for n in self._protocol.logging(channel):
+            self._log(n, channel, batch, by_sender=False)
+
+    def barrier_came(self, channel: ChannelId, n: CheckpointId) -> bool:
+        """Barrier n has come in on `channel`; return whether it is to wait there for its turn."""
+        arrived = BarrierArrived(channel, n)
+        is_logged = n in self._protocol.logging(channel)
+        counts_now = self._protocol.takes_on_arrival(channel, n)
+        if is_logged or (counts_now and self._is_settled):
+            self.handle(arrived)
+            return False
+        if counts_now:
+            # It takes its place among the records, and counts as soon as a snapshot can be taken.
+            self._postponed.append(arrived)
+        elif self._protocol.announces_barriers:
+            self.handle(BarrierAnnounced(channel, n))
+        return True
+
+    def note_departures(self) -> bool:
+        """Tell the protocol which barriers have left; return whether one has. The outbox must be empty."""
+        departing = self._protocol.departing
+        if not departing:
+            return False
+        departed = self._departures.gone(departing)
+        for n in departed:
+            self.handle(BarrierDeparted(n))
+        return bool(departed)
+
+    def stored(self, n: CheckpointId, stored: Stored) -> None:
+        """Snapshot n is durable."""
+        if self._captures.stored(n, stored):
+            self.handle(SnapshotStored(n))
+
+    def completed(self, n: CheckpointId) -> None:
+        """Checkpoint n is complete: the next part builds on this one."""
+        self._captures.completed(n)
+
+    # Effects.
+
+    def _perform(self, effects: list[TaskEffect]) -> None:
+        outlets = self._outlets
+        for effect in effects:
+            match effect:
+                case UnblockChannels():
+                    self._intake.unblock()
+                case CaptureState(n):
+                    self._capture(n)
+                case ForwardBarrier(n):
+                    self._departures.send_to_all(Barrier(n))
+                case OvertakeWithBarrier(n):
+                    self._departures.overtake(n, self._overtaken_by(n))
+                case ExpediteBarrier(n):
+                    self._departures.expedite(n, self._overtaken_by(n))
+                    outlets.jobs.append(NotePause(n))
+                case StartLog(n, channels):
+                    self._start_log(n, channels)
+                case StartAlignmentTimer(n):
+                    outlets.jobs.append(WaitForAlignment(n))
+                case StoreSnapshot(n):
+                    outlets.jobs.append(StoreFrozen(self._captures.whole(n)))
+                case DiscardSnapshot(n):
+                    self._captures.discard(n)
+                    outlets.jobs.append(CancelStore(n))
+                case AcknowledgeSnapshot(n):
+                    snapshot = self._captures.acknowledge(n, self._pending(n))
+                    outlets.messages.append(SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot))
+                case DeclineCheckpoint(n, reason):
+                    outlets.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))
+                case ReportQuiet(n):
+                    outlets.messages.append(TaskQuiet(self._epoch, n, self._task_id))
+                case _:
+                    assert_never(effect)
+
+    def _capture(self, n: CheckpointId) -> None:
+        if not self._is_settled:
+            raise ProtocolError(f"task {self._task_id}: a snapshot of half a batch")
+        self._captures.begin(self._freeze(n))
+        self._outlets.jobs.append(NotePause(n))
+
+    def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
+        self._captures.log(n, channel, batch, by_sender=by_sender)
+
+    def _overtaken_by(self, n: CheckpointId) -> Log:
+        return partial(self._log, n, by_sender=True)
+
+    def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
+        """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
+        barrier = Barrier(n)
+        arrived = []
+        for channel in channels:
+            for waiting in self._intake.ends[channel].queue.in_front_of(barrier):
+                if isinstance(waiting, SpilledBlocks):
+                    self._captures.log_blocks(n, waiting)
+                else:
+                    self._log(n, channel, waiting, by_sender=False)
+            if self._intake.waits(channel, barrier):
+                self._intake.take_out(channel, barrier)
+                arrived.append(channel)
+        for channel in arrived:
+            # Not before everything is logged: the last of them may have the snapshot stored. One that is
+            # not logged is the barrier that all this is for.
+            if n in self._protocol.logging(channel):
+                self.handle(BarrierArrived(channel, n))
