@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from crosscut.connectors.printing import printing
     from crosscut.connectors.secrets import environment
     from crosscut.cuts import Cut, no_deadlock
+    from crosscut.dead_letters import DeadLetter
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
     from crosscut.flow.stream import KeyedStream, Stream
@@ -69,6 +70,7 @@ __all__ = [
     "Context",
     "CrosscutError",
     "Cut",
+    "DeadLetter",
     "EndOfSplit",
     "Flow",
     "HeldData",
@@ -111,6 +113,7 @@ _NAMES = {
     "connectors.printing": "printing",
     "connectors.secrets": "environment",
     "cuts": "Cut no_deadlock",
+    "dead_letters": "DeadLetter",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
     "flow.stream": "KeyedStream Stream",

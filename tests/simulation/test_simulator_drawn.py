@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from crosscut.batch import Batch
 from crosscut.cli import program
+from crosscut.operators.dead_letters import AttemptedProcess
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -189,3 +190,12 @@ def test_a_bug_in_side_outputs_is_found(
     flow = "source 8,5 0; split 0 2; side_output 1 0; side_output 1 1; sink 1; sink 2; sink 3"
     worlds = (replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow) for seed in range(40))
     assert any(live(options).failure for options in worlds)
+
+
+def test_a_dead_letter_that_has_left_something_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process raises for a record, and what it has changed in state before that stays changed."""
+    monkeypatch.setattr(AttemptedProcess, "_undo", lambda self: None)
+    flow = (
+        "source 8,5 0; key_by 0 one 1; process 1 2; side_output 2 0; side_output 2 1; sink 2; sink 3; sink 4"
+    )
+    assert live(replace(drawn_options(1), flow=flow), ()).failure

@@ -143,10 +143,10 @@ def test_what_is_no_split_or_side_output_is_refused_at_once() -> None:
     assert "is no name: expected 1 to 64 printable characters" in refusal(
         lambda: stream.split(**{"a\nb": bool})
     )
-    assert "operator '1-source' says nothing but what it returns" in refusal(
+    assert "operator '1-source' says nothing under 'late': its side outputs are none" in refusal(
         lambda: stream.side_output("late")
     )
-    assert "is the stream 'large' of operator '2-split'" in refusal(
+    assert "of the stream 'large' of operator '2-split': that has no operator of its own" in refusal(
         lambda: parts["large"].side_output("large")
     )
     assert "is no operator and can't be named 'big'; name the operator" in refusal(

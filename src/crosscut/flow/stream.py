@@ -14,6 +14,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
 from crosscut.callables import argument_problem
+from crosscut.dead_letters import DEAD_LETTERS, OnError
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
@@ -36,6 +37,7 @@ from crosscut.graph.specs import (
     SplitSpec,
     SumSpec,
     UnionSpec,
+    dead_letters_of,
 )
 from crosscut.interfaces import Sink
 from crosscut.keyed_process import KeyedProcess, Stateful, declared
@@ -84,11 +86,46 @@ class _Tail:
         return f"<{type(self).__name__} {self._operator.uid!r} of flow {self._draft.name!r}>"
 
 
+class _SideOutputs(_Tail):
+    """A stream whose operator may say records under names."""
+
+    _output = ""
+
+    def side_output(self, name: str) -> Stream[Any]:
+        """Return the stream of what the operator before this says under `name`, beside what it returns.
+
+        Args:
+            name: Of a `split`; given to `ctx.output` in a process; or "dead letters".
+
+        Raises:
+            FlowError: It says nothing under that name.
+        """
+        _output_name(self._draft, "side_output", name)
+        operator = self._operator
+        if self._output:
+            raise FlowError(
+                f"flow {self._draft.name!r}: side_output({name!r}) of the stream {self._output!r} of "
+                f"operator {operator.uid!r}: that has no operator of its own; take both from the operator",
+                operator=operator.uid,
+            )
+        names = [DEAD_LETTERS] if dead_letters_of(operator.spec) else []
+        if isinstance(operator.spec, SplitSpec):
+            names += [one for one, _ in operator.spec.predicates]
+        if name not in names and not isinstance(operator.spec, ProcessSpec):
+            advice = ", which needs on_error='dead letters'" if name == DEAD_LETTERS and not names else ""
+            raise FlowError(
+                f"flow {self._draft.name!r}: operator {operator.uid!r} says nothing under {name!r}{advice}: "
+                f"its side outputs are {', '.join(map(repr, names)) or 'none'}",
+                operator=operator.uid,
+            )
+        return Stream(self._draft, operator, output=name)
+
+
 class StreamEnd(_Tail):
     """A stream that ended in a sink: it can be named, nothing more."""
 
 
-class Stream(_Tail, Generic[Record]):
+class Stream(_SideOutputs, Generic[Record]):
     """A stream of Python objects, one function call per record.
 
     A stream may be read by several operators: each gets all records. Records are shared between
@@ -111,27 +148,44 @@ class Stream(_Tail, Generic[Record]):
             )
         return super().named(uid)
 
-    def map(self, function: Callable[[Record], Result]) -> Stream[Result]:
-        """Replace each record by `function(record)`."""
-        return self._then("map", MapSpec(_of_one(self._draft, "map", function)))
+    def map(self, function: Callable[[Record], Result], *, on_error: OnError = "fail") -> Stream[Result]:
+        """Replace each record by `function(record)`.
 
-    def filter(self, function: Callable[[Record], object]) -> Stream[Record]:
-        """Keep the records for which `function(record)` is true."""
-        return self._then("filter", FilterSpec(_of_one(self._draft, "filter", function)))
+        Args:
+            on_error: "dead letters": a record for which `function` raises goes to
+                `side_output("dead letters")`, as a `crosscut.DeadLetter`, and does not fail the job.
+        """
+        checked = _of_one(self._draft, "map", function)
+        return self._then("map", MapSpec(checked, _on_error(self._draft, "map", on_error)))
 
-    def flat_map(self, function: Callable[[Record], Iterable[Result]]) -> Stream[Result]:
+    def filter(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
+        """Keep the records for which `function(record)` is true.
+
+        Args:
+            on_error: See `map`.
+        """
+        checked = _of_one(self._draft, "filter", function)
+        return self._then("filter", FilterSpec(checked, _on_error(self._draft, "filter", on_error)))
+
+    def flat_map(
+        self, function: Callable[[Record], Iterable[Result]], *, on_error: OnError = "fail"
+    ) -> Stream[Result]:
         """Replace each record by all that `function(record)` returns or yields, in order.
 
         A text (str or bytes) is refused when it is returned: it would fall apart into its characters.
+
+        Args:
+            on_error: See `map`. What it has yielded for such a record does not go on.
         """
         checked = _of_one(self._draft, "flat_map", function, may_yield=True)
-        return self._then("flat_map", FlatMapSpec(checked))
+        return self._then("flat_map", FlatMapSpec(checked, _on_error(self._draft, "flat_map", on_error)))
 
-    def split(self, **predicates: Callable[[Record], object]) -> Split[Record]:
+    def split(self, *, on_error: OnError = "fail", **predicates: Callable[[Record], object]) -> Split[Record]:
         """Part the stream: each record goes to the first name whose predicate is true of it, and to no other.
 
         Args:
             predicates: One for each stream, by its name, in order.
+            on_error: See `map`.
 
         Returns:
             The streams by name, and as `rest` the one of all other records. Where nobody reads `rest`
@@ -149,35 +203,20 @@ class Stream(_Tail, Generic[Record]):
             (_output_name(self._draft, "split", name), _function(self._draft, "split", name, one, "record"))
             for name, one in predicates.items()
         )
-        return Split(self._draft, self._add("split", SplitSpec(checked)), tuple(predicates))
+        spec = SplitSpec(checked, on_error=_on_error(self._draft, "split", on_error))
+        return Split(self._draft, self._add("split", spec), tuple(predicates))
 
-    def side_output(self, name: str) -> Stream[Any]:
-        """Return the stream of what the operator before this says under `name`, beside what it returns.
-
-        Raises:
-            FlowError: It says nothing under that name.
-        """
-        spec = self._operator.spec
-        if self._output:
-            problem = f"is the stream {self._output!r} of operator {self._operator.uid!r}, and no operator"
-        elif isinstance(spec, SplitSpec):
-            return Split(self._draft, self._operator, tuple(one for one, _ in spec.predicates))[name]
-        elif not isinstance(spec, ProcessSpec):
-            problem = f"operator {self._operator.uid!r} says nothing but what it returns: only a process does"
-        else:
-            _output_name(self._draft, "side_output", name)
-            return Stream(self._draft, self._operator, output=name)
-        raise FlowError(
-            f"flow {self._draft.name!r}: side_output({name!r}): {problem}", operator=self._operator.uid
-        )
-
-    def inspect(self, function: Callable[[Record], object]) -> Stream[Record]:
+    def inspect(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.
 
         It is called in the workers, as soon as the record comes, and again for the same record after a
         failure: what it shows has not been committed yet, and may be shown twice.
+
+        Args:
+            on_error: See `map`. Such a record is not passed on.
         """
-        return self._then("inspect", InspectSpec(_of_one(self._draft, "inspect", function)))
+        checked = _of_one(self._draft, "inspect", function)
+        return self._then("inspect", InspectSpec(checked, _on_error(self._draft, "inspect", on_error)))
 
     def assign_timestamps(
         self, function: Callable[[Record], int | datetime], *, out_of_orderness: Duration = 0
@@ -203,13 +242,19 @@ class Stream(_Tail, Generic[Record]):
         )
         return self._then(kind, spec)
 
-    def key_by(self, function: Callable[[Record], NewKey]) -> KeyedStream[NewKey, Record]:
+    def key_by(
+        self, function: Callable[[Record], NewKey], *, on_error: OnError = "fail"
+    ) -> KeyedStream[NewKey, Record]:
         """Bring together, in one task, all records for which `function(record)` is the same key.
 
         A key is an int, str, bytes, bool, None or a tuple of those; anything else fails the job at
         the first such record. Keys that are equal in Python are one key: True and 1, too.
+
+        Args:
+            on_error: See `map`. Something that can't be a key is an error, too.
         """
-        spec = KeyBySpec(_of_one(self._draft, "key_by", function))
+        checked = _of_one(self._draft, "key_by", function)
+        spec = KeyBySpec(checked, on_error=_on_error(self._draft, "key_by", on_error))
         return KeyedStream(self._draft, self._add("key_by", spec))
 
     def union(self, *streams: Stream[Other]) -> Stream[Record | Other]:
@@ -305,7 +350,7 @@ class Stream(_Tail, Generic[Record]):
         return Stream(self._draft, self._add(kind, spec))
 
 
-class Split(_Tail, Mapping[str, Stream[Record]]):
+class Split(_SideOutputs, Mapping[str, Stream[Record]]):
     """The streams that `split` gives, by name."""
 
     def __init__(self, draft: Draft, operator: DraftOperator, names: tuple[str, ...]) -> None:
@@ -337,11 +382,13 @@ class Split(_Tail, Mapping[str, Stream[Record]]):
         return len(self._names)
 
 
-class KeyedStream(_Tail, Generic[Key, Record]):
+class KeyedStream(_SideOutputs, Generic[Key, Record]):
     """A stream whose records have keys: what follows keeps one value per key.
 
     Every method returns a stream of `(key, value)` tuples. `emit="updates"` sends the key's new value
     after each of its records; `emit="final"` sends one value per key at the end of the input.
+    `on_error="dead letters"` sends a record for which a function raises to `side_output("dead letters")`, as
+    a `crosscut.DeadLetter`, and the key's state is as it was before that record.
     """
 
     def count(self, *, emit: Emit = "updates") -> Stream[tuple[Key, int]]:
@@ -349,27 +396,44 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         return self._then("count", CountSpec(_emit(self._draft, "count", emit)))
 
     @overload
-    def sum(self, function: None = None, *, emit: Emit = "updates") -> Stream[tuple[Key, Record]]: ...
+    def sum(
+        self, function: None = None, *, emit: Emit = "updates", on_error: OnError = "fail"
+    ) -> Stream[tuple[Key, Record]]: ...
 
     @overload
     def sum(
-        self, function: Callable[[Record], Value], *, emit: Emit = "updates"
+        self, function: Callable[[Record], Value], *, emit: Emit = "updates", on_error: OnError = "fail"
     ) -> Stream[tuple[Key, Value]]: ...
 
-    def sum(self, function: Callable[[Record], Any] | None = None, *, emit: Emit = "updates") -> Stream[Any]:
+    def sum(
+        self,
+        function: Callable[[Record], Any] | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[Any]:
         """Add up `function(record)`, or the records themselves, for each key."""
-        chosen = _itself if function is None else _of_one(self._draft, "sum", function)
-        return self._then("sum", SumSpec(chosen, _emit(self._draft, "sum", emit)))
+        draft = self._draft
+        chosen = _itself if function is None else _of_one(draft, "sum", function)
+        return self._then(
+            "sum", SumSpec(chosen, _emit(draft, "sum", emit), _on_error(draft, "sum", on_error))
+        )
 
     def reduce(
-        self, function: Callable[[Record, Record], Record], *, emit: Emit = "updates"
+        self,
+        function: Callable[[Record, Record], Record],
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Record]]:
         """Combine the records of each key: `function(value so far, record)` is the next value.
 
         The first record of a key is its first value.
         """
-        checked = _function(self._draft, "reduce", "function", function, "value so far", "record")
-        return self._then("reduce", ReduceSpec(checked, _emit(self._draft, "reduce", emit)))
+        draft = self._draft
+        checked = _function(draft, "reduce", "function", function, "value so far", "record")
+        spec = ReduceSpec(checked, _emit(draft, "reduce", emit), _on_error(draft, "reduce", on_error))
+        return self._then("reduce", spec)
 
     @overload
     def aggregate(
@@ -379,6 +443,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         result: None = None,
         *,
         emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -389,6 +454,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         result: Callable[[Value], Result],
         *,
         emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Result]]: ...
 
     @overload
@@ -399,6 +465,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         result: None = None,
         *,
         emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -409,6 +476,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         result: Callable[[Value], Result],
         *,
         emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Result]]: ...
 
     def aggregate(
@@ -418,6 +486,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         result: Callable[[Any], Any] | None = None,
         *,
         emit: Emit = "updates",
+        on_error: OnError = "fail",
     ) -> Stream[Any]:
         """Fold the records of each key into an accumulator.
 
@@ -428,6 +497,7 @@ class KeyedStream(_Tail, Generic[Key, Record]):
             add: `add(accumulator, record)` returns the next accumulator; it may be the same object.
             result: Turns the accumulator into the value that is sent; must not change it.
             emit: See the class.
+            on_error: See the class. A mutable accumulator is then copied for each record.
 
         Raises:
             FlowError: An argument is not as described.
@@ -450,11 +520,17 @@ class KeyedStream(_Tail, Generic[Key, Record]):
             _function(draft, "aggregate", "add", add, "accumulator", "record"),
             None if result is None else _function(draft, "aggregate", "result", result, "accumulator"),
             _emit(draft, "aggregate", emit),
+            _on_error(draft, "aggregate", on_error),
         )
         return self._then("aggregate", spec)
 
-    def process(self, process: KeyedProcess[Record, Result]) -> Stream[Result]:
+    def process(self, process: KeyedProcess[Record, Result], *, on_error: OnError = "fail") -> Stream[Result]:
         """Call a process of your own for each record, with as many kinds of state a key as it declares.
+
+        Args:
+            process: Its class declares the state.
+            on_error: See the class. Each list or other mutable value of state that `on_record` gets is then
+                a copy, since it may have to be changed back.
 
         Returns:
             What its `on_record` returns or yields, in order; not in tuples with the key.
@@ -467,15 +543,22 @@ class KeyedStream(_Tail, Generic[Key, Record]):
         if problem := argument_problem(process.on_record, "record", "ctx"):
             raise _error(self._draft, "process", f"on_record: {problem}")
         states = tuple((name, state.kind) for name, state in declared(process).items())
-        return self._then("process", ProcessSpec(process, states))
+        return self._then(
+            "process", ProcessSpec(process, states, _on_error(self._draft, "process", on_error))
+        )
 
-    def stateful(self, function: Callable[[Any, Record], tuple[Any, Iterable[Result]]]) -> Stream[Result]:
+    def stateful(
+        self,
+        function: Callable[[Any, Record], tuple[Any, Iterable[Result]]],
+        *,
+        on_error: OnError = "fail",
+    ) -> Stream[Result]:
         """Call `function(state, record)` for each record; it returns the key's next state, and what goes on.
 
         The short form of `process`. The state is None for a new key; None as the next state deletes it.
         """
         checked = _function(self._draft, "stateful", "function", function, "state", "record")
-        return self.process(Stateful(checked))
+        return self.process(Stateful(checked), on_error=on_error)
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))
@@ -551,6 +634,12 @@ def _milliseconds(draft: Draft, kind: str, name: str, duration: Duration) -> int
         return int(duration_ms(duration, name))
     except SettingsError as error:
         raise _error(draft, kind, str(error)) from None
+
+
+def _on_error(draft: Draft, kind: str, on_error: OnError) -> OnError:
+    if on_error not in get_args(OnError):
+        raise _error(draft, kind, f"on_error={on_error!r}: expected 'fail' or 'dead letters'")
+    return on_error
 
 
 def _emit(draft: Draft, kind: str, emit: Emit) -> Emit:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import assert_never
 
+from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
@@ -36,6 +37,7 @@ from crosscut.graph.specs import (
     SumSpec,
     UnionSpec,
     Vertex,
+    dead_letters_of,
 )
 
 _FINGERPRINT_FORMAT = 2
@@ -159,7 +161,8 @@ def _check(
 
 def _promised_aside(spec: OperatorSpec) -> tuple[str, ...]:
     """Return the names of the side outputs that somebody must read."""
-    return tuple(name for name, _ in spec.predicates) if isinstance(spec, SplitSpec) else ()
+    names = tuple(name for name, _ in spec.predicates) if isinstance(spec, SplitSpec) else ()
+    return (*names, DEAD_LETTERS) if dead_letters_of(spec) else names
 
 
 def _chained(

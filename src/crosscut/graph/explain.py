@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import (
@@ -18,6 +19,7 @@ from crosscut.graph.specs import (
     SourceSpec,
     SplitSpec,
     SumSpec,
+    dead_letters_of,
 )
 from crosscut.keys import groups_of_task
 
@@ -81,6 +83,8 @@ def _operator(node: OperatorNode) -> str:
         details.append(node.spec.emit)
     if isinstance(node.spec, ProcessSpec):
         details += [f"{name}: {kind}" for name, kind in node.spec.states]
+    if dead_letters_of(node.spec):
+        details.append(DEAD_LETTERS)
     return f"{node.uid} ({', '.join(details)})" if details else node.uid
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from crosscut.dead_letters import DEAD_LETTERS, OnError
 from crosscut.interfaces import Sink, Source
 from crosscut.keyed_process import KeyedProcess
 
@@ -23,16 +24,19 @@ class SourceSpec:
 @dataclass(frozen=True, slots=True)
 class MapSpec:
     function: Callable[[Any], Any]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
     function: Callable[[Any], Any]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class FlatMapSpec:
     function: Callable[[Any], Iterable[Any]]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class SplitSpec:
 
     predicates: tuple[tuple[str, Callable[[Any], Any]], ...]
     has_rest: bool = False
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class InspectSpec:
     """Shows each record to a function, and passes it on."""
 
     function: Callable[[Any], object]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class KeyBySpec:
 
     function: Callable[[Any], Any]
     keys_only: bool = False
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,14 @@ class CountSpec:
 class SumSpec:
     function: Callable[[Any], Any]
     emit: Emit
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceSpec:
     function: Callable[[Any, Any], Any]
     emit: Emit
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,7 @@ class AggregateSpec:
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any] | None
     emit: Emit
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +126,17 @@ class ProcessSpec:
 
     process: KeyedProcess[Any, Any]
     states: tuple[tuple[str, str], ...]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
     sink: Sink
+
+
+def dead_letters_of(spec: object) -> bool:
+    """Return whether the operator sends records for which it raises to its side output `DEAD_LETTERS`."""
+    return getattr(spec, "on_error", "fail") == DEAD_LETTERS
 
 
 OperatorSpec = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar, assert_never
 
+from crosscut.errors import InternalError
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -23,9 +24,21 @@ from crosscut.graph.specs import (
     SplitSpec,
     SumSpec,
     UnionSpec,
+    dead_letters_of,
 )
 from crosscut.interfaces import SinkWriter
 from crosscut.keyed_process import MapState
+from crosscut.operators.dead_letters import (
+    AttemptedAggregate,
+    AttemptedKeys,
+    AttemptedProcess,
+    AttemptedSplit,
+    Attempts,
+    filtering,
+    flat_mapping,
+    inspecting,
+    mapping,
+)
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
@@ -76,6 +89,8 @@ def build(
         read_aside: The names of those of its side outputs that somebody reads.
     """
     spec = node.spec
+    if dead_letters_of(spec):
+        return _attempting(node, state, Sides(node.uid, read_aside))
     match spec:
         case SourceSpec() | UnionSpec() | LoopSpec():
             return None
@@ -107,6 +122,35 @@ def build(
             return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
         case _:
             assert_never(spec)
+
+
+def _attempting(node: OperatorNode, state: KeyedState | None, sides: Sides) -> Operator:
+    """Return the operator that sets records aside for which user code raises."""
+    match node.spec:
+        case MapSpec(function):
+            return Attempts(node.uid, mapping(function), sides)
+        case FilterSpec(function):
+            return Attempts(node.uid, filtering(function), sides)
+        case FlatMapSpec(function):
+            return Attempts(node.uid, flat_mapping(function), sides)
+        case InspectSpec(function):
+            return Attempts(node.uid, inspecting(function), sides)
+        case SplitSpec(predicates, has_rest):
+            return AttemptedSplit(node.uid, predicates, sides, has_rest=has_rest)
+        case KeyBySpec(function, keys_only):
+            return AttemptedKeys(node.uid, function, sides, keys_only=keys_only)
+        case SumSpec(function, emit):
+            kept = _present(state, node)
+            return AttemptedAggregate(node.uid, kept, emit, summing(function), None, sides)
+        case ReduceSpec(function, emit):
+            kept = _present(state, node)
+            return AttemptedAggregate(node.uid, kept, emit, reducing(function), None, sides)
+        case AggregateSpec(_, add, result, emit):
+            return AttemptedAggregate(node.uid, _present(state, node), emit, add, result, sides)
+        case ProcessSpec(process):
+            return AttemptedProcess(node.uid, process, _present(state, node), sides)
+        case _:
+            raise InternalError(f"operator {node.uid!r} has no dead letters")
 
 
 def _present(part: T | None, node: OperatorNode) -> T:

@@ -17,6 +17,7 @@ from crosscut.errors import InternalError
 from crosscut.graph.specs import Emit
 from crosscut.operators.final import FinalOrder, place_of
 from crosscut.operators.operator import Operator, user_code_error
+from crosscut.operators.sides import Sides
 from crosscut.state.encoding import ATOMIC, owned_copy
 from crosscut.state.keyed import KeyedState
 
@@ -27,8 +28,8 @@ _KEYS_PER_STEP = 1_000
 class KeyedOperator(Operator):
     """An operator with one value per key."""
 
-    def __init__(self, uid: str, state: KeyedState, emit: Emit) -> None:
-        super().__init__(uid)
+    def __init__(self, uid: str, state: KeyedState, emit: Emit, sides: Sides | None = None) -> None:
+        super().__init__(uid, sides)
         self._state = state
         self._is_final_only = emit == "final"
 

@@ -103,18 +103,30 @@ class Operator(ABC):
 
 def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bool = False) -> UserCodeError:
     """Return `error`, raised by user code in operator `uid` for `record`, as text that can travel."""
-    frames = error.__traceback__
-    # It begins where the user's code does: how we came to call it would only be in the way.
-    while frames and frames.tb_next and frames.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
     return UserCodeError(
         f"operator {uid!r} raised {type(error).__name__}: {error}",
         operator=uid,
         record=shortened(record),
-        traceback=text,
+        traceback=traceback_of(error),
         is_first=is_first,
     )
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return where `error` was raised. It begins where the user's code does: how we came to call that would
+    only be in the way."""
+    frames = error.__traceback__
+    while frames and frames.tb_next and frames.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def text_of(error: BaseException) -> str:
+    """Return the class of `error` and what it says, of bounded length; its own `__str__` may raise."""
+    try:
+        return f"{type(error).__name__}: {error}"[:1_000]
+    except Exception as raised:  # noqa: BLE001 - user code may raise anything, here too
+        return f"{type(error).__name__} whose text raises {type(raised).__name__}"
 
 
 def shortened(record: Any) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.callables import several
 from crosscut.errors import InternalError
-from crosscut.keyed_process import Context, KeyedProcess, attached
+from crosscut.keyed_process import Cells, Context, KeyedProcess, attached
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
@@ -20,8 +21,11 @@ class Process(Operator):
         super().__init__(uid, sides)
         self._context = Context(sides.say)
         self._state = state
-        self._process = attached(process, state.tables, self._context)
+        self._process = attached(process, self._cells(state), self._context)
         self._is_open = False
+
+    def _cells(self, state: KeyedState) -> Mapping[str, Cells]:
+        return state.tables
 
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
@@ -32,9 +36,7 @@ class Process(Operator):
         timestamps: list[int] | None = None
         extend, on_record, context = results.extend, self._process.on_record, self._context
         try:
-            if not self._is_open:
-                self._process.open()
-                self._is_open = True
+            self._open_once()
             if batch.timestamps is None:
                 for key, record in zip(batch.keys, remaining, strict=True):
                     context.key = key
@@ -54,3 +56,8 @@ class Process(Operator):
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch.records)
         return Batch(results, None, timestamps)
+
+    def _open_once(self) -> None:
+        if not self._is_open:
+            self._process.open()
+            self._is_open = True

@@ -56,6 +56,16 @@ class Sides:
             self._timestamps[name].append(timestamp)
         self.has_some = True
 
+    def mark(self) -> list[tuple[int, int]]:
+        """Return how far it has come, for `go_back`."""
+        return [(len(self._records[name]), len(self._timestamps[name])) for name in self._records]
+
+    def go_back(self, mark: list[tuple[int, int]]) -> None:
+        """Unsay what has been said since `mark`."""
+        for name, (count, time_count) in zip(self._records, mark, strict=True):
+            del self._records[name][count:]
+            del self._timestamps[name][time_count:]
+
     def take(self) -> list[tuple[SideOutput, Batch]]:
         """Return all that has been said since, by output."""
         taken = []

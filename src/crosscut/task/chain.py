@@ -219,4 +219,7 @@ class Chain:
         """Hand on what an operator has said under names: no snapshot sees what is still there."""
         if operator.sides is not None and operator.sides.has_some:
             for side, batch in operator.sides.take():
+                if self._has_event_time and batch.timestamps is None:
+                    # Said at the end of input, of no record in particular.
+                    batch.timestamps = [TIMESTAMP_MAX] * len(batch)
                 self._emit_aside(batch, side)

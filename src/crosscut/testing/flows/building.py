@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 import crosscut as cc
+from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
 from crosscut.testing.flows import functions
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     OPERATOR_OF,
     Aggregate,
+    Attempt,
     Broadcast,
     Count,
     Filter,
@@ -32,7 +34,7 @@ from crosscut.testing.flows.steps import (
     Union,
     part_name,
 )
-from crosscut.testing.flows.ways import key_by_of
+from crosscut.testing.flows.ways import key_by_of, resolved
 
 MakeSource = Callable[[int, Source], cc.Source]
 MakeSink = Callable[[int], cc.Sink]
@@ -135,10 +137,19 @@ class _Building:
             case FlatMap(stream):
                 return self._streams[stream].flat_map(functions.flat_map_function(step))
             case Split(stream, parts):
-                names = {part_name(i): functions.part_predicate(parts, i) for i in range(parts)}
+                names = {part_name(step, i): functions.part_predicate(parts, i) for i in range(parts)}
                 return self._streams[stream].split(**names).named(step_uid(self._description, number)).rest
+            case Attempt(stream, operator):
+                make = getattr(self._streams[stream], operator)
+                return make(functions.attempt_function(step), on_error=DEAD_LETTERS)
             case Side(stream, part):
-                return self._streams[stream].side_output(part_name(part))
+                name = part_name(self._description.steps[resolved(self._description.steps, stream)], part)
+                side = self._streams[stream].side_output(name)
+                if name == DEAD_LETTERS:
+                    side = side.map(functions.record_of).named(
+                        f"{step_uid(self._description, number)}-records"
+                    )
+                return side
             case Union(streams):
                 first, *others = self._all(streams)
                 return first.union(*others)
@@ -171,7 +182,7 @@ class _Building:
                 initial, add, result = functions.folding(step.function, key_by)
                 return keyed.aggregate(initial, add, result, emit=step.emit)
             case Process():
-                return keyed.process(functions.Counting(step.every))
+                return keyed.process(functions.Counting(step.every), on_error=DEAD_LETTERS)
             case _:
                 assert_never(step)
 

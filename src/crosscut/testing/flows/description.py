@@ -21,6 +21,7 @@ from crosscut.testing.flows.steps import (
     OPERATOR_OF,
     OPERATORS,
     UPDATES_ONLY,
+    Attempt,
     Broadcast,
     Count,
     KeyBy,
@@ -160,6 +161,8 @@ def _check_inputs(steps: Steps, number: int) -> None:
         raise _refused(steps, number, "expected one part at least")
     if isinstance(step, Process) and step.every < 1:
         raise _refused(steps, number, "expected 1 at least")
+    if isinstance(step, Attempt) and step.modulus < 1:
+        raise _refused(steps, number, "expected a modulus of 1 at least")
     if isinstance(step, Union) and len(step.streams) < 2:
         raise _refused(steps, number, "expected two streams at least")
     if isinstance(step, Source) and not step.splits:

@@ -14,6 +14,8 @@ from crosscut.testing.flows.steps import (
     UPDATES_ONLY,
     Aggregate,
     AggregateName,
+    Attempt,
+    AttemptName,
     Broadcast,
     Count,
     Filter,
@@ -48,6 +50,7 @@ Action = Literal[
     "filter",
     "flat_map",
     "split",
+    "attempt",
     "union",
     "rebalance",
     "broadcast",
@@ -119,6 +122,10 @@ class _Drawing:
                 self._add(FlatMap(self._any(), dice.choice(get_args(FlatMapName)), dice.randint(1, 2)))
             case "split":
                 self._with_sides(Split(self._any(), dice.choice((1, 1, 2, 3))))
+            case "attempt":
+                self._with_sides(
+                    Attempt(self._any(), dice.choice(get_args(AttemptName)), dice.choice((2, 3, 5)))
+                )
             case "union":
                 count = dice.choice((2, 2, 2, 3))
                 self._add(Union(tuple(self._any() for _ in range(count))))

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
+from crosscut.dead_letters import DeadLetter
 from crosscut.keyed_process import Context, KeyedProcess, ValueState
 from crosscut.testing.flows.steps import (
     Aggregate,
     AggregateName,
+    Attempt,
     Filter,
     FlatMap,
     KeyBy,
@@ -24,7 +26,6 @@ from crosscut.testing.flows.steps import (
     ReduceName,
     Step,
     SumName,
-    part_name,
 )
 
 MODULUS = 1_000_003
@@ -187,6 +188,27 @@ def _is_of_part(parts: int, part: int, one: Any) -> bool:
     return number_of(one) % (parts + 1) == part
 
 
+def attempt_function(step: Attempt) -> Callable[[Any], Any]:
+    """Return the function of an `attempt`."""
+    return partial(_yielding_half if step.operator == "flat_map" else _raising, step.modulus)
+
+
+def _raising(modulus: int, one: Any) -> Any:
+    if number_of(one) % modulus == 0:
+        raise ValueError(f"{number_of(one)} is a multiple of {modulus}")
+    return one
+
+
+def _yielding_half(modulus: int, one: Any) -> Iterator[Any]:
+    yield one
+    _raising(modulus, one)
+
+
+def record_of(letter: DeadLetter) -> Any:
+    """Return the record that a dead letter is about."""
+    return letter.record
+
+
 def key_function(step: KeyBy) -> Callable[[Any], Any]:
     """Return the function of a `key_by`."""
     return partial(_key, step.key, step.modulus)
@@ -275,8 +297,16 @@ class Counting(KeyedProcess[Any, Any]):
         count = self.seen.get() + 1
         self.seen.set(count)
         if count % self._every == 0:
-            ctx.output(part_name(0), (ctx.key, count))
+            ctx.output("part 0", (ctx.key, count))
         yield (ctx.key, count)
+        # The worst moment: all has been said and done.
+        if is_refused(record):
+            raise ValueError(f"{number_of(record)} is refused")
+
+
+def is_refused(one: Any) -> bool:
+    """Return whether the process of a `process` raises for it."""
+    return number_of(one) % 5 == 4
 
 
 class Folding(NamedTuple):

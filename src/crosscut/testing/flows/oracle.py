@@ -17,6 +17,7 @@ from crosscut.testing.flows.building import source_records
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     Aggregate,
+    Attempt,
     Broadcast,
     Count,
     Filter,
@@ -123,6 +124,11 @@ class _Run:
                     return (one,)
                 self._send(number, (one,), part)
                 return ()
+            case Attempt(_, _, modulus):
+                if functions.number_of(one) % modulus:
+                    return (one,)
+                self._send(number, (one,), 0)
+                return ()
             case Side() | Union() | Rebalance():
                 return (one,)
             case Broadcast():
@@ -149,6 +155,9 @@ class _Run:
         result = None
         match step:
             case Process(_, every):
+                if functions.is_refused(one):
+                    self._send(number, (one,), 1)
+                    return ()
                 value = 1 if is_first else value + 1
                 if value % every == 0:
                     self._send(number, ((key, value),), 0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from crosscut.errors import FlowError
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
+    Attempt,
     Broadcast,
     Filter,
     FlatMap,
@@ -80,6 +81,9 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     last = [one for one in sides if steps[one] == Side(number, step.parts - 1)]
                     parted = (*steps[:number], Split(stream, step.parts - 1), *steps[number + 1 :])
                     yield _without(parted, set(last), dict.fromkeys(last, number))
+            case Attempt(stream):
+                sides = _sides(steps, number)
+                yield _without(steps, {number, *sides}, dict.fromkeys((number, *sides), stream))
             case Union(streams):
                 for one in streams:
                     yield _without(steps, {number}, {number: one})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.graph.specs import Emit
 
 MapName = Literal["same", "plain", "add", "mix", "number", "energise"]
@@ -15,6 +16,7 @@ KeyName = Literal["number", "text", "bytes", "bool", "one", "with energy", "nest
 ReduceName = Literal["newest", "most", "merged"]
 SumName = Literal["weight", "number", "itself"]
 AggregateName = Literal["length", "last", "both", "cell", "pair", "numbers"]
+AttemptName = Literal["map", "filter", "flat_map", "inspect"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
 
 UPDATES_ONLY = frozenset({"newest", "last", "both"})
@@ -66,8 +68,17 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """An operator that raises for multiples of `modulus`; part 0 has these, as its dead letters."""
+
+    stream: int
+    operator: AttemptName
+    modulus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """What a `split` or `process` says under the name of a part."""
+    """What a `split`, `process` or `attempt` says under the name of a part."""
 
     stream: int
     part: int
@@ -126,7 +137,10 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Counts the records of each key, as a process of the user's; says every so many under a name, too."""
+    """Counts the records of each key, as a process of the user's; part 0 has every so many of the counts.
+
+    It raises for some records, at the end of all that it does for them; part 1 has these, as dead letters.
+    """
 
     keyed: int
     every: int
@@ -168,6 +182,7 @@ Step = (
     | Filter
     | FlatMap
     | Split
+    | Attempt
     | Side
     | Union
     | Rebalance
@@ -190,6 +205,7 @@ OPERATORS: Mapping[str, type[Any]] = {
     "filter": Filter,
     "flat_map": FlatMap,
     "split": Split,
+    "attempt": Attempt,
     "side_output": Side,
     "union": Union,
     "rebalance": Rebalance,
@@ -207,9 +223,10 @@ OPERATORS: Mapping[str, type[Any]] = {
 OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
 
 
-def part_name(part: int) -> str:
+def part_name(step: Step, part: int) -> str:
     """Return what the side output of a part is called in the flow."""
-    return f"part {part}"
+    has_letters = isinstance(step, Attempt) or (isinstance(step, Process) and part == 1)
+    return DEAD_LETTERS if has_letters else f"part {part}"
 
 
 def part_count(step: Step) -> int:
@@ -217,7 +234,9 @@ def part_count(step: Step) -> int:
     match step:
         case Split():
             return step.parts
-        case Process():
+        case Attempt():
             return 1
+        case Process():
+            return 2
         case _:
             return 0

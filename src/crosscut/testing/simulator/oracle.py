@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from crosscut.callables import several
+from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.errors import CrosscutError, FlowError
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -34,9 +36,11 @@ from crosscut.graph.specs import (
     SumSpec,
     UnionSpec,
     Vertex,
+    dead_letters_of,
 )
 from crosscut.keyed_process import Context, KeyedProcess, attached, declared
 from crosscut.keys import stable_hash
+from crosscut.operators.operator import text_of
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.blame import UserCode
 
@@ -120,7 +124,8 @@ class _Run:
         if position < len(vertex.chain):
             node = vertex.chain[position]
             with UserCode(node.uid, keyed[0]):
-                processed = self._processed(vertex, node, keyed)
+                attempt = self._attempted if dead_letters_of(node.spec) else self._processed
+                processed = attempt(vertex, node, keyed)
             for one in processed:
                 self._through(vertex, position + 1, one)
             return
@@ -129,6 +134,30 @@ class _Run:
     def _send(self, vertex: Vertex, side: SideOutput | None, keyed: Keyed) -> None:
         for target in self._targets.get((vertex.vertex_id, side), ()):
             self._queue.append((target, keyed))
+
+    def _attempted(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
+        """Have the record processed, or set aside: then nothing has happened but that."""
+        before = {name: dict(state) for name, state in self._states.items()}
+        said = len(self._queue)
+        record, key = keyed
+        try:
+            try:
+                return self._processed(vertex, node, keyed)
+            except FlowError as problem:
+                if isinstance(node.spec, KeyBySpec):
+                    raise TypeError(str(problem)) from problem
+                raise
+        except (CrosscutError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            for name, state in self._states.items():
+                state.clear()
+                state.update(before.get(name, {}))
+            while len(self._queue) > said:
+                self._queue.pop()
+            letter = DeadLetter(record, text_of(error), node.uid, key)
+            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), (letter, None))
+            return ()
 
     def _processed(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
         record, key = keyed
