@@ -31,6 +31,7 @@ from crosscut.state.keyed import MAIN
 from crosscut.task.chain import said_from_json
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
+from crosscut.testing.simulator.event_time import WatermarksKept
 from crosscut.testing.simulator.graphs import SimulatedJob
 from crosscut.testing.simulator.oracle import Cut, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
@@ -80,6 +81,7 @@ class Checkers:
         self.damaged = damaged
         self._manifest_of: dict[str, CheckpointId] = {}
         self._acknowledged: set[str] = set()
+        self._watermarks = WatermarksKept()
 
     # Told by the store.
 
@@ -122,10 +124,16 @@ class Checkers:
                 newest = completed[-1].checkpoint_id if completed else 0
                 ensure(n > newest, f"I6: checkpoint {n} completes after {newest}")
                 self._check_cut(entry)
+                self._watermarks.completed(entry)
             case JobFinished():
                 ensure(bool(completed) and completed[-1].is_final, "F5: finished without a final checkpoint")
                 self.check_committed(completed[-1])
         self.log.append(entry)
+
+    @property
+    def watermarks_restored(self) -> int:
+        """How often tasks have gone on from a watermark in another epoch."""
+        return self._watermarks.restored_count
 
     def check_committed(self, checkpoint: CheckpointCompleted | None) -> None:
         """The job says that everything of `checkpoint` is visible: is it?"""

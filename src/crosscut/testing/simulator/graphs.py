@@ -33,12 +33,14 @@ class Graph:
         tokens: What an output record says that does not depend on the order of arrival.
         lane: In which order a task of a sink must see it: (lane, rank); ranks grow within a lane.
         survives_duplicates: With records processed twice, no token is lost, some are added.
+        is_punctual: No record is late: the sources keep to the out-of-orderness that was said of them.
     """
 
     build: Build
     tokens: Callable[[Any], Iterable[Any]] = _whole
     lane: Callable[[str, Any], tuple[Any, Any] | None] = _no_lane
     survives_duplicates: bool = True
+    is_punctual: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,25 @@ def _apart(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], No
     _rebalance(flow, source, sink)
 
 
+STEP_MS = 1_000
+OUT_OF_ORDERNESS_MS = 5 * STEP_MS
+
+
+def _happened(record: Any) -> int:
+    """Return when `record` happened: out of order, but within bounds, and splits are far apart."""
+    (number, split), k = record
+    return int(100 + 50 * split + 10 * number + k - k * 5 % 6) * STEP_MS
+
+
+def _event_time(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """Watermarks of two sources meet, go through three shuffles, and are far apart."""
+    left, right = (
+        source().assign_timestamps(_happened, out_of_orderness=f"{OUT_OF_ORDERNESS_MS}ms") for _ in range(2)
+    )
+    keyed = left.union(right).rebalance().map(lambda record: record).key_by(_key)
+    sink(keyed.aggregate(list, _appended, lambda records: (len(records), records[-1])).rebalance())
+
+
 def _count_and_record(record: Any) -> Iterable[Any]:
     key, (count, last) = record
     return (("count", key, count), ("record", last))
@@ -211,5 +232,6 @@ GRAPHS: dict[str, Graph] = {
 OTHERS: dict[str, Graph] = {
     "once round": Graph(_once_round),
     "apart": Graph(_apart),
+    "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),
 }
 """Those that are asked for by name."""

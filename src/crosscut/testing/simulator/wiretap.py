@@ -14,6 +14,7 @@ from crosscut.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.neighbours import Neighbour
 from crosscut.task.task import Task
+from crosscut.testing.simulator.event_time import ChannelTime
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.worker import WorkerProcess
@@ -66,10 +67,12 @@ class _Flow:
 
     Attributes:
         bytes: Of batches that were sent here and have no credit yet, or came in and were given none yet.
+        time: Event time of what came in.
         sizes: Of the newest batches that came in.
     """
 
     bytes: int = 0
+    time: ChannelTime = field(default_factory=ChannelTime)
     sizes: deque[Sizes] = field(default_factory=lambda: deque(maxlen=1_000))
     _pieces: list[Payload] = field(default_factory=list)
 
@@ -128,10 +131,14 @@ class Wiretap:
         channel_bytes: The credit of each.
         seen: Gets "frame: ...".
         has_seals: Whether frames carry seals.
+        is_punctual: Whether no record is late.
     """
 
-    def __init__(self, channel_bytes: int, seen: Counter[str], *, has_seals: bool) -> None:
+    def __init__(
+        self, channel_bytes: int, seen: Counter[str], *, has_seals: bool, is_punctual: bool = False
+    ) -> None:
         self._channel_bytes = channel_bytes
+        self._is_punctual = is_punctual
         self._seen = seen
         self._has_seals = has_seals
         self._ends: dict[VirtualTransport, _End] = {}
@@ -166,9 +173,13 @@ class Wiretap:
             flow = known.flow(frame.channel)
             if frame.kind is FrameType.CREDIT:
                 flow.bytes -= decode_credit(frame.payload)
-            elif batch := flow.whole(frame):
-                flow.bytes += len(batch)
-                flow.sizes.append((len(decode_batch(batch)), len(batch)))
+            elif encoded := flow.whole(frame):
+                batch = decode_batch(encoded)
+                flow.bytes += len(encoded)
+                flow.sizes.append((len(batch), len(encoded)))
+                where = f"channel {frame.channel} to {end.process}"
+                flow.time.passed(batch, where, is_punctual=self._is_punctual)
+                self._seen["watermark passed"] += batch.watermark is not None
                 self._changed[end] = known
             if frame.kind is not FrameType.CREDIT:
                 self._check_epoch(known)
@@ -234,14 +245,15 @@ class Wiretap:
 def _whole_bytes(sizes: Iterable[Sizes], rows: int) -> int:
     """Return the bytes of the newest batches of which all records are among the `rows` that wait.
 
-    Batches say nothing: of one that came in several are made, and one of several.
+    Batches say nothing: of one that came in several are made, and one of several. A watermark without records
+    takes no room: it is merged with what waits.
     """
     found = 0
     for batch_rows, size_bytes in reversed(list(sizes)):
         rows -= batch_rows
         if rows < 0:
             break
-        found += size_bytes
+        found += size_bytes if batch_rows else 0
     return found
 
 

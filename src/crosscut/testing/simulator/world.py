@@ -94,7 +94,13 @@ class World:
         self.network = Network(self.clock, self, options.buffer_bytes)
         self.running: Process | None = None
         self.credentials = credentials_of(options)
-        self.tap = Wiretap(options.channel_bytes, self.seen, has_seals=self.credentials.seals_frames)
+        job = job or built(options)
+        self.tap = Wiretap(
+            options.channel_bytes,
+            self.seen,
+            has_seals=self.credentials.seals_frames,
+            is_punctual=job.judged_as.is_punctual,
+        )
         if not options.is_encrypted:
             self.network.tap = self.tap
         self.drops = DropWatch(self.seen)
@@ -102,7 +108,6 @@ class World:
         self._digest = hashlib.sha256()
         self.event_count = 0
         self.step_count = 0
-        job = job or built(options)
         self._is_comparable = job.is_comparable
         self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
@@ -349,6 +354,7 @@ class World:
         finally:
             self.drops.collect()
             self.seen["epoch"] += self.checkers.epoch
+            self.seen["watermark restored"] += self.checkers.watermarks_restored
             self._close()
 
     def _run(self) -> None:
