@@ -66,7 +66,7 @@ class WatermarksKept:
 
 
 def _watermarks(snapshot: Snapshot) -> dict[str, int]:
-    """Return the combined watermark of the inputs under "", and by operator those that are made in the task."""
+    """Return the combined watermark of the inputs under "", and those made in the task by operator."""
     assigned: Any = snapshot.assigned or {}
     found = {"": snapshot.watermark} | {f" ({uid})": saved[0] for uid, saved in assigned.items()}
     return {name: watermark for name, watermark in found.items() if watermark is not None}
