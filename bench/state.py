@@ -16,11 +16,12 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import crosscut as cc
 from bench.recovery import wait_until
 from bench.throughput import Discard, counted, cpu_seconds, first
+from crosscut.settings import BackendName
 
 HOT_KEYS = 1_000
 STEP = 7_919
@@ -39,7 +40,7 @@ class Keys:
         return (f"key-{number:08d}", i)
 
 
-def run(workload: str, keys: int, seconds: float, kill: bool) -> dict[str, Any]:
+def run(workload: str, keys: int, seconds: float, kill: bool, backend: BackendName) -> dict[str, Any]:
     """Run one workload; return what was measured."""
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     flow = cc.Flow("state")
@@ -50,6 +51,7 @@ def run(workload: str, keys: int, seconds: float, kill: bool) -> dict[str, Any]:
         checkpoint_dir=directory,
         checkpoint_interval="1s",
         heartbeat_timeout="4s",
+        state_backend=backend,
     )
     job = flow.start(settings)
     try:
@@ -74,6 +76,7 @@ def run(workload: str, keys: int, seconds: float, kill: bool) -> dict[str, Any]:
     return {
         "benchmark": "state",
         "workload": workload,
+        "backend": backend,
         "keys": keys,
         "records_per_s": round((after - before) / (ended - started)),
         "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
@@ -107,11 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--workload", choices=("uniform", "hot"), nargs="+", default=["uniform", "hot"])
+    parser.add_argument("--backend", choices=get_args(BackendName), nargs="+", default=["memory"])
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     for keys in options.keys:
         for workload in options.workload:
-            print(json.dumps(run(workload, keys, options.seconds, workload == "uniform")), flush=True)
+            for backend in options.backend:
+                kill = workload == "uniform"
+                print(json.dumps(run(workload, keys, options.seconds, kill, backend)), flush=True)
 
 
 if __name__ == "__main__":

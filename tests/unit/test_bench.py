@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench import plot
+from bench import plot, throughput
 from bench.coordinating import VERTICES, LargeJob
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
 from bench.scale import SHUFFLES, barrier_costs_us
 
+import crosscut as cc
 from crosscut.protocol.job import retention
 from crosscut.protocol.messages import Snapshot
 
@@ -153,3 +155,24 @@ def test_what_a_barrier_costs_is_measured_on_a_real_task() -> None:
     handled_us, sent_us = barrier_costs_us(2)
     assert handled_us > 0
     assert sent_us > 0
+
+
+# What it says of its data is true of them.
+
+
+def test_the_table_of_keys_holds_as_many_as_the_benchmark_says() -> None:
+    keys = throughput.zipf_keys(throughput.TABLE_ROWS)
+    assert len(keys) == throughput.TABLE_ROWS
+    counted = Counter(keys)
+    assert len(counted) == throughput.KEYS == 100_000
+    most = [count for _, count in counted.most_common(2)]
+    assert 0.1 < most[0] / len(keys) < 0.2, "the most frequent key has its share by Zipf's law"
+    assert len(set(keys[:1_000])) < 1_000 and len(set(keys[-1_000:])) < 1_000, "they are in no order"
+
+
+def test_the_flow_of_a_user_aggregates_what_its_source_makes() -> None:
+    reader = throughput.Payments().reader(cc.Split("0", start=0), 0)
+    records = reader.read(10)
+    assert isinstance(records, list) and (len(records), reader.position) == (10, 10)
+    assert throughput.add((1, 2.0), throughput.in_euros(records[3])) == (2, 2.03)
+    assert {node.uid for vertex in throughput.flow_of("user").compile(2, 8).vertices for node in vertex.chain}

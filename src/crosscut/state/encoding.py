@@ -130,7 +130,11 @@ def owned_copy(value: Any) -> Any:
         return value
     # Common containers of such values: a shallow copy is a whole one, at a tenth of what pickle costs.
     if kind is tuple:
-        if ATOMIC.issuperset(map(type, value)):
+        # A loop: most have few items, and each value of an aggregate comes by here.
+        for one in value:
+            if type(one) not in ATOMIC:
+                break
+        else:
             return value
     elif kind is list or kind is set:
         if ATOMIC.issuperset(map(type, value)):
