@@ -145,7 +145,7 @@ class Routed(Output):
         super().__init__(tuple(map(site.graph.channel, site.outputs)), 1)
         self._items: list[int] = []
 
-    def add(self, batch: Batch) -> bool:
+    def _add(self, batch: Batch) -> bool:
         self._items += batch.records
         self.buffered_rows = len(self._items)
         return True
