@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
     from crosscut.flow.stream import KeyedStream, Stream
+    from crosscut.flow.windows import WindowedStream
     from crosscut.ids import TaskId
     from crosscut.interfaces import (
         JSON,
@@ -58,6 +59,16 @@ if TYPE_CHECKING:
     from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
     from crosscut.timestamps import END_OF_TIME
+    from crosscut.windows import (
+        Windowed,
+        count_window,
+        early,
+        global_window,
+        on_count,
+        session,
+        sliding,
+        tumbling,
+    )
 
 __version__ = "0.1.0"
 
@@ -92,18 +103,27 @@ __all__ = [
     "TaskId",
     "ValueState",
     "Wait",
+    "Windowed",
+    "WindowedStream",
     "check_history",
     "collect",
+    "count_window",
+    "early",
     "environment",
     "errors",
     "files",
     "generate",
+    "global_window",
     "items",
     "kafka",
     "no_deadlock",
+    "on_count",
     "postgres",
     "printing",
+    "session",
+    "sliding",
     "sqlite",
+    "tumbling",
 ]
 
 _NAMES = {
@@ -116,6 +136,7 @@ _NAMES = {
     "dead_letters": "DeadLetter",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
+    "flow.windows": "WindowedStream",
     "flow.stream": "KeyedStream Stream",
     "ids": "TaskId",
     "interfaces": (
@@ -127,6 +148,7 @@ _NAMES = {
     "settings": "Restart Settings",
     "spark.job": "Job",
     "timestamps": "END_OF_TIME",
+    "windows": "Windowed count_window early global_window on_count session sliding tumbling",
 }
 """Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a
 lost one loads what its graph needs, and no connector besides."""

@@ -19,9 +19,10 @@ class Batch:
         timestamps: With event time: `timestamps[i]` is when `records[i]` happened, in ms since 1970.
         watermark: No record older than this will come after these. None: nothing new.
         idle: Whether nobody is to wait for a next watermark, for a while. None: nothing new.
+        input: Which input of its vertex it came on; set where it is delivered, and nowhere else.
     """
 
-    __slots__ = ("idle", "keys", "records", "timestamps", "watermark")
+    __slots__ = ("idle", "input", "keys", "records", "timestamps", "watermark")
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Batch:
         self.timestamps = timestamps
         self.watermark = watermark
         self.idle = idle
+        self.input = 0
 
     def __len__(self) -> int:
         return len(self.records)

@@ -618,3 +618,16 @@ def test_a_snapshot_is_taken_while_timers_fire_and_the_rest_of_them_fires_after_
         ("idle", False),
         EndOfInput(),
     ]
+
+
+def test_a_slice_that_is_over_before_the_first_record_leaves_all_of_them() -> None:
+    class Over(Course):
+        def through(self, batch: Batch) -> Any:
+            remaining = super().through(batch)
+            self.stop()
+            return remaining
+
+    times = assigner(int)
+    times.course = Over()
+    assert not times.process(Batch([3, 5])).records
+    assert times.course.rest is not None and times.course.rest.records == [3, 5]

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
-from inspect import iscoroutinefunction, isgeneratorfunction
-from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
 from crosscut.callables import argument_problem
 from crosscut.dead_letters import DEAD_LETTERS, OnError
-from crosscut.durations import Duration, duration_ms
-from crosscut.errors import FlowError, SettingsError
+from crosscut.durations import Duration
+from crosscut.errors import FlowError
+from crosscut.flow.arguments import checked_function as _function
+from crosscut.flow.arguments import flow_error as _error
+from crosscut.flow.arguments import initial_value as _initial_value
+from crosscut.flow.arguments import itself as _itself
+from crosscut.flow.arguments import milliseconds as _milliseconds
+from crosscut.flow.arguments import output_name as _output_name
+from crosscut.flow.arguments import shown as _shown
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
+from crosscut.flow.joins import interval_join_spec, latest_join_spec, not_to_join, window_join_spec
+from crosscut.flow.windows import WindowedStream, windowed
+from crosscut.graph.joins import How, LatestHow
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -42,14 +49,12 @@ from crosscut.graph.specs import (
 from crosscut.interfaces import Sink
 from crosscut.keyed_process import KeyedProcess, Stateful, declared
 from crosscut.type_variables import Key, Record
+from crosscut.windows import Trigger, Window, Windowed
 
 Other = TypeVar("Other")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 NewKey = TypeVar("NewKey", bound=int | str | bytes | tuple[Any, ...] | None)
-
-_OUTPUT_NAME_MAX = 64
-_IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _Tail:
@@ -111,6 +116,8 @@ class _SideOutputs(_Tail):
         names = [DEAD_LETTERS] if dead_letters_of(operator.spec) else []
         if isinstance(operator.spec, SplitSpec):
             names += [one for one, _ in operator.spec.predicates]
+        if (late := getattr(operator.spec, "late", None)) is not None:
+            names.append(late)
         if name not in names and not isinstance(operator.spec, ProcessSpec):
             advice = ", which needs on_error='dead letters'" if name == DEAD_LETTERS and not names else ""
             raise FlowError(
@@ -503,20 +510,8 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
             FlowError: An argument is not as described.
         """
         draft = self._draft
-        if callable(initial):
-            make = _function(draft, "aggregate", "initial", initial)
-        elif _is_immutable(initial):
-            make = partial(_itself, initial)
-        else:
-            raise _error(
-                draft,
-                "aggregate",
-                f"initial={_shown(initial)} could be changed, and all keys would share it: expected a "
-                f"number, str, bytes, None, a tuple or frozenset of those, or a function that makes a "
-                f"new accumulator for each key, such as initial=list or initial=lambda: [0, 0]",
-            )
         spec = AggregateSpec(
-            make,
+            _initial_value(draft, "aggregate", initial),
             _function(draft, "aggregate", "add", add, "accumulator", "record"),
             None if result is None else _function(draft, "aggregate", "result", result, "accumulator"),
             _emit(draft, "aggregate", emit),
@@ -560,18 +555,107 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
         checked = _function(self._draft, "stateful", "function", function, "state", "record")
         return self.process(Stateful(checked), on_error=on_error)
 
+    def window(
+        self,
+        window: Window,
+        trigger: Trigger | None = None,
+        allowed_lateness: Duration = 0,
+        late: str | None = None,
+    ) -> WindowedStream[Key, Record]:
+        """Take the records of each key together by windows; go on with what they come to.
+
+        Args:
+            window: `crosscut.tumbling(size)`, `sliding(size, every=)`, `session(gap)`, `count_window(n)` or
+                `global_window()`.
+            trigger: When a window speaks before its end as well: `crosscut.early(every)` or `on_count(n)`.
+            allowed_lateness: How long after its end a window still takes late records; each is followed by
+                a new result.
+            late: The side output for records that come even later. None: they are counted and dropped.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        return windowed(self._draft, self._operator, window, trigger, allowed_lateness, late)
+
+    def interval_join(
+        self,
+        other: KeyedStream[Any, Other],
+        lower: Duration,
+        upper: Duration,
+        how: How = "inner",
+        late: str | None = None,
+    ) -> Stream[tuple[Key, tuple[Record, Other]]]:
+        """Join each record with those of `other` that happened from `lower` to `upper` after it.
+
+        Args:
+            other: A keyed stream of the same flow.
+            lower: How much later at least; negative ("-5s", -5) for earlier.
+            upper: How much later at most; both bounds belong to it.
+            how: "inner", "left", "right" or "outer": whose records are sent without a partner as well, with
+                None in its place.
+            late: The side output for records older than the watermark. None: they are counted and dropped.
+
+        Returns:
+            `(key, (record, other's record))`, at the time of the later one.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        return self._joined("interval_join", other, interval_join_spec(self._draft, lower, upper, how, late))
+
+    def window_join(
+        self,
+        other: KeyedStream[Any, Other],
+        window: Window,
+        how: How = "inner",
+        allowed_lateness: Duration = 0,
+        late: str | None = None,
+    ) -> Stream[Windowed[Key, tuple[Record, Other]]]:
+        """Join the records of both streams that are in the same window, when it ends.
+
+        Args:
+            other: A keyed stream of the same flow.
+            window: `crosscut.tumbling(size)`, `sliding(size, every=)` or `session(gap)`; a session is one of
+                both streams together.
+            how: As in `interval_join`.
+            allowed_lateness: As in `window`.
+            late: As in `window`.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        spec = window_join_spec(self._draft, window, how, allowed_lateness, late)
+        return self._joined("window_join", other, spec)
+
+    def latest_join(
+        self, other: KeyedStream[Any, Other], how: LatestHow = "inner", late: str | None = None
+    ) -> Stream[tuple[Key, tuple[Record, Other]]]:
+        """Join each record with the latest one of `other`: a stream with a table that changes.
+
+        In event time that is the newest one that is not younger than the record, which waits until the
+        watermark has passed it. Without, it is the one that came last.
+
+        Args:
+            other: A keyed stream of the same flow: the versions of each key.
+            how: "inner", or "left" to send records without a version as well, with None in its place.
+            late: The side output for records older than the watermark. None: they are counted and dropped.
+
+        Returns:
+            `(key, (record, other's record))`, at the time of the record.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        return self._joined("latest_join", other, latest_join_spec(self._draft, how, late))
+
+    def _joined(self, kind: str, other: Any, spec: OperatorSpec) -> Stream[Any]:
+        if not isinstance(other, KeyedStream) or other._draft is not self._draft:
+            raise not_to_join(self._draft, kind, other)
+        inputs = (DraftInput(one._operator, "hash") for one in (self, other))
+        return Stream(self._draft, self._draft.add(kind, spec, *inputs))
+
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _is_immutable(value: Any) -> bool:
-    if type(value) in (tuple, frozenset):
-        return all(map(_is_immutable, value))
-    return type(value) in _IMMUTABLE
 
 
 def _instead(kind: type[_Tail], name: str) -> str:
@@ -601,41 +685,6 @@ def _of_one(
     return _function(draft, kind, "function", function, "record", may_yield=may_yield)
 
 
-def _function(
-    draft: Draft,
-    kind: str,
-    name: str,
-    function: Callable[..., Any],
-    *arguments: str,
-    may_yield: bool = False,
-) -> Callable[..., Any]:
-    """Return `function`, which will be called with `arguments`, if that can be."""
-    if not callable(function):
-        raise _error(draft, kind, f"{name}={_shown(function)}: expected a function")
-    if iscoroutinefunction(function):
-        raise _error(draft, kind, f"{name} is an async function, which {kind} would not await; use def")
-    if isgeneratorfunction(function) and not may_yield:
-        raise _error(draft, kind, f"{name} yields, but {kind} takes one value; return it, or use flat_map")
-    if problem := argument_problem(function, *arguments):
-        raise _error(draft, kind, f"{name}: {problem}")
-    return function
-
-
-def _output_name(draft: Draft, kind: str, name: object) -> str:
-    if isinstance(name, str) and 0 < len(name) <= _OUTPUT_NAME_MAX and name.isprintable():
-        return name
-    raise _error(
-        draft, kind, f"{_shown(name)} is no name: expected 1 to {_OUTPUT_NAME_MAX} printable characters"
-    )
-
-
-def _milliseconds(draft: Draft, kind: str, name: str, duration: Duration) -> int:
-    try:
-        return int(duration_ms(duration, name))
-    except SettingsError as error:
-        raise _error(draft, kind, str(error)) from None
-
-
 def _on_error(draft: Draft, kind: str, on_error: OnError) -> OnError:
     if on_error not in get_args(OnError):
         raise _error(draft, kind, f"on_error={on_error!r}: expected 'fail' or 'dead letters'")
@@ -646,12 +695,3 @@ def _emit(draft: Draft, kind: str, emit: Emit) -> Emit:
     if emit not in get_args(Emit):
         raise _error(draft, kind, f"emit={emit!r}: expected 'updates' or 'final'")
     return emit
-
-
-def _shown(value: object) -> str:
-    return f"{shortened(value)} of type {type(value).__name__}"
-
-
-def _error(draft: Draft, kind: str, problem: str) -> FlowError:
-    label = draft.label(kind)
-    return FlowError(f"flow {draft.name!r}, operator {label!r}: {problem}", operator=label)

@@ -13,6 +13,7 @@ from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -39,6 +40,7 @@ from crosscut.graph.specs import (
     Vertex,
     dead_letters_of,
 )
+from crosscut.graph.windows import CountFold, WindowSpec
 
 _FINGERPRINT_FORMAT = 2
 """Grows when what a vertex is changes, so that snapshots of older releases are refused by name."""
@@ -77,6 +79,14 @@ def kind_of(spec: OperatorSpec) -> str:
             return "aggregate"
         case ProcessSpec():
             return "process"
+        case WindowSpec():
+            return "window"
+        case IntervalJoinSpec():
+            return "interval_join"
+        case WindowJoinSpec():
+            return "window_join"
+        case LatestJoinSpec():
+            return "latest_join"
         case SinkSpec():
             return "sink"
     assert_never(spec)
@@ -162,6 +172,8 @@ def _check(
 def _promised_aside(spec: OperatorSpec) -> tuple[str, ...]:
     """Return the names of the side outputs that somebody must read."""
     names = tuple(name for name, _ in spec.predicates) if isinstance(spec, SplitSpec) else ()
+    if (late := getattr(spec, "late", None)) is not None:
+        names = (*names, late)
     return (*names, DEAD_LETTERS) if dead_letters_of(spec) else names
 
 
@@ -192,12 +204,19 @@ def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode]) -> OperatorNo
     """Return the operator as one that knows what those that read what it returns ask of it."""
     match node.spec:
         case KeyBySpec() as spec:
-            keys_only = len(consumers) == 1 and isinstance(consumers[0].spec, CountSpec)
+            keys_only = len(consumers) == 1 and _needs_only_keys(consumers[0].spec)
             return replace(node, spec=replace(spec, keys_only=keys_only))
         case SplitSpec() as spec:
             return replace(node, spec=replace(spec, has_rest=bool(consumers)))
         case _:
             return node
+
+
+def _needs_only_keys(spec: OperatorSpec) -> bool:
+    if isinstance(spec, WindowSpec):
+        # What is late is handed on as it came.
+        return isinstance(spec.fold, CountFold) and spec.late is None
+    return isinstance(spec, CountSpec)
 
 
 def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crosscut.errors import FlowError
-from crosscut.graph.specs import Edge, JobGraph, Vertex
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
+from crosscut.graph.specs import Edge, JobGraph, OperatorNode, Vertex
+from crosscut.graph.windows import WindowSpec
 from crosscut.ids import VertexId
 from crosscut.protocol.job.end_of_input import Component
 
@@ -57,6 +59,19 @@ def _check_member(name: str, vertex: Vertex) -> None:
                 f"they are said; use emit='updates', or lead what it says out of the loop only",
                 operator=node.uid,
             )
+        if _speaks_at_the_end(node, vertex):
+            raise FlowError(
+                f"flow {name!r}: operator {node.uid!r} says what is left at the end of its input, and that "
+                f"goes round a loop to that very input, so it has no end before; lead what it says out of "
+                f"the loop only",
+                operator=node.uid,
+            )
+
+
+def _speaks_at_the_end(node: OperatorNode, vertex: Vertex) -> bool:
+    if isinstance(node.spec, LatestJoinSpec):
+        return vertex.has_event_time
+    return isinstance(node.spec, WindowSpec | IntervalJoinSpec | WindowJoinSpec)
 
 
 def _reached(start: str, links: list[tuple[str, str]]) -> set[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crosscut.errors import FlowError
-from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode
+from crosscut.graph.joins import IntervalJoinSpec, WindowJoinSpec
+from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode, OperatorSpec
+from crosscut.graph.windows import WindowSpec
+from crosscut.windows import CountWindow, Early, GlobalWindow
 
 
 def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
@@ -16,7 +19,8 @@ def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
         nodes: Each after all that it reads from; the head of a loop comes before what comes around to it.
 
     Raises:
-        FlowError: Records with timestamps and records without would meet.
+        FlowError: Records with timestamps and records without would meet, or an operator goes by times that
+            its records don't have.
     """
     timed: set[str] = set()
     for node in nodes:
@@ -35,4 +39,17 @@ def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
                 f"neither and then after it",
                 operator=node.uid,
             )
+    for node in nodes:
+        if node.uid not in timed and _goes_by_event_time(node.spec):
+            raise FlowError(
+                f"flow {name!r}, operator {node.uid!r}: it goes by event time, and its records have none: "
+                f"say when each happened, with assign_timestamps(...), before key_by",
+                operator=node.uid,
+            )
     return frozenset(timed)
+
+
+def _goes_by_event_time(spec: OperatorSpec) -> bool:
+    if isinstance(spec, WindowSpec):
+        return not isinstance(spec.window, CountWindow | GlobalWindow) or isinstance(spec.trigger, Early)
+    return isinstance(spec, IntervalJoinSpec | WindowJoinSpec)

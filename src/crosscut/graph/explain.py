@@ -7,6 +7,7 @@ import re
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -21,11 +22,13 @@ from crosscut.graph.specs import (
     SumSpec,
     dead_letters_of,
 )
+from crosscut.graph.windows import WindowSpec
 from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
-_STATEFUL = (*_KEYED, ProcessSpec)
+_TIMED = (WindowSpec, IntervalJoinSpec, WindowJoinSpec, LatestJoinSpec)
+_STATEFUL = (*_KEYED, ProcessSpec, *_TIMED)
 _WITH_STATE = (*_STATEFUL, SourceSpec, SinkSpec)
 
 
@@ -85,6 +88,8 @@ def _operator(node: OperatorNode) -> str:
         details += [f"{name}: {kind}" for name, kind in node.spec.states]
     if dead_letters_of(node.spec):
         details.append(DEAD_LETTERS)
+    if isinstance(node.spec, _TIMED):
+        details += [what for _, what in node.spec.states]
     return f"{node.uid} ({', '.join(details)})" if details else node.uid
 
 

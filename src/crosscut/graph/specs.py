@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from crosscut.dead_letters import DEAD_LETTERS, OnError
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
+from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import Sink, Source
 from crosscut.keyed_process import KeyedProcess
 
@@ -155,6 +157,10 @@ OperatorSpec = (
     | ReduceSpec
     | AggregateSpec
     | ProcessSpec
+    | WindowSpec
+    | IntervalJoinSpec
+    | WindowJoinSpec
+    | LatestJoinSpec
     | SinkSpec
 )
 Partitioning = Literal["forward", "hash", "rebalance", "broadcast"]

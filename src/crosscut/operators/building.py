@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeVar, assert_never
 
 from crosscut.errors import InternalError
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -26,6 +28,7 @@ from crosscut.graph.specs import (
     UnionSpec,
     dead_letters_of,
 )
+from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
 from crosscut.keyed_process import MapState
 from crosscut.operators.dead_letters import (
@@ -39,6 +42,7 @@ from crosscut.operators.dead_letters import (
     inspecting,
     mapping,
 )
+from crosscut.operators.joins.building import JoinSpec, join_operator, join_state
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
@@ -46,6 +50,8 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.operators.windows.building import window_operator, window_state
+from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -71,6 +77,10 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
                 {name: nothing_yet for name, kind in states if kind != MapState.kind},
                 [NamedTable(name) for name, kind in states if kind == MapState.kind],
             )
+        case WindowSpec(window):
+            return window_state(window, new)
+        case IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
+            return join_state(node.spec, new)
         case _:
             return None
 
@@ -120,6 +130,8 @@ def build(
             return Aggregate(node.uid, _present(state, node), emit, add, result)
         case ProcessSpec(process):
             return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
+        case WindowSpec() | IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
+            return _timed(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
         case _:
             assert_never(spec)
 
@@ -151,6 +163,19 @@ def _attempting(node: OperatorNode, state: KeyedState | None, sides: Sides) -> O
             return AttemptedProcess(node.uid, process, _present(state, node), sides)
         case _:
             raise InternalError(f"operator {node.uid!r} has no dead letters")
+
+
+def _timed(uid: str, spec: WindowSpec | JoinSpec, state: KeyedState, sides: Sides) -> Operator:
+    say_late = partial(sides.say, spec.late) if spec.late is not None else None
+    operator: Operator
+    if isinstance(spec, WindowSpec):
+        operator = window_operator(
+            uid, state, folding(spec.fold), spec.window, spec.trigger, spec.lateness_ms, say_late
+        )
+    else:
+        operator = join_operator(uid, state, spec, say_late)
+    operator.sides = sides
+    return operator
 
 
 def _present(part: T | None, node: OperatorNode) -> T:

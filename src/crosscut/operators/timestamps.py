@@ -88,6 +88,9 @@ class AssignTimestamps(Operator):
             timestamps = [function(record) for record in remaining]
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
+        if not timestamps:
+            # The slice was over before the first of them.
+            return Batch([])
         if set(map(type, timestamps)) != _INT or min(timestamps) < 0 or max(timestamps) > TIMESTAMP_MAX:
             timestamps = self._converted(timestamps, batch.records)
         self.taken_count += len(batch)

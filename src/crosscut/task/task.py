@@ -424,6 +424,7 @@ class Task:
                         f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )
                 rows = len(item)
+                item.input = channel.input
                 news = item.take_news() if item.has_news else None
                 rest_of_slice = self._chain.process(item) if rows else None
                 if rest_of_slice is not None:

@@ -111,3 +111,15 @@ def run(job: cc.Job) -> bool:
 
 
 run(flow.start(cc.Settings(parallelism=2, encryption="auto")))
+
+minutes = by_length.window(cc.tumbling("1m"), late="late")
+assert_type(minutes.count(), cc.Stream[cc.Windowed[int, int]])
+assert_type(minutes.sum(lambda word: len(word) / 2), cc.Stream[cc.Windowed[int, float]])
+assert_type(minutes.reduce(max), cc.Stream[cc.Windowed[int, str]])
+assert_type(minutes.aggregate(list, longest, len), cc.Stream[cc.Windowed[int, int]])
+assert_type(minutes.process(lambda found: [len(found.value)]), cc.Stream[cc.Windowed[int, int]])
+assert_type(
+    keyed.window_join(keyed, cc.session("5m")), cc.Stream[cc.Windowed[tuple[str, int], tuple[str, str]]]
+)
+assert_type(by_length.interval_join(numbers.key_by(abs), "-1s", 0), cc.Stream[tuple[int, tuple[str, int]]])
+assert_type(by_length.latest_join(numbers.key_by(abs)), cc.Stream[tuple[int, tuple[str, int]]])

@@ -33,7 +33,7 @@ from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.event_time import WatermarksKept
 from crosscut.testing.simulator.graphs import SimulatedJob
-from crosscut.testing.simulator.oracle import Cut, run_from, state_name
+from crosscut.testing.simulator.oracle import Cut, Item, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
@@ -260,8 +260,10 @@ class Checkers:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
                     keys = batch.keys if batch.keys is not None else [None] * len(batch)
+                    times = batch.timestamps if batch.timestamps is not None else [None] * len(batch)
                     cut.under_way += [
-                        (logged.channel.target.vertex, pair) for pair in zip(batch.records, keys, strict=True)
+                        (logged.channel.target.vertex, Item(*one, logged.channel.input))
+                        for one in zip(batch.records, keys, times, strict=True)
                     ]
             if task.vertex in self._sources:
                 for split, position in splits_from_json(snapshot.positions):

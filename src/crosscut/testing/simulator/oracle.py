@@ -10,11 +10,12 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import CrosscutError, FlowError
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -38,14 +39,30 @@ from crosscut.graph.specs import (
     Vertex,
     dead_letters_of,
 )
+from crosscut.graph.windows import WindowSpec
 from crosscut.keyed_process import Context, KeyedProcess, attached, declared
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.blame import UserCode
+from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
+from crosscut.timestamps import TIMESTAMP_MAX, as_timestamp
 
-Keyed = tuple[Any, Any]
-"""A record with its key, which is None where there is none."""
+
+class Item(NamedTuple):
+    """A record on its way.
+
+    Attributes:
+        key: None where it has none.
+        time: When it happened; None without event time.
+        input: On which input of the next vertex it comes.
+    """
+
+    record: Any
+    key: Any = None
+    time: int | None = None
+    input: int = 0
+
 
 _NOTHING: Any = object()
 _UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
@@ -63,13 +80,13 @@ class Cut:
     Attributes:
         states: Keyed state by vertex and name; see `state_name`.
         told: Keys by vertex whose end has been told already, so that `emit="final"` is silent.
-        under_way: (vertex, record with key) in channels.
+        under_way: (vertex, record) in channels.
         unread: (source vertex, records still to be read).
     """
 
     states: dict[str, dict[Any, Any]] = field(default_factory=dict)
     told: dict[str, set[Any]] = field(default_factory=dict)
-    under_way: list[tuple[str, Keyed]] = field(default_factory=list)
+    under_way: list[tuple[str, Item]] = field(default_factory=list)
     unread: list[tuple[str, Iterable[Any]]] = field(default_factory=list)
 
 
@@ -87,18 +104,22 @@ class _Run:
         self._graph = graph
         self._cut = cut
         self._vertices: Mapping[str, Vertex] = {one.vertex_id: one for one in graph.vertices}
-        self._targets: dict[tuple[str, SideOutput | None], list[str]] = {}
+        self._targets: dict[tuple[str, SideOutput | None], list[tuple[str, int]]] = {}
         for edge in graph.edges:
             copies = graph.parallelism if edge.partitioning == "broadcast" else 1
-            self._targets.setdefault((edge.source, edge.side), []).extend([edge.target] * copies)
+            self._targets.setdefault((edge.source, edge.side), []).extend(
+                [(edge.target, edge.input)] * copies
+            )
         self._states = {name: dict(state) for name, state in cut.states.items()}
-        self._queue: deque[tuple[str, Keyed]] = deque(cut.under_way)
+        self._queue: deque[tuple[str, Item]] = deque(cut.under_way)
         self._processes: dict[str, tuple[KeyedProcess[Any, Any], Context]] = {}
+        self._timed_runs: dict[str, TimedRun] = {}
+        self._rows: dict[str, dict[Any, Any]] = {}
         self._out: dict[str, list[Any]] = {}
 
     def outputs(self) -> dict[str, list[Any]]:
         for name, records in self._cut.unread:
-            self._queue.extend((name, (record, None)) for record in records)
+            self._queue.extend((name, Item(record)) for record in records)
         self._drain()
         # A loop is over when all that feeds it is, and only then its operators say what they say at the end.
         targets = {name: [e.target for e in self._graph.edges if e.source == name] for name in self._vertices}
@@ -111,38 +132,45 @@ class _Run:
                         if key not in told:
                             with UserCode(node.uid, (key, value)):
                                 pair = _pair(node, key, value)
-                            self._through(vertex, position + 1, (pair, None))
+                            self._through(vertex, position + 1, self._at_the_end(vertex, pair))
+                    self._drain()
+                if isinstance(node.spec, TimedSpec):
+                    for said in self._timed(vertex, node.uid, node.spec).end():
+                        self._through(vertex, position + 1, Item(said.record, None, said.time))
                     self._drain()
         return self._out
 
+    def _at_the_end(self, vertex: Vertex, record: Any) -> Item:
+        return Item(record, None, TIMESTAMP_MAX if vertex.has_event_time else None)
+
     def _drain(self) -> None:
         while self._queue:
-            name, keyed = self._queue.popleft()
-            self._through(self._vertices[name], 0, keyed)
+            name, item = self._queue.popleft()
+            self._through(self._vertices[name], 0, item)
 
-    def _through(self, vertex: Vertex, position: int, keyed: Keyed) -> None:
+    def _through(self, vertex: Vertex, position: int, item: Item) -> None:
         if position < len(vertex.chain):
             node = vertex.chain[position]
-            with UserCode(node.uid, keyed[0]):
+            with UserCode(node.uid, item.record):
                 attempt = self._attempted if dead_letters_of(node.spec) else self._processed
-                processed = attempt(vertex, node, keyed)
+                processed = attempt(vertex, node, item)
             for one in processed:
                 self._through(vertex, position + 1, one)
             return
-        self._send(vertex, None, keyed)
+        self._send(vertex, None, item)
 
-    def _send(self, vertex: Vertex, side: SideOutput | None, keyed: Keyed) -> None:
-        for target in self._targets.get((vertex.vertex_id, side), ()):
-            self._queue.append((target, keyed))
+    def _send(self, vertex: Vertex, side: SideOutput | None, item: Item) -> None:
+        for target, place in self._targets.get((vertex.vertex_id, side), ()):
+            self._queue.append((target, item._replace(input=place)))
 
-    def _attempted(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
+    def _attempted(self, vertex: Vertex, node: OperatorNode, item: Item) -> Iterable[Item]:
         """Have the record processed, or set aside: then nothing has happened but that."""
         before = {name: dict(state) for name, state in self._states.items()}
         said = len(self._queue)
-        record, key = keyed
+        record, key, time, _ = item
         try:
             try:
-                return self._processed(vertex, node, keyed)
+                return self._processed(vertex, node, item)
             except FlowError as problem:
                 if isinstance(node.spec, KeyBySpec):
                     raise TypeError(str(problem)) from problem
@@ -156,35 +184,37 @@ class _Run:
             while len(self._queue) > said:
                 self._queue.pop()
             letter = DeadLetter(record, text_of(error), node.uid, key)
-            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), (letter, None))
+            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(letter, None, time))
             return ()
 
-    def _processed(self, vertex: Vertex, node: OperatorNode, keyed: Keyed) -> Iterable[Keyed]:
-        record, key = keyed
+    def _processed(self, vertex: Vertex, node: OperatorNode, item: Item) -> Iterable[Item]:
+        record, key, time, _ = item
         spec = node.spec
         match spec:
-            case SourceSpec() | UnionSpec() | LoopSpec() | AssignTimestampsSpec():
-                return (keyed,)
+            case SourceSpec() | UnionSpec() | LoopSpec():
+                return (item,)
+            case AssignTimestampsSpec(function):
+                return (item._replace(time=as_timestamp(function(record))),)
             case MapSpec(function):
-                return ((function(record), None),)
+                return (Item(function(record), None, time),)
             case FilterSpec(function):
-                return (keyed,) if function(record) else ()
+                return (item,) if function(record) else ()
             case FlatMapSpec(function):
-                return tuple((one, None) for one in several(function(record), function))
+                return tuple(Item(one, None, time) for one in several(function(record), function))
             case SplitSpec(predicates):
                 name = next((name for name, predicate in predicates if predicate(record)), None)
                 if name is None:
-                    return (keyed,)
-                self._send(vertex, SideOutput(node.uid, name), (record, None))
+                    return (item,)
+                self._send(vertex, SideOutput(node.uid, name), item)
                 return ()
             case InspectSpec(function):
                 function(record)
-                return (keyed,)
+                return (item,)
             case KeyBySpec(function):
                 key = function(record)
                 # It raises what a worker would if this is no key.
                 stable_hash(key)
-                return ((record, key),)
+                return (Item(record, key, time),)
             case SinkSpec():
                 self._out.setdefault(node.uid, []).append(record)
                 return ()
@@ -192,24 +222,41 @@ class _Run:
                 state = self._states.setdefault(vertex.vertex_id, {})
                 known = copied(state[key]) if key in state else _NOTHING
                 state[key] = value = _folded(spec, known, record)
-                return () if spec.emit == "final" else ((_pair(node, key, copied(value)), None),)
+                return () if spec.emit == "final" else (Item(_pair(node, key, copied(value)), None, time),)
             case ProcessSpec(process):
                 if node.uid not in self._processes:
                     self._processes[node.uid] = self._begun(vertex, node.uid, process)
                 running, context = self._processes[node.uid]
-                context.key = key
+                context.key, context.timestamp = key, time
                 found = running.on_record(record, context)
                 return (
-                    () if found is None else tuple((one, None) for one in several(found, process.on_record))
+                    ()
+                    if found is None
+                    else tuple(Item(one, None, time) for one in several(found, process.on_record))
                 )
+            case WindowSpec() | WindowJoinSpec() | IntervalJoinSpec() | LatestJoinSpec():
+                said = self._timed(vertex, node.uid, spec).take(record, key, time, item.input)
+                return tuple(Item(one.record, None, one.time) for one in said)
             case _:
                 assert_never(spec)
+
+    def _timed(self, vertex: Vertex, uid: str, spec: TimedSpec) -> TimedRun:
+        def table(name: str) -> dict[Any, Any]:
+            place = state_name(vertex.vertex_id, name)
+            if place not in self._rows:
+                # A cut's values are others' too.
+                self._rows[place] = copy.deepcopy(self._cut.states.get(place, {}))
+            return self._rows[place]
+
+        if uid not in self._timed_runs:
+            self._timed_runs[uid] = TimedRun(spec, table)
+        return self._timed_runs[uid]
 
     def _begun(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
     ) -> tuple[KeyedProcess[Any, Any], Context]:
         def say(name: str, record: Any, timestamp: int | None) -> None:
-            self._send(vertex, SideOutput(uid, name), (record, None))
+            self._send(vertex, SideOutput(uid, name), Item(record, None, timestamp))
 
         context = Context(say)
         cells = {

@@ -1,0 +1,93 @@
+"""Arguments of the methods of streams: checked at once, so that an error shows the line that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import iscoroutinefunction, isgeneratorfunction
+from reprlib import repr as shortened
+from typing import Any
+
+from crosscut.callables import argument_problem
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import FlowError, SettingsError
+from crosscut.flow.draft import Draft
+
+_OUTPUT_NAME_MAX = 64
+_IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
+
+
+def checked_function(
+    draft: Draft,
+    kind: str,
+    name: str,
+    function: Callable[..., Any],
+    *arguments: str,
+    may_yield: bool = False,
+) -> Callable[..., Any]:
+    """Return `function`, which will be called with `arguments`, if that can be."""
+    if not callable(function):
+        raise flow_error(draft, kind, f"{name}={shown(function)}: expected a function")
+    if iscoroutinefunction(function):
+        raise flow_error(draft, kind, f"{name} is an async function, which {kind} would not await; use def")
+    if isgeneratorfunction(function) and not may_yield:
+        raise flow_error(
+            draft, kind, f"{name} yields, but {kind} takes one value; return it, or use flat_map"
+        )
+    if problem := argument_problem(function, *arguments):
+        raise flow_error(draft, kind, f"{name}: {problem}")
+    return function
+
+
+def output_name(draft: Draft, kind: str, name: object) -> str:
+    """Return `name`, if a side output can be called so."""
+    if isinstance(name, str) and 0 < len(name) <= _OUTPUT_NAME_MAX and name.isprintable():
+        return name
+    raise flow_error(
+        draft, kind, f"{shown(name)} is no name: expected 1 to {_OUTPUT_NAME_MAX} printable characters"
+    )
+
+
+def milliseconds(draft: Draft, kind: str, name: str, duration: Duration) -> int:
+    """Return a duration in whole milliseconds."""
+    try:
+        return int(duration_ms(duration, name))
+    except SettingsError as error:
+        raise flow_error(draft, kind, str(error)) from None
+
+
+def itself(value: Any) -> Any:
+    """Return `value`."""
+    return value
+
+
+def _is_immutable(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_immutable, value))
+    return type(value) in _IMMUTABLE
+
+
+def shown(value: object) -> str:
+    """Return a value and its type, for an error."""
+    return f"{shortened(value)} of type {type(value).__name__}"
+
+
+def flow_error(draft: Draft, kind: str, problem: str) -> FlowError:
+    """Return an error that names the flow, and the operator by what it would be called."""
+    label = draft.label(kind)
+    return FlowError(f"flow {draft.name!r}, operator {label!r}: {problem}", operator=label)
+
+
+def initial_value(draft: Draft, kind: str, initial: Any) -> Callable[[], Any]:
+    """Return what makes a new accumulator, if `initial` is such a function or can't be changed."""
+    if callable(initial):
+        return checked_function(draft, kind, "initial", initial)
+    if _is_immutable(initial):
+        return partial(itself, initial)
+    raise flow_error(
+        draft,
+        kind,
+        f"initial={shown(initial)} could be changed, and all keys would share it: expected a "
+        f"number, str, bytes, None, a tuple or frozenset of those, or a function that makes a "
+        f"new accumulator for each key, such as initial=list or initial=lambda: [0, 0]",
+    )

@@ -1,0 +1,1 @@
+"""Operators that join two keyed streams. What came from which is said by `Batch.input`."""

@@ -1,0 +1,101 @@
+"""Operators that go by event time: what they say when a watermark has come, and what is too late for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import FlowError, InternalError
+from crosscut.operators.operator import Operator
+from crosscut.state.keyed import KeyedState
+
+NO_TIME = -(2**63)
+"""The watermark before any: nothing is late."""
+
+
+class Said:
+    """What an operator says of one batch or in one step: records, each with its time."""
+
+    __slots__ = ("records", "timestamps")
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.timestamps: list[int] = []
+
+    def add(self, records: Iterable[Any], timestamp: int) -> None:
+        """Add records of one time."""
+        self.records += records
+        self.timestamps += [timestamp] * (len(self.records) - len(self.timestamps))
+
+    def batch(self) -> Batch:
+        """Return all of it."""
+        return Batch(self.records, None, self.timestamps)
+
+
+class TimedOperator(Operator):
+    """An operator that has something to say when the watermark has moved.
+
+    Args:
+        state: What it keeps, by key.
+        say_late: Takes a late record and its time. None: it is only counted.
+
+    Attributes:
+        watermark: The newest; no older record is expected.
+        late_count: Records that came too late, in this epoch.
+    """
+
+    hears_watermarks = True
+
+    def __init__(
+        self, uid: str, state: KeyedState, say_late: Callable[[Any, int], None] | None = None
+    ) -> None:
+        super().__init__(uid)
+        self._state = state
+        self.watermark = NO_TIME
+        self.late_count = 0
+        self._say_late = say_late
+        self._speaking: Iterator[Batch] | None = None
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        if watermark is not None and watermark > self.watermark:
+            before, self.watermark = self.watermark, watermark
+            self._speaking = self._due(before)
+        while self._speaking is not None:
+            said = next(self._speaking, None)
+            if said is None:
+                self._speaking = None
+            elif said.records or self.course.is_over:
+                return said
+        return None
+
+    def _due(self, before: int) -> Iterator[Batch]:
+        """Yield what is to be said now, about `course.rows_max` records at once.
+
+        What has been said has left the state when it is yielded, since a snapshot may be taken then.
+
+        Args:
+            before: The watermark until now.
+        """
+        return iter(())
+
+    def _late(self, record: Any, time: int) -> None:
+        self.late_count += 1
+        if self._say_late is not None:
+            self._say_late(record, time)
+
+    def _keys(self, batch: Batch) -> list[Any]:
+        if batch.keys is None:
+            raise InternalError(f"operator {self.uid!r} got records without keys")
+        self._state.fetch(batch.keys)
+        return batch.keys
+
+    def _keys_and_times(self, batch: Batch) -> tuple[list[Any], list[int]]:
+        keys = self._keys(batch)
+        if batch.timestamps is None:
+            raise FlowError(
+                f"operator {self.uid!r} goes by event time, and its records have none: say when each "
+                f"happened, with assign_timestamps(...), before key_by",
+                operator=self.uid,
+            )
+        return keys, batch.timestamps

@@ -1,0 +1,289 @@
+"""Tumbling and sliding windows: they begin at the same times for all keys.
+
+The accumulator of a window is a row of its own, `(key, start)`. The rows are also what is still to be
+said: in memory there is an index of the keys by window, and nothing else. A window that has said its last
+punctual result leaves the table of open windows; with allowed lateness it then waits in the table of kept
+ones. So wherever speaking is interrupted, the state says where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import islice, repeat
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.operators.operator import user_code_error
+from crosscut.operators.timed import NO_TIME, Said
+from crosscut.operators.windows.folding import Folding
+from crosscut.operators.windows.operator import WindowOperator, time_of
+from crosscut.state.encoding import DELETED
+from crosscut.state.keyed import KeyedState
+from crosscut.state.named import NamedTable
+from crosscut.windows import Early, OnCount, Sliding, Trigger, Tumbling
+
+OPEN, KEPT = "windows", "windows kept for late records"
+
+
+def tables() -> list[NamedTable]:
+    """Return the empty tables of such windows."""
+    return [NamedTable(name, lists_names=False) for name in (OPEN, KEPT)]
+
+
+class _Index:
+    """The rows of a table, by window."""
+
+    def __init__(self, table: NamedTable) -> None:
+        self.table = table
+        # A dict, not a set: results come in the order in which the keys have come.
+        self.keys: dict[int, dict[Any, None]] = {}
+        for (key, start), _ in table.items():
+            self.keys.setdefault(start, {})[key] = None
+
+    def add(self, row: Any, value: Any) -> bool:
+        """Add a row; return whether it is the first of its window."""
+        self.table.put(row, value)
+        key, start = row
+        keys = self.keys.get(start)
+        if keys is None:
+            self.keys[start] = {key: None}
+            return True
+        keys[key] = None
+        return False
+
+    def delete(self, row: Any) -> None:
+        self.table.delete(row)
+        key, start = row
+        del self.keys[start][key]
+
+
+class AlignedWindows(WindowOperator):
+    """Tumbling or sliding windows.
+
+    With a trigger, the row of an open window is a pair: the accumulator, and how many records have come
+    since it last said something.
+
+    Args:
+        lateness_ms: How long after its end a window still takes records; each is followed by a new result.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        state: KeyedState,
+        folding: Folding,
+        window: Tumbling | Sliding,
+        trigger: Trigger | None = None,
+        lateness_ms: int = 0,
+        say_late: Callable[[Any, int], None] | None = None,
+    ) -> None:
+        super().__init__(uid, state, folding, say_late)
+        self._window = window
+        self._size_ms = window.size_ms
+        self._lateness_ms = lateness_ms
+        self._trigger = trigger
+        self._rows_between = trigger.rows if isinstance(trigger, OnCount) else 0
+        self._every_ms = trigger.every_ms if isinstance(trigger, Early) else 0
+        self._is_plain = trigger is None and isinstance(window, Tumbling)
+        # Made when it is first needed: the state may be loaded after the operator was made.
+        self._indexes: tuple[_Index, _Index] | None = None
+        # When a window ends, or is given up: (time, whether it is given up, start).
+        self._moments: list[tuple[int, bool, int]] = []
+        # Rows that have something new to say early.
+        self._fresh: dict[Any, None] = {}
+
+    def _take_batch(self, batch: Batch) -> Batch:
+        keys, times = self._keys_and_times(batch)
+        if not times:
+            return Batch([])
+        self._open, self._kept = self._indexed()
+        earliest = self._window.starts(min(times))[-1]
+        if self._is_plain and earliest + self._size_ms > self.watermark:
+            self._take_punctual(batch, keys, times, earliest)
+            said = Batch([])
+        else:
+            said = self._take(batch, keys, times)
+        self.taken_count += len(batch.records)
+        return said
+
+    def _due(self, before: int) -> Iterator[Batch]:
+        """Yield what the windows say that end by then, in the order of their ends."""
+        self._open, self._kept = self._indexed()
+        watermark = self.watermark
+        while self._moments and self._moments[0][0] <= watermark:
+            _, is_given_up, start = self._moments[0]
+            if is_given_up:
+                self._give_up(start)
+            else:
+                yield from self._conclude(start)
+            heappop(self._moments)
+        if self._every_ms and before != NO_TIME and watermark // self._every_ms > before // self._every_ms:
+            yield from self._say_early()
+
+    # Records.
+
+    def _take_punctual(self, batch: Batch, keys: list[Any], times: list[int], first: int) -> None:
+        """Take records of open tumbling windows, of which `first` is the earliest."""
+        size_ms = self._size_ms
+        is_one = max(times) < first + size_ms
+        starts = repeat(first) if is_one else [time - time % size_ms for time in times]
+        values = self._open.table.values
+        get = values.get
+        if self._folding.counts:
+            for row in zip(keys, starts):  # noqa: B905 - the starts may be endless
+                count = get(row, DELETED)
+                if count is DELETED:
+                    count = self._found_or_opened(row)
+                values[row] = count + 1
+            return
+        add = self._folding.add
+        remaining = self.course.through(batch)
+        try:
+            for row, record in zip(zip(keys, starts), remaining):  # noqa: B905 - likewise
+                value = get(row, DELETED)
+                if value is DELETED:
+                    value = self._found_or_opened(row)
+                values[row] = add(value, record)
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+
+    def _found_or_opened(self, row: Any) -> Any:
+        value = self._open.table.get(row, DELETED)
+        if value is DELETED:
+            value = self._folding.initial()
+            self._opened(row, value)
+        return value
+
+    def _opened(self, row: Any, value: Any) -> None:
+        if self._open.add(row, value):
+            start = row[1]
+            heappush(self._moments, (start + self._size_ms, False, start))
+
+    def _take(self, batch: Batch, keys: list[Any], times: list[int]) -> Batch:
+        """Take any records, one by one."""
+        said = Said()
+        starts_of, size_ms, watermark = self._window.starts, self._size_ms, self.watermark
+        remaining = self.course.through(batch)
+        try:
+            for key, time, record in zip(keys, times, remaining, strict=True):
+                is_late = True
+                for start in reversed(starts_of(time)):
+                    end = start + size_ms
+                    if end > watermark:
+                        self._add_to_open(key, start, record, said)
+                    elif end + self._lateness_ms > watermark:
+                        self._add_to_kept(key, start, record, said)
+                    else:
+                        continue
+                    is_late = False
+                if is_late:
+                    self._late(record, time)
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        return said.batch()
+
+    def _add_to_open(self, key: Any, start: int, record: Any, said: Said) -> None:
+        row = (key, start)
+        folding, table = self._folding, self._open.table
+        found = table.get(row, DELETED)
+        is_new = found is DELETED
+        if self._trigger is None:
+            value = stored = folding.add(folding.initial() if is_new else found, record)
+        else:
+            value, news = (folding.initial(), 0) if is_new else found
+            value, news = folding.add(value, record), news + 1
+            if news == self._rows_between:
+                news = 0
+            stored = (value, news)
+        if is_new:
+            self._opened(row, stored)
+        else:
+            table.put(row, stored)
+        if self._rows_between and not news:
+            end = start + self._size_ms
+            said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+        elif self._every_ms:
+            self._fresh[row] = None
+
+    def _add_to_kept(self, key: Any, start: int, record: Any, said: Said) -> None:
+        row = (key, start)
+        folding, table = self._folding, self._kept.table
+        found = table.get(row, DELETED)
+        is_new = found is DELETED
+        value = folding.add(folding.initial() if is_new else found, record)
+        if is_new:
+            self._keep(row, value)
+        else:
+            table.put(row, value)
+        end = start + self._size_ms
+        said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+
+    def _keep(self, row: Any, value: Any) -> None:
+        if self._kept.add(row, value):
+            start = row[1]
+            heappush(self._moments, (start + self._size_ms + self._lateness_ms, True, start))
+
+    # Results.
+
+    def _conclude(self, start: int) -> Iterator[Batch]:
+        """Say the last punctual results of the windows that begin at `start`."""
+        keys = self._open.keys[start]
+        while keys:
+            yield self._say_last(start, list(islice(keys, self.course.rows_max)))
+        del self._open.keys[start]
+
+    def _say_last(self, start: int, keys: list[Any]) -> Batch:
+        said = Said()
+        end = start + self._size_ms
+        is_kept = self._lateness_ms > 0 and end + self._lateness_ms > self.watermark
+        for key in self.course.through(Batch(keys)):
+            row = (key, start)
+            value = self._open.table.get(row)
+            if self._trigger is not None:
+                value = value[0]
+            try:
+                said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
+            except BaseException as error:
+                raise user_code_error(self.uid, error, (key, value)) from error
+            self._open.delete(row)
+            self._fresh.pop(row, None)
+            if is_kept:
+                self._keep(row, value)
+        # What has not been said is still in the state.
+        self.course.rest = None
+        return said.batch()
+
+    def _give_up(self, start: int) -> None:
+        """Forget the windows that begin at `start`: what still comes is too late for them."""
+        for key in list(self._kept.keys[start]):
+            self._kept.delete((key, start))
+        del self._kept.keys[start]
+
+    def _say_early(self) -> Iterator[Batch]:
+        while self._fresh:
+            said = Said()
+            for row in self.course.through(Batch(list(islice(self._fresh, self.course.rows_max)))):
+                key, start = row
+                end = start + self._size_ms
+                value, _ = self._open.table.get(row)
+                try:
+                    said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+                except BaseException as error:
+                    raise user_code_error(self.uid, error, (key, value)) from error
+                self._open.table.put(row, (value, 0))
+                del self._fresh[row]
+            self.course.rest = None
+            yield said.batch()
+
+    def _indexed(self) -> tuple[_Index, _Index]:
+        if self._indexes is None:
+            state = self._state.named
+            self._indexes = opened, kept = _Index(state[OPEN]), _Index(state[KEPT])
+            for start in opened.keys:
+                heappush(self._moments, (start + self._size_ms, False, start))
+            for start in kept.keys:
+                heappush(self._moments, (start + self._size_ms + self._lateness_ms, True, start))
+            if self._every_ms:
+                self._fresh = {row: None for row, (_, news) in opened.table.items() if news}
+        return self._indexes

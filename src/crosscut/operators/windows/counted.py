@@ -1,0 +1,133 @@
+"""Count windows and the global one: which records are together depends on their order alone.
+
+The window of a key is one row, a `_Span` as a plain tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+from crosscut.batch import Batch
+from crosscut.operators.operator import user_code_error
+from crosscut.operators.timed import NO_TIME, Said
+from crosscut.operators.windows.folding import Folding
+from crosscut.operators.windows.operator import WindowOperator
+from crosscut.state.keyed import KeyedState
+from crosscut.timestamps import TIMESTAMP_MAX
+from crosscut.windows import CountWindow, Early, GlobalWindow, OnCount, Trigger
+
+_NEVER = 0
+
+
+class _Span(NamedTuple):
+    """What a key's records have come to so far.
+
+    Attributes:
+        news: How many have come since something was said.
+        start: The time of the earliest; 0 if they have none.
+        end: One more than that of the latest; 0 likewise.
+    """
+
+    news: int
+    start: int
+    end: int
+    value: Any
+
+
+class CountedWindows(WindowOperator):
+    """Count windows and the global window."""
+
+    def __init__(
+        self,
+        uid: str,
+        state: KeyedState,
+        folding: Folding,
+        window: CountWindow | GlobalWindow,
+        trigger: Trigger | None = None,
+    ) -> None:
+        super().__init__(uid, state, folding)
+        self._is_count = isinstance(window, CountWindow)
+        self._rows = _NEVER
+        if isinstance(window, CountWindow):
+            self._rows = window.rows
+        elif isinstance(trigger, OnCount):
+            self._rows = trigger.rows
+        self._every_ms = trigger.every_ms if isinstance(trigger, Early) else 0
+        self._fresh: dict[Any, None] | None = None
+
+    def _take_batch(self, batch: Batch) -> Batch:
+        keys = self._keys_and_times(batch)[0] if self._every_ms else self._keys(batch)
+        said = Said()
+        table, folding, rows = self._state.main, self._folding, self._rows
+        times = repeat(None) if batch.timestamps is None else batch.timestamps
+        fresh = self._loaded() if self._every_ms else None
+        remaining = self.course.through(batch)
+        try:
+            for key, time, record in zip(keys, times, remaining):  # noqa: B905 - there may be no times
+                news, start, end, value = table.get(key) or (0, 0, 0, folding.initial())
+                value = folding.add(value, record)
+                news += 1
+                if time is not None:
+                    start, end = min(start, time) if end else time, max(end, time + 1)
+                is_due = news == rows
+                if is_due:
+                    results = self._results(key, start, end, value, is_last=self._is_count)
+                    said.add(results, time or 0)
+                    news = 0
+                if is_due and self._is_count:
+                    table.delete(key)
+                    continue
+                table.put(key, (news, start, end, value))
+                if fresh is not None:
+                    fresh[key] = None
+        except BaseException as error:
+            raise self.blamed(error, batch.records, remaining) from error
+        self.taken_count += len(batch.records)
+        return said.batch() if batch.timestamps is not None else Batch(said.records)
+
+    def _due(self, before: int) -> Iterator[Batch]:
+        """Yield what the global window says early."""
+        watermark = self.watermark
+        if not self._every_ms or before == NO_TIME or watermark // self._every_ms <= before // self._every_ms:
+            return
+        fresh = self._loaded()
+        while fresh:
+            said = Said()
+            for key in self.course.through(Batch(list(islice(fresh, self.course.rows_max)))):
+                self._say(key, said, min(watermark, TIMESTAMP_MAX), is_last=False)
+                del fresh[key]
+            self.course.rest = None
+            yield said.batch()
+
+    def end(self, after: str) -> Iterator[tuple[Batch, str]]:
+        # Whatever has been said has left the state, so that is where it goes on: not behind a place.
+        items = self._state.main.items()
+        while keys := [key for key, _ in islice(items, self.course.rows_max)]:
+            while keys:
+                said = Said()
+                taken = 0
+                for key in self.course.through(Batch(list(keys))):
+                    self._say(key, said, TIMESTAMP_MAX, is_last=True)
+                    self._state.main.delete(key)
+                    taken += 1
+                del keys[:taken]
+                self.course.rest = None
+                yield said.batch(), after
+
+    def _say(self, key: Any, said: Said, timestamp: int, *, is_last: bool) -> None:
+        span = _Span(*self._state.main.get(key))
+        try:
+            results = self._results(key, span.start, span.end, span.value, is_last=is_last)
+            said.add(results, timestamp)
+        except BaseException as error:
+            raise user_code_error(self.uid, error, (key, span.value)) from error
+        if not is_last:
+            self._state.main.put(key, span._replace(news=0))
+
+    def _loaded(self) -> dict[Any, None]:
+        """Return the keys that have something new to say."""
+        if self._fresh is None:
+            self._fresh = {key: None for key, span in self._state.main.items() if span[0]}
+        return self._fresh
