@@ -250,7 +250,7 @@ class World:
         self.tasks[channel.target].offer(channel, self.wires[channel].popleft())
 
     def drain(self, task: Task) -> None:
-        jobs, task.outlets.jobs = task.outlets.jobs, []
+        jobs, task.outlets.errands = task.outlets.errands, []
         for job in jobs:
             if isinstance(job, CancelStore):
                 self.cancelled.add(job.checkpoint_id)

@@ -260,7 +260,7 @@ class Pair:
         """Take what stands in the outlets of the task, as the pool does."""
         task = self.task
         while True:
-            jobs, task.outlets.jobs = task.outlets.jobs, []
+            jobs, task.outlets.errands = task.outlets.errands, []
             for job in jobs:
                 self._take_job(job)
             outbox, task.outlets.outbox = task.outlets.outbox, []
@@ -270,7 +270,7 @@ class Pair:
                 else:
                     self._sent.append((channel.input, modelled(item)))
             task.emptied = []
-            if not (task.note_departures() or task.outlets.jobs or task.outlets.outbox):
+            if not (task.note_departures() or task.outlets.errands or task.outlets.outbox):
                 break
         messages, task.outlets.messages = task.outlets.messages, []
         return messages

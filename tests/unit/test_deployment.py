@@ -20,7 +20,7 @@ from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
-from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
+from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
 from crosscut.worker.spill_files import DiskSpaces
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
         StateAtHand(),
         lambda part: bytes_of[part.path],
         KeyRouter(1, 1),
-        TaskRules(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
+        TaskTerms(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
         DiskSpaces(None, 0),
         Failpoints(None, None),
     )

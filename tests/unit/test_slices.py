@@ -230,11 +230,11 @@ class Halfway:
         return [item.records if isinstance(item, Batch) else item for _, item in items]
 
     def stored(self) -> list[StoreFrozen]:
-        jobs, self.task.outlets.jobs = self.task.outlets.jobs, []
+        jobs, self.task.outlets.errands = self.task.outlets.errands, []
         return [job for job in jobs if isinstance(job, StoreFrozen)]
 
     def captured(self) -> bool:
-        jobs, self.task.outlets.jobs = self.task.outlets.jobs, []
+        jobs, self.task.outlets.errands = self.task.outlets.errands, []
         return any(isinstance(job, NotePause) for job in jobs)
 
 

@@ -113,7 +113,7 @@ def said(task: Task) -> list[Any]:
 
 def asked(task: Task) -> list[Any]:
     """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
-    jobs, task.outlets.jobs = task.outlets.jobs, []
+    jobs, task.outlets.errands = task.outlets.errands, []
     return [job for job in jobs if not isinstance(job, NotePause)]
 
 

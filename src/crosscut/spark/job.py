@@ -56,7 +56,7 @@ from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
 from crosscut.urls import shown_url
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.deployment import TaskRules
+from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.worker import WorkerPlan
 
 WORKERS_END_TIMEOUT_S = 5.0
@@ -347,7 +347,7 @@ class Job:
                 bind_host=LOOPBACK if is_local(self._context) else None,
                 packed_graph=self._packed,
                 store_url=_absolute(self._checkpoint_dir),
-                rules=TaskRules(
+                terms=TaskTerms(
                     batch_rows=settings.batch_rows,
                     channel_bytes=settings.channel_bytes,
                     commit_attempts=settings.commit_attempts,

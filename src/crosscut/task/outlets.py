@@ -5,23 +5,23 @@ from __future__ import annotations
 from crosscut.ids import ChannelId
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.task.items import Item
-from crosscut.task.requests import Job
+from crosscut.task.requests import Errand
 
 
 class Outlets:
     """What is to be done, in the order in which the outlets are to be emptied.
 
     Attributes:
-        jobs: Work for the background.
+        errands: Work for the background.
         outbox: What goes to other tasks now.
         emptied: Inputs in which nothing waits any more, though `run` has not read them empty.
         messages: What goes to the coordinator.
     """
 
-    __slots__ = ("emptied", "jobs", "messages", "outbox")
+    __slots__ = ("emptied", "errands", "messages", "outbox")
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.errands: list[Errand] = []
         self.outbox: list[tuple[ChannelId, Item]] = []
         self.emptied: list[ChannelId] = []
         self.messages: list[WorkerMessage] = []

@@ -127,7 +127,7 @@ class Broadcast(_Lists):
 
 
 class Rebalance(_Lists):
-    """Batches to the channels in turn; each task starts at its own place, so that all get some."""
+    """Batches to the channels in turn; each task starts at its own offset, so that all get some."""
 
     def __init__(self, channels: tuple[ChannelId, ...], batch_rows: int, first: int) -> None:
         super().__init__(channels, batch_rows)

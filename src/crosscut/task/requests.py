@@ -87,7 +87,7 @@ class NotePause:
     checkpoint_id: CheckpointId
 
 
-Job = (
+Errand = (
     NotePause
     | PrepareTransaction
     | StoreFrozen

@@ -178,16 +178,16 @@ class Snapshots:
                     self._departures.overtake(n, self._overtaken_by(n))
                 case ExpediteBarrier(n):
                     self._departures.expedite(n, self._overtaken_by(n))
-                    outlets.jobs.append(NotePause(n))
+                    outlets.errands.append(NotePause(n))
                 case StartLog(n, channels):
                     self._start_log(n, channels)
                 case StartAlignmentTimer(n):
-                    outlets.jobs.append(WaitForAlignment(n))
+                    outlets.errands.append(WaitForAlignment(n))
                 case StoreSnapshot(n):
-                    outlets.jobs.append(StoreFrozen(self._captures.whole(n)))
+                    outlets.errands.append(StoreFrozen(self._captures.whole(n)))
                 case DiscardSnapshot(n):
                     self._captures.discard(n)
-                    outlets.jobs.append(CancelStore(n))
+                    outlets.errands.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
                     snapshot = self._captures.acknowledge(n, self._pending(n))
                     outlets.messages.append(SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot))
@@ -202,7 +202,7 @@ class Snapshots:
         if not self._is_settled:
             raise ProtocolError(f"task {self._task_id}: a snapshot of half a batch")
         self._captures.begin(self._freeze(n))
-        self._outlets.jobs.append(NotePause(n))
+        self._outlets.errands.append(NotePause(n))
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
         self._captures.log(n, channel, batch, by_sender=by_sender)

@@ -365,7 +365,7 @@ class Task:
         if self._splits is not None:
             self._splits.acknowledge(checkpoint_id)
         if self._state is not None:
-            self.outlets.jobs.append(CompleteState(checkpoint_id))
+            self.outlets.errands.append(CompleteState(checkpoint_id))
         self._commit(CommitAuthorised(checkpoint_id))
 
     def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
@@ -469,7 +469,7 @@ class Task:
             since = self._captures.next_base(self._state)
         transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None
         if transaction is not None:
-            self.outlets.jobs.append(PrepareTransaction(checkpoint_id, transaction))
+            self.outlets.errands.append(PrepareTransaction(checkpoint_id, transaction))
         ending = self._ending
         return FrozenTask(
             checkpoint_id=checkpoint_id,
@@ -493,7 +493,7 @@ class Task:
         for effect in self._committer.handle(event) if self._committer is not None else ():
             match effect:
                 case CommitTransactions():
-                    self.outlets.jobs.append(effect)
+                    self.outlets.errands.append(effect)
                 case AnnounceCommitted(checkpoint_id):
                     committed = TransactionsCommitted(self._epoch, checkpoint_id, self.task_id)
                     self.outlets.messages.append(committed)

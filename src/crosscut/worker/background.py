@@ -28,8 +28,8 @@ from crosscut.task.channel_log import Logged, encoded_log, release_log
 from crosscut.task.requests import (
     CancelStore,
     CompleteState,
+    Errand,
     FrozenTask,
-    Job,
     NotePause,
     PrepareTransaction,
     StoreFrozen,
@@ -239,17 +239,17 @@ class BackgroundWork:
         self._tell = tell
         self._slice = _Slice(host.now_ns)
         self._writer_lock = asyncio.Lock()
-        self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
+        self._errands: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
         self._job_arrived = asyncio.Event()
         self._cancelled: set[CheckpointId] = set()
         self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
         self._pause_us: dict[CheckpointId, int] = {}
 
-    def start(self, job: Job, elapsed_us: int) -> None:
-        """Take a job that the task asked for, in a call that stopped it for `elapsed_us`."""
-        match job:
+    def start(self, errand: Errand, elapsed_us: int) -> None:
+        """Take an errand that the task asked for, in a call that stopped it for `elapsed_us`."""
+        match errand:
             case StoreFrozen() | PrepareTransaction() | CompleteState():
-                self._jobs.append(job)
+                self._errands.append(errand)
                 self._job_arrived.set()
             case NotePause(checkpoint_id):
                 self._pause_us[checkpoint_id] = max(elapsed_us, self._pause_us.get(checkpoint_id, 0))
@@ -261,20 +261,20 @@ class BackgroundWork:
                 if self._writing is not None and self._writing[0] == checkpoint_id:
                     self._writing[1].cancel()
             case CommitTransactions():
-                self._host.spawn(self._task_id, self._commit(job))
+                self._host.spawn(self._task_id, self._commit(errand))
             case _:
-                assert_never(job)
+                assert_never(errand)
 
     async def run(self) -> None:
         """Store snapshots and fold completed ones in, one after the other, for the whole epoch."""
         while True:
             await self._job_arrived.wait()
             self._job_arrived.clear()
-            while self._jobs:
-                job = self._jobs.popleft()
-                match job:
+            while self._errands:
+                errand = self._errands.popleft()
+                match errand:
                     case PrepareTransaction():
-                        await self._prepare(job)
+                        await self._prepare(errand)
                     case StoreFrozen(frozen):
                         await self._store(frozen)
                     case CompleteState(checkpoint_id):
@@ -285,12 +285,12 @@ class BackgroundWork:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
         self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
 
-    async def _prepare(self, job: PrepareTransaction) -> None:
+    async def _prepare(self, errand: PrepareTransaction) -> None:
         if self._writer is None:
             return
         async with self._writer_lock:
-            handle = await self._host.threads.call_sink(self._writer.prepare, job.transaction)
-        self._tell(lambda task: task.transaction_prepared(job.checkpoint_id, handle))
+            handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
+        self._tell(lambda task: task.transaction_prepared(errand.checkpoint_id, handle))
 
     async def _store(self, frozen: FrozenTask) -> None:
         n = frozen.checkpoint_id

@@ -53,7 +53,7 @@ class TaskHost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRules:
+class TaskTerms:
     """What the settings say that concerns tasks.
 
     Attributes:
@@ -161,7 +161,7 @@ async def build_tasks(
     at_hand: StateAtHand,
     read_part: ReadPart,
     router: KeyRouter,
-    rules: TaskRules,
+    terms: TaskTerms,
     spaces: SpillSpaces,
     failpoints: Failpoints,
     began: Callable[[TaskId], None] = lambda task: None,
@@ -202,7 +202,7 @@ async def build_tasks(
             except Exception:
                 writer.close()
                 raise
-            committer = Committer(deploy.lineage, deploy.epoch, rules.commit_attempts)
+            committer = Committer(deploy.lineage, deploy.epoch, terms.commit_attempts)
         operators = [build(node, state, writer, read_aside(graph, node.uid)) for node in vertex.chain]
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
@@ -210,7 +210,7 @@ async def build_tasks(
         closing = back_edges_of(graph, task_id)
         queues = {
             channel: InputQueue(
-                channel, spaces.boundless if channel in closing else spaces.bounded, rules.batch_rows
+                channel, spaces.boundless if channel in closing else spaces.bounded, terms.batch_rows
             )
             for channel in inputs
         }
@@ -220,16 +220,16 @@ async def build_tasks(
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
-            protocol=snapshot_protocol(rules.snapshots, inputs, closing),
+            protocol=snapshot_protocol(terms.snapshots, inputs, closing),
             inputs=queues,
             back_edges=closing,
-            spills_blocked=rules.spill_bytes > 0,
+            spills_blocked=terms.spill_bytes > 0,
             unsent=unsent,
             log_space=spaces.boundless,
             chain=[operator for operator in operators if operator is not None],
-            outputs=_outputs_of(graph, vertex, task_id, router, rules.batch_rows),
-            batch_rows=rules.batch_rows,
-            channel_bytes=rules.channel_bytes,
+            outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
+            batch_rows=terms.batch_rows,
+            channel_bytes=terms.channel_bytes,
             splits=SplitQueue(source.source, splits_from_json(unread), vertex.chain[0].uid)
             if source
             else None,

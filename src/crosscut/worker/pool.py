@@ -147,10 +147,10 @@ class TaskRunner:
         task, pool, outlets = self.task, self._pool, self.task.outlets
         is_new = True
         while is_new and not pool.is_over:
-            if outlets.jobs:
-                jobs, outlets.jobs = outlets.jobs, []
-                for job in jobs:
-                    self.background.start(job, elapsed_us)
+            if outlets.errands:
+                errands, outlets.errands = outlets.errands, []
+                for errand in errands:
+                    self.background.start(errand, elapsed_us)
             while outlets.outbox and not pool.is_over:
                 channel, item = outlets.outbox.pop(0)
                 pool.send(self, channel, item)

@@ -55,7 +55,7 @@ from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.backends import MEMORY, StateBackend, backend
-from crosscut.worker.deployment import StateAtHand, TaskRules, build_tasks
+from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
 from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpaces
@@ -77,7 +77,7 @@ class WorkerPlan:
     bind_host: str | None
     packed_graph: bytes
     store_url: str = field(repr=False)
-    rules: TaskRules
+    terms: TaskTerms
     linger_ms: float
     heartbeat_timeout_ms: int
     failpoints: Plan | None
@@ -317,10 +317,10 @@ class Worker:
             pool = TaskPool(
                 epoch=deploy.epoch,
                 store=self._store,
-                batch_rows=self._plan.rules.batch_rows,
+                batch_rows=self._plan.terms.batch_rows,
                 linger_ms=self._plan.linger_ms,
-                alignment_timeout_ms=self._plan.rules.alignment_timeout_ms,
-                sink_timeout_ms=self._plan.rules.sink_timeout_ms,
+                alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
+                sink_timeout_ms=self._plan.terms.sink_timeout_ms,
                 failpoints=self._failpoints,
                 report=link.say,
                 give_credit=self._mesh.give_credit,
@@ -358,7 +358,7 @@ class Worker:
                     self._at_hand,
                     self._store.read_part,
                     self._router,
-                    self._plan.rules,
+                    self._plan.terms,
                     self._spaces,
                     self._failpoints,
                     began,
@@ -428,7 +428,7 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
     try:
         graph = unpack_graph(plan.packed_graph)
-        rules = plan.rules
+        terms = plan.terms
         surroundings = Surroundings(
             graph,
             open_store(plan.store_url),
@@ -436,9 +436,9 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
             SystemClock(),
             SystemProcess(),
             start_thread,
-            lambda: AdaptivePace(plan.rules.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
-            lambda: DiskSpaces(rules.spill_dir, rules.spill_bytes),
-            backend=backend(rules.state_backend, rules.state_dir, graph.max_parallelism),
+            lambda: AdaptivePace(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
+            lambda: DiskSpaces(terms.spill_dir, terms.spill_bytes),
+            backend=backend(terms.state_backend, terms.state_dir, graph.max_parallelism),
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

@@ -28,7 +28,7 @@ from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.deployment import TaskRules
+from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.worker import WorkerPlan
 
 
@@ -97,7 +97,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
         bind_host=None,
         packed_graph=b"",
         store_url="",
-        rules=TaskRules(
+        terms=TaskTerms(
             batch_rows=options.batch_rows,
             channel_bytes=options.channel_bytes,
             commit_attempts=3,
