@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import time
 from bisect import bisect_left
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,6 @@ class ZipfRecords:
         return (keys[i & (self.rows - 1)], i)
 
 
-@lru_cache
 def zipf_keys(rows: int) -> list[str]:
     """Return `rows` keys by Zipf's law, in no order; the same object for the same key.
 
