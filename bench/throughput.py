@@ -16,6 +16,8 @@ import shutil
 import statistics
 import tempfile
 import time
+from bisect import bisect_left
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -71,19 +73,19 @@ class ZipfRecords:
         return (keys[i & (self.rows - 1)], i)
 
 
+@lru_cache
 def zipf_keys(rows: int) -> list[str]:
-    """Return `rows` keys by Zipf's law; the same object for the same key.
+    """Return `rows` keys by Zipf's law, in no order; the same object for the same key.
 
-    If there is room, each of the `KEYS` keys stands in it once, in no order and evenly spread, beside what is
-    drawn: Zipf's law alone leaves most of the rare ones out.
+    If there is room, each of the `KEYS` keys is there once beside what is drawn: Zipf's law alone leaves
+    most of the rare ones out.
     """
     draw = random.Random(7)
     bounds = list(accumulate(1.0 / rank**ZIPF for rank in range(1, KEYS + 1)))
     names = [f"key-{rank:06d}" for rank in range(KEYS)]
-    keys = draw.choices(names, cum_weights=bounds, k=rows)
-    if apart := rows // KEYS:
-        draw.shuffle(names)
-        keys[: apart * KEYS : apart] = names
+    keys = list(names) if rows > KEYS else []
+    keys += [names[bisect_left(bounds, draw.random() * bounds[-1])] for _ in range(rows - len(keys))]
+    draw.shuffle(keys)
     return keys
 
 

@@ -20,6 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crosscut import errors, files, kafka, postgres, sqlite
+    from crosscut.connected_process import (
+        BroadcastState,
+        ConnectedProcess,
+        SplitState,
+        StreamProcess,
+        UnionState,
+    )
     from crosscut.connectors.collect import collect
     from crosscut.connectors.generate import generate
     from crosscut.connectors.items import items
@@ -76,8 +83,10 @@ __all__ = [
     "END_OF_TIME",
     "JSON",
     "AggregatingState",
+    "BroadcastState",
     "CommitPermit",
     "CommittedOutput",
+    "ConnectedProcess",
     "Context",
     "CrosscutError",
     "Cut",
@@ -99,8 +108,11 @@ __all__ = [
     "Source",
     "Split",
     "SplitReader",
+    "SplitState",
     "Stream",
+    "StreamProcess",
     "TaskId",
+    "UnionState",
     "ValueState",
     "Wait",
     "Windowed",
@@ -127,6 +139,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "connected_process": "BroadcastState ConnectedProcess SplitState StreamProcess UnionState",
     "connectors.collect": "collect",
     "connectors.generate": "generate",
     "connectors.items": "items",

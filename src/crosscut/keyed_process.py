@@ -88,6 +88,10 @@ class Context:
         """
         self._say(name, record, self.timestamp)
 
+    def leave_key(self) -> None:
+        """The next record has no key."""
+        self.key = _ABSENT
+
 
 class State:
     """One declared state. As it stands in the class it belongs to no key; a running process has its own."""

@@ -14,11 +14,13 @@ from crosscut.errors import FlowError, StoreError
 from crosscut.graph.components import component_of
 from crosscut.graph.specs import (
     AggregateSpec,
+    ConnectSpec,
     CountSpec,
     JobGraph,
     OperatorSpec,
     ProcessSpec,
     ReduceSpec,
+    StreamProcessSpec,
     SumSpec,
     Vertex,
 )
@@ -135,7 +137,7 @@ def _states_of(spec: OperatorSpec) -> list[str]:
     match spec:
         case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
             return [MAIN]
-        case ProcessSpec(_, states):
+        case ProcessSpec(_, states) | StreamProcessSpec(_, states) | ConnectSpec(_, states):
             return [name for name, _ in states]
         case _:
             return []

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
 from crosscut.callables import argument_problem
+from crosscut.connected_process import ConnectedProcess, StreamProcess, state_problem
 from crosscut.dead_letters import DEAD_LETTERS, OnError
 from crosscut.durations import Duration
 from crosscut.errors import FlowError
@@ -21,6 +22,7 @@ from crosscut.flow.arguments import itself as _itself
 from crosscut.flow.arguments import milliseconds as _milliseconds
 from crosscut.flow.arguments import output_name as _output_name
 from crosscut.flow.arguments import shown as _shown
+from crosscut.flow.connected import ConnectedStreams
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.joins import interval_join_spec, latest_join_spec, not_to_join, window_join_spec
 from crosscut.flow.windows import WindowedStream, windowed
@@ -28,6 +30,7 @@ from crosscut.graph.joins import How, LatestHow
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    ConnectSpec,
     CountSpec,
     Emit,
     FilterSpec,
@@ -42,6 +45,7 @@ from crosscut.graph.specs import (
     ReduceSpec,
     SinkSpec,
     SplitSpec,
+    StreamProcessSpec,
     SumSpec,
     UnionSpec,
     dead_letters_of,
@@ -55,6 +59,8 @@ Other = TypeVar("Other")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 NewKey = TypeVar("NewKey", bound=int | str | bytes | tuple[Any, ...] | None)
+
+_WITH_SIDES = (ProcessSpec, StreamProcessSpec, ConnectSpec)
 
 
 class _Tail:
@@ -118,7 +124,7 @@ class _SideOutputs(_Tail):
             names += [one for one, _ in operator.spec.predicates]
         if (late := getattr(operator.spec, "late", None)) is not None:
             names.append(late)
-        if name not in names and not isinstance(operator.spec, ProcessSpec):
+        if name not in names and not isinstance(operator.spec, _WITH_SIDES):
             advice = ", which needs on_error='dead letters'" if name == DEAD_LETTERS and not names else ""
             raise FlowError(
                 f"flow {self._draft.name!r}: operator {operator.uid!r} says nothing under {name!r}{advice}: "
@@ -212,6 +218,28 @@ class Stream(_SideOutputs, Generic[Record]):
         )
         spec = SplitSpec(checked, on_error=_on_error(self._draft, "split", on_error))
         return Split(self._draft, self._add("split", spec), tuple(predicates))
+
+    def process(self, process: StreamProcess[Record, Result]) -> Stream[Result]:
+        """Call a process of your own for each record, with states that belong to the task.
+
+        Returns:
+            What its `on_record` returns or yields, in order.
+        """
+        states = _states(self._draft, process, keyed=False)
+        return self._then("process", StreamProcessSpec(process, states))
+
+    def connect(self, other: Stream[Other]) -> ConnectedStreams[Record, Other]:
+        """Let one process read this stream and another: `.connect(other).process(process)`.
+
+        Each task gets the records that are dealt to it. If `other` is broadcast every task gets all of it.
+        """
+        if isinstance(other, KeyedStream):
+            raise _error(
+                self._draft,
+                "connect",
+                "the other stream has keys and this one has none: give this one keys too, with key_by",
+            )
+        return _connected(self._draft, self._input, other, keyed=False)
 
     def inspect(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.
@@ -530,17 +558,26 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
         Returns:
             What its `on_record` returns or yields, in order; not in tuples with the key.
         """
-        if not isinstance(process, KeyedProcess):
-            hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
-            raise _error(
-                self._draft, "process", f"expected a crosscut.KeyedProcess, found {_shown(process)}{hint}"
-            )
-        if problem := argument_problem(process.on_record, "record", "ctx"):
-            raise _error(self._draft, "process", f"on_record: {problem}")
-        states = tuple((name, state.kind) for name, state in declared(process).items())
+        states = _states(self._draft, process, keyed=True)
         return self._then(
             "process", ProcessSpec(process, states, _on_error(self._draft, "process", on_error))
         )
+
+    def connect(self, other: Stream[Other] | KeyedStream[Key, Other]) -> ConnectedStreams[Record, Other]:
+        """Let one process read this stream and another: `.connect(other).process(process)`.
+
+        Args:
+            other: Either keyed as well: the two share the states of a key. Or broadcast: each of its records
+                goes to every task, at no key.
+        """
+        if isinstance(other, Stream) and other._how != "broadcast":
+            raise _error(
+                self._draft,
+                "connect",
+                "the other stream has no keys: give it some, as in .connect(other.key_by(function)), or send "
+                "it to every task, as in .connect(other.broadcast())",
+            )
+        return _connected(self._draft, DraftInput(self._operator, "hash"), other, keyed=True)
 
     def stateful(
         self,
@@ -656,6 +693,52 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))
+
+
+def _states(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple[str, str], ...]:
+    """Return name and kind of each state of `process`, if it is one for such records."""
+    expected = "KeyedProcess" if keyed else "StreamProcess"
+    problem = ""
+    if not isinstance(process, KeyedProcess):
+        hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
+        problem = f"expected a crosscut.{expected}, found {_shown(process)}{hint}"
+    elif isinstance(process, ConnectedProcess):
+        problem = "a ConnectedProcess reads two streams: write .connect(other).process(...)"
+    elif isinstance(process, StreamProcess) and keyed:
+        problem = "these records have keys, and a StreamProcess knows none: expected a crosscut.KeyedProcess"
+    elif not isinstance(process, StreamProcess) and not keyed:
+        problem = (
+            "a KeyedProcess needs keys, and these records have none: put .key_by(function) in front of it, "
+            "or make it a crosscut.StreamProcess"
+        )
+    elif found := argument_problem(process.on_record, "record", "ctx"):
+        problem = f"on_record: {found}"
+    if problem:
+        raise _error(draft, "process", problem)
+    states = tuple((name, state.kind) for name, state in declared(process).items())
+    if problem := state_problem(process, states, keyed=keyed, broadcast=False):
+        raise _error(draft, "process", problem)
+    return states
+
+
+def _connected(draft: Draft, first: DraftInput, other: Any, *, keyed: bool) -> ConnectedStreams[Any, Any]:
+    if not isinstance(other, Stream | KeyedStream):
+        raise _error(draft, "connect", f"expected a stream, found {_shown(other)}")
+    if other._draft is not draft:
+        raise _error(
+            draft,
+            "connect",
+            f"stream {other._operator.uid!r} belongs to flow {other._draft.name!r}: only streams of one flow "
+            f"can be connected; make both from the same Flow object",
+        )
+    second = other._input if isinstance(other, Stream) else DraftInput(other._operator, "hash")
+    return ConnectedStreams(
+        draft,
+        (first, second),
+        lambda operator: Stream(draft, operator),
+        keyed=keyed,
+        broadcast=second.how == "broadcast",
+    )
 
 
 def _instead(kind: type[_Tail], name: str) -> str:

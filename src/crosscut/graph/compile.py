@@ -17,6 +17,7 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpe
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    ConnectSpec,
     CountSpec,
     Edge,
     FilterSpec,
@@ -35,6 +36,7 @@ from crosscut.graph.specs import (
     SinkSpec,
     SourceSpec,
     SplitSpec,
+    StreamProcessSpec,
     SumSpec,
     UnionSpec,
     Vertex,
@@ -77,7 +79,7 @@ def kind_of(spec: OperatorSpec) -> str:
             return "reduce"
         case AggregateSpec():
             return "aggregate"
-        case ProcessSpec():
+        case ProcessSpec() | StreamProcessSpec():
             return "process"
         case WindowSpec():
             return "window"
@@ -87,6 +89,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "window_join"
         case LatestJoinSpec():
             return "latest_join"
+        case ConnectSpec():
+            return "connect"
         case SinkSpec():
             return "sink"
     assert_never(spec)
@@ -191,7 +195,9 @@ def _chained(
         chain: list[OperatorNode] | None = None
         if len(node.inputs) == 1:
             (read,) = node.inputs
-            if read.how == "forward" and not read.output and len(consumers[read.uid]) == 1:
+            # A process begins a vertex: state is found by the vertex, one for each.
+            is_chained = read.how == "forward" and not isinstance(node.spec, StreamProcessSpec)
+            if is_chained and not read.output and len(consumers[read.uid]) == 1:
                 chain = chain_of[read.uid]
         if chain is None:
             chain = chains[node.uid] = []

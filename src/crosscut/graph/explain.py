@@ -10,6 +10,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
+    ConnectSpec,
     CountSpec,
     JobGraph,
     KeyBySpec,
@@ -19,6 +20,7 @@ from crosscut.graph.specs import (
     SinkSpec,
     SourceSpec,
     SplitSpec,
+    StreamProcessSpec,
     SumSpec,
     dead_letters_of,
 )
@@ -28,8 +30,8 @@ from crosscut.keys import groups_of_task
 _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
 _TIMED = (WindowSpec, IntervalJoinSpec, WindowJoinSpec, LatestJoinSpec)
-_STATEFUL = (*_KEYED, ProcessSpec, *_TIMED)
-_WITH_STATE = (*_STATEFUL, SourceSpec, SinkSpec)
+_PROCESSES = (ProcessSpec, StreamProcessSpec, ConnectSpec)
+_WITH_STATE = (*_KEYED, *_PROCESSES, *_TIMED, SourceSpec, SinkSpec)
 
 
 def explained(graph: JobGraph) -> str:
@@ -37,7 +39,7 @@ def explained(graph: JobGraph) -> str:
 
     The same graph gives the same text in every process; the format is for people and may change.
     """
-    keyed = [v.vertex_id for v in graph.vertices if isinstance(v.chain[0].spec, _STATEFUL)]
+    keyed = [v.vertex_id for v in graph.vertices if any(read.how == "hash" for read in v.chain[0].inputs)]
     backward = [str(edge) for edge in graph.edges if edge.back_edge]
     lines = [
         f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
@@ -84,7 +86,7 @@ def _operator(node: OperatorNode) -> str:
         details += [name for name, _ in node.spec.predicates] + ["rest"] * node.spec.has_rest
     if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
-    if isinstance(node.spec, ProcessSpec):
+    if isinstance(node.spec, _PROCESSES):
         details += [f"{name}: {kind}" for name, kind in node.spec.states]
     if dead_letters_of(node.spec):
         details.append(DEAD_LETTERS)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from crosscut.connected_process import ConnectedProcess, StreamProcess
 from crosscut.dead_letters import DEAD_LETTERS, OnError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.windows import WindowSpec
@@ -132,6 +133,22 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamProcessSpec:
+    """A process of records without keys; see `ProcessSpec`."""
+
+    process: StreamProcess[Any, Any]
+    states: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSpec:
+    """A process of the records of two inputs; see `ProcessSpec`."""
+
+    process: ConnectedProcess[Any, Any, Any]
+    states: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SinkSpec:
     sink: Sink
 
@@ -157,6 +174,8 @@ OperatorSpec = (
     | ReduceSpec
     | AggregateSpec
     | ProcessSpec
+    | StreamProcessSpec
+    | ConnectSpec
     | WindowSpec
     | IntervalJoinSpec
     | WindowJoinSpec

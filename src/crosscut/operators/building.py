@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar, assert_never
 
+from crosscut.connected_process import FROM_NOTHING, SHARED_KINDS, Begins, BroadcastState
 from crosscut.errors import InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    ConnectSpec,
     CountSpec,
     FilterSpec,
     FlatMapSpec,
@@ -24,6 +26,7 @@ from crosscut.graph.specs import (
     SinkSpec,
     SourceSpec,
     SplitSpec,
+    StreamProcessSpec,
     SumSpec,
     UnionSpec,
     dead_letters_of,
@@ -31,6 +34,7 @@ from crosscut.graph.specs import (
 from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
 from crosscut.keyed_process import MapState
+from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
     AttemptedAggregate,
     AttemptedKeys,
@@ -57,6 +61,8 @@ from crosscut.state.named import NamedTable
 
 T = TypeVar("T")
 
+_NAMED = frozenset({MapState.kind, BroadcastState.kind})
+
 
 NewState = Callable[..., KeyedState]
 """Makes empty state; called as `KeyedState` is."""
@@ -71,11 +77,12 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
             return new(nothing_yet)
         case AggregateSpec(initial):
             return new(initial)
-        case ProcessSpec(_, states):
+        case ProcessSpec(_, states) | StreamProcessSpec(_, states) | ConnectSpec(_, states):
             return new(
                 nothing_yet,
-                {name: nothing_yet for name, kind in states if kind != MapState.kind},
-                [NamedTable(name) for name, kind in states if kind == MapState.kind],
+                {name: nothing_yet for name, kind in states if kind not in _NAMED},
+                [NamedTable(name) for name, kind in states if kind in _NAMED],
+                shared=[name for name, kind in states if kind in SHARED_KINDS],
             )
         case WindowSpec(window):
             return window_state(window, new)
@@ -90,6 +97,7 @@ def build(
     state: KeyedState | None,
     writer: SinkWriter | None,
     read_aside: Collection[str] = (),
+    begins: Begins = FROM_NOTHING,
 ) -> Operator | None:
     """Return the running operator of `node`; None for those that do nothing to a batch.
 
@@ -97,6 +105,7 @@ def build(
         state: For keyed operators.
         writer: For sinks.
         read_aside: The names of those of its side outputs that somebody reads.
+        begins: Which task it is for, and from where that goes on.
     """
     spec = node.spec
     if dead_letters_of(spec):
@@ -132,6 +141,12 @@ def build(
             return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
         case WindowSpec() | IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
             return _timed(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
+        case StreamProcessSpec(process):
+            sides = Sides(node.uid, read_aside)
+            return StreamProcessing(node.uid, process, _present(state, node), sides, begins)
+        case ConnectSpec(process):
+            sides = Sides(node.uid, read_aside)
+            return Connected(node.uid, process, _present(state, node), sides, begins)
         case _:
             assert_never(spec)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from crosscut.batch import Batch
@@ -13,44 +13,53 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
 
+Call = Callable[[Any, Any], Iterable[Any] | None]
+
 
 class Process(Operator):
     """Calls the user's process for each record, at the record's key."""
 
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)
-        self._context = Context(sides.say)
+        self._context = self._new_context(sides)
         self._state = state
         self._process = attached(process, self._cells(state), self._context)
         self._is_open = False
+
+    def _new_context(self, sides: Sides) -> Context:
+        return Context(sides.say)
 
     def _cells(self, state: KeyedState) -> Mapping[str, Cells]:
         return state.tables
 
     def process(self, batch: Batch) -> Batch:
-        if batch.keys is None:
+        return self._each(batch, batch.keys, self._process.on_record)
+
+    def _each(self, batch: Batch, keys: Sequence[Any] | None, call: Call) -> Batch:
+        """Return what `call` makes of the records, each at its key."""
+        if keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
-        self._state.fetch(batch.keys)
+        self._state.fetch(keys)
         remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None
-        extend, on_record, context = results.extend, self._process.on_record, self._context
+        extend, context = results.extend, self._context
         try:
             self._open_once()
             if batch.timestamps is None:
-                for key, record in zip(batch.keys, remaining, strict=True):
+                for key, record in zip(keys, remaining, strict=True):
                     context.key = key
-                    found = on_record(record, context)
+                    found = call(record, context)
                     if found is not None:
-                        extend(several(found, on_record))
+                        extend(several(found, call))
             else:
                 timestamps = []
-                for key, record, timestamp in zip(batch.keys, remaining, batch.timestamps, strict=True):
+                for key, record, timestamp in zip(keys, remaining, batch.timestamps, strict=True):
                     context.key = key
                     context.timestamp = timestamp
-                    found = on_record(record, context)
+                    found = call(record, context)
                     if found is not None:
-                        extend(several(found, on_record))
+                        extend(several(found, call))
                         timestamps += [timestamp] * (len(results) - len(timestamps))
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error

@@ -23,6 +23,7 @@ class KeyedState:
         initial: Makes the value of a key that has none, in the table `MAIN`.
         others: The same for further tables, by name.
         named: Further tables, of named rows.
+        shared: The names of tables whose rows belong to every task.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class KeyedState:
         initial: Callable[[], Any],
         others: Mapping[str, Callable[[], Any]] | None = None,
         named: Iterable[NamedTable] = (),
+        shared: Iterable[str] = (),
     ) -> None:
         self.tables: dict[str, Table] = {MAIN: Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
         self.named: dict[str, NamedTable] = {table.name: table for table in named}
         self.tables.update(self.named)
+        self.shared = frozenset(shared)
         self.main = self.tables[MAIN]
 
     def __len__(self) -> int:
@@ -186,9 +189,13 @@ class KeyedState:
             )
 
     def owned_rows(self, block: Block, owns: Callable[[Any], bool] | None) -> list[tuple[Any, Any]]:
-        """Return the rows of `block` whose keys the task owns, with their values; `owns` None: all."""
+        """Return the rows of `block` that belong to the task, with their values.
+
+        Args:
+            owns: Whether it owns a key; None: all. Those of a shared table belong to every task.
+        """
         rows = zip(block.keys, block.values, strict=True)
-        if owns is None:
+        if owns is None or block.table in self.shared:
             return list(rows)
         if block.is_named:
             return [row for row in rows if owns(row[0][0])]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
+from crosscut.connected_process import Begins
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
 from crosscut.graph.specs import JobGraph, Vertex
@@ -203,7 +204,8 @@ async def build_tasks(
                 writer.close()
                 raise
             committer = Committer(deploy.lineage, deploy.epoch, terms.commit_attempts)
-        operators = [build(node, state, writer, read_aside(graph, node.uid)) for node in vertex.chain]
+        begins = Begins(deploy.restore, worker)
+        operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)

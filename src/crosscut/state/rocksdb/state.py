@@ -121,8 +121,9 @@ class RocksState(KeyedState):
         initial: Callable[[], Any],
         others: Mapping[str, Callable[[], Any]] | None = None,
         named: Iterable[NamedTable] = (),
+        shared: Iterable[str] = (),
     ) -> None:
-        super().__init__(initial, others, named)
+        super().__init__(initial, others, named, shared)
         self._directory = directory
         self._options = options
         self._max_parallelism = max_parallelism

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from crosscut.connected_process import SHARED_KINDS
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommitPermit
 from crosscut.operators.final import place_of
@@ -33,7 +34,7 @@ from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.event_time import WatermarksKept
 from crosscut.testing.simulator.graphs import SimulatedJob
-from crosscut.testing.simulator.oracle import Cut, Item, run_from, state_name
+from crosscut.testing.simulator.oracle import Cut, Item, has_sequential_run, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
@@ -72,6 +73,12 @@ class Checkers:
             for vertex in graph.vertices
             for index in range(graph.parallelism)
         )
+        self._shared = {
+            (vertex.vertex_id, name)
+            for vertex in graph.vertices
+            for name, kind in getattr(vertex.chain[0].spec, "states", ())
+            if kind in SHARED_KINDS
+        }
         for vertex in graph.vertices:
             spec = vertex.source
             if spec is not None and isinstance(spec.source, ReplayedSource):
@@ -233,7 +240,7 @@ class Checkers:
         if entry.is_final:
             is_empty = not cut.under_way and not any(list(records) for _, records in cut.unread)
             ensure(is_empty, f"F5: checkpoint {n} is called final: {cut!r:.300}")
-        if not self._is_comparable:
+        if not self._is_comparable or not has_sequential_run(self._graph_of_process()):
             return
         for sink_uid, records in run_from(self._graph_of_process(), cut).items():
             outputs.setdefault(sink_uid, []).extend(records)
@@ -247,7 +254,8 @@ class Checkers:
             tables = contents(map(self._content, snapshot.parts))
             for table, values in tables.items():
                 whole = cut.states.setdefault(state_name(task.vertex, table), {})
-                ensure(not whole.keys() & values.keys(), f"I4: two tasks of {task.vertex} have one key")
+                is_whole = (task.vertex, table) in self._shared or not whole.keys() & values.keys()
+                ensure(is_whole, f"I4: two tasks of {task.vertex} have one key")
                 whole.update(values)
             state = tables.get(MAIN, {})
             if snapshot.ended:

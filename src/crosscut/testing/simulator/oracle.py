@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
-from crosscut.errors import CrosscutError, FlowError
+from crosscut.errors import CrosscutError, FlowError, InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    ConnectSpec,
     CountSpec,
     FilterSpec,
     FlatMapSpec,
@@ -34,6 +35,7 @@ from crosscut.graph.specs import (
     SinkSpec,
     SourceSpec,
     SplitSpec,
+    StreamProcessSpec,
     SumSpec,
     UnionSpec,
     Vertex,
@@ -97,6 +99,12 @@ def run_from(graph: JobGraph, cut: Cut) -> dict[str, list[Any]]:
         UserCodeError: A function of the flow raised.
     """
     return _Run(graph, cut).outputs()
+
+
+def has_sequential_run(graph: JobGraph) -> bool:
+    """Whether `run_from` can run `graph`: its states belong to keys, and each operator has one input."""
+    nodes = (node for vertex in graph.vertices for node in vertex.chain)
+    return not any(isinstance(node.spec, StreamProcessSpec | ConnectSpec) for node in nodes)
 
 
 class _Run:
@@ -237,6 +245,8 @@ class _Run:
             case WindowSpec() | WindowJoinSpec() | IntervalJoinSpec() | LatestJoinSpec():
                 said = self._timed(vertex, node.uid, spec).take(record, key, time, item.input)
                 return tuple(Item(one.record, None, one.time) for one in said)
+            case StreamProcessSpec() | ConnectSpec():
+                raise InternalError(f"operator {node.uid!r} has no sequential run: see `has_sequential_run`")
             case _:
                 assert_never(spec)
 

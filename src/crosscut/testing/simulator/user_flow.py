@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
@@ -21,7 +22,7 @@ from crosscut.interfaces import EndOfSplit, Source, Split, Wait
 from crosscut.testing.simulator.blame import UserCode, user_code_error_of
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
-from crosscut.testing.simulator.oracle import Cut, run_from
+from crosscut.testing.simulator.oracle import Cut, has_sequential_run, run_from
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
@@ -140,6 +141,11 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
         Violation: The flow does not even run without faults, or for too long to be run with some.
     """
     graph = flow.compile(1, MAX_PARALLELISM)
+    if not has_sequential_run(graph):
+        raise FlowError(
+            f"flow {flow.name!r} has a process with two inputs, or one without keys: what its output must be "
+            f"is not known here, since it depends on which records meet in which task"
+        )
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
     samples = {
         node.uid: sampled(node.uid, node.spec.source, records_max)
