@@ -20,16 +20,20 @@ from crosscut.ids import KeyGroup
 _length = struct.Struct(">I").pack
 _LENGTH_BYTES = 4
 
+_KINDS = (int, str, bytes, tuple)
+
 Key = int | str | bytes | bool | None | tuple["Key", ...]
 
 
 def encoded_key(key: Any) -> bytes:
     """Return the canonical bytes of a key: equal for keys that compare equal, and only for those.
 
-    `True == 1` in Python, so both are one key and have one encoding; the same holds for nested ones.
+    `True == 1` in Python, so both are one key and have one encoding; the same holds for nested ones, and for
+    a value of another type that equals a key (1.0, a Decimal, a named tuple): every dict of the job finds it
+    as that key, so it must go where that key goes.
 
     Raises:
-        FlowError: `key` is not int, str, bytes, bool, None or a tuple of those.
+        FlowError: `key` is not int, str, bytes, bool, None or a tuple of those, and equals none of them.
     """
     kind = type(key)
     if kind is str:
@@ -44,9 +48,13 @@ def encoded_key(key: Any) -> bytes:
         return b"n"
     if kind is tuple:
         return b"t%b%b" % (_length(len(key)), b"".join(map(encoded_key, key)))
+    plain = plain_key(key)
+    if type(plain) in _KINDS:
+        return encoded_key(plain)
+    why = "; NaN equals nothing, not even itself" if key != key else ""
     raise FlowError(
         f"{shortened(key)} of type {kind.__name__} can't be a key: expected int, str, bytes, bool, None or a "
-        f"tuple of those, which hash alike in every process; return one of them from key_by"
+        f"tuple of those, which hash alike in every process; return one of them from key_by{why}"
     )
 
 
@@ -74,10 +82,12 @@ def decoded_key(data: bytes, at: int = 0) -> tuple[Any, int]:
 
 
 def plain_key(key: Any) -> Any:
-    """Return the key that `key` equals, which is of another type (1.0, as 1): it was taken for that one.
-
-    If there is none, `key` itself.
-    """
+    """Return the key that `key` equals, which is of another type: 1 for 1.0. If there is none, `key`."""
+    try:
+        hash(key)
+    except TypeError:
+        # No dict can hold it.
+        return key
     if isinstance(key, tuple):
         return tuple(map(plain_key, key))
     for kind in (int, str, bytes):
@@ -122,10 +132,8 @@ def groups_of_task(index: int, max_parallelism: int, parallelism: int) -> range:
 class KeyRouter(dict[Any, int]):
     """Owner by key, computed once per key and process: one dict look-up for a key seen before.
 
-    Keys are found as Python compares them, so True and 1 are one key, as in `encoded_key`. For the
-    same reason a value of another type that equals a key seen before (1.0 after 1, also within a
-    tuple) goes where that key goes: it is that key in every dict of the job. It is refused only if
-    it comes first, since to look at the type of each record would cost as much as the look-up.
+    Keys are found as Python compares them, so True, 1 and 1.0 are one key, as in `encoded_key`, whichever
+    comes first.
 
     When the cache is full, further keys are computed each time, which costs some ten times as much: an
     unbounded key space must not grow a worker without bound.

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
-from crosscut.errors import FlowError
-from crosscut.keys import encoded_key, plain_key
+from crosscut.keys import encoded_key
 
 PLACE_BYTES = 16
 _KEYS_PER_BUCKET = 1_000
@@ -19,11 +18,7 @@ _KEYS_PER_BUCKET = 1_000
 
 def place_of(key: Any) -> str:
     """Return where `key` stands: places compare as the keys are said."""
-    try:
-        data = encoded_key(key)
-    except FlowError:
-        data = encoded_key(plain_key(key))
-    return blake2b(data, digest_size=PLACE_BYTES).hexdigest()
+    return blake2b(encoded_key(key), digest_size=PLACE_BYTES).hexdigest()
 
 
 class FinalOrder:

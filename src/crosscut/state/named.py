@@ -13,7 +13,7 @@ from typing import Any
 
 from crosscut.errors import FlowError, InternalError
 from crosscut.ids import CheckpointId
-from crosscut.keys import encoded_key, plain_key
+from crosscut.keys import encoded_key
 from crosscut.state.encoding import DELETED
 from crosscut.state.table import Table
 
@@ -98,12 +98,10 @@ def in_order(names: Iterable[Any]) -> list[Any]:
 
 def encoded_name(name: Any) -> bytes:
     """Return the bytes of a row's name, which may be anything that can be pickled: alike for equal keys."""
-    for plain in (name, plain_key(name)):
-        try:
-            return encoded_key(plain)
-        except FlowError:
-            continue
-    return PICKLED + pickle.dumps(name, protocol=5)
+    try:
+        return encoded_key(name)
+    except FlowError:
+        return PICKLED + pickle.dumps(name, protocol=5)
 
 
 def _no_initial() -> Any:

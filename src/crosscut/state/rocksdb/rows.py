@@ -14,8 +14,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from crosscut.errors import FlowError
-from crosscut.keys import decoded_key, encoded_key, plain_key
+from crosscut.keys import decoded_key, encoded_key
 from crosscut.state.named import PICKLED, encoded_name
 
 _GROUP = struct.Struct(">H")
@@ -48,11 +47,7 @@ class RowIds:
 
     def of_key(self, key: Any) -> bytes:
         """Return the bytes that all rows of `key` begin with, and no others."""
-        try:
-            data = encoded_key(key)
-        except FlowError:
-            # It was taken for the key that it equals, as 1.0 is for 1.
-            data = encoded_key(plain_key(key))
+        data = encoded_key(key)
         return self._heads[xxh3_64_intdigest(data) % self._max_parallelism] + data
 
     def decoded(self, data: bytes) -> Any:
