@@ -1,4 +1,4 @@
-"""A failure as words, for the coordinator: what was raised, where, and by whose fault."""
+"""A failure as words, for the coordinator: the error, its place, and whose fault it is."""
 
 from __future__ import annotations
 

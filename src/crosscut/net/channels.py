@@ -2,8 +2,8 @@
 
 A sender may have so many bytes under way that the receiver has not processed; the receiver gives
 credit back as it does. So memory is bounded at both ends, a blocked channel stops its sender without
-stopping the connection, and a barrier, which needs no credit, always gets through: what it has to overtake
-waits in user space, at one end or the other (docs/decisions, credit).
+stopping the connection, and a barrier, which needs no credit, always gets through: the records that it
+overtakes wait in user space, at one end or the other (docs/decisions, credit).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crosscut.wire.frames import (
 )
 
 SendFrame = Callable[[FrameType, Payload], None]
-"""Sends a frame of one channel, behind those sent before."""
+"""Sends a frame of one channel, after those sent before."""
 
 
 class OutgoingChannel:
@@ -99,10 +99,10 @@ class IncomingChannel:
         self._send(FrameType.CREDIT, encode_credit(size_bytes))
 
     def received(self, frame: Frame) -> None:
-        """Take what the sender has sent.
+        """Take a frame from the sender.
 
         Raises:
-            WireError: It is not what may come on a channel, or not what may come now.
+            WireError: It may not come on a channel, or not now.
         """
         kind, payload = frame.kind, frame.payload
         if kind is FrameType.PIECE:

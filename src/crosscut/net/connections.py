@@ -43,14 +43,14 @@ _JOINED_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What every process of one job knows and nobody else does."""
+    """The secrets of one job, which all of its processes know and nobody else does."""
 
     secret: bytes
     job: bytes
     certificate: JobCertificate | None = None
     """With it, every connection is encrypted; none is accepted without."""
     heartbeat_timeout_ms: int = 10_000
-    """No secret: what the patience with a peer that has vanished is derived from."""
+    """No secret: the patience with a vanished peer is derived from it."""
     seals_frames: bool = False
     """Whether each frame carries a seal; where TLS protects it none is needed."""
 
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol, ABC):
         """A complete frame has arrived.
 
         Raises:
-            WireError: It is not what it should be; the connection is closed.
+            WireError: It is wrong; the connection is closed.
         """
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol, ABC):
         """The connection is over; called once, also if it was never opened."""
 
     def send(self, kind: FrameType, payload: Payload = b"", *, channel: int = 0, sequence: int = 0) -> None:
-        """Send a frame; what does not fit into the socket is buffered."""
+        """Send a frame; bytes that do not fit into the socket are buffered."""
         if self._transport is None or not self._is_open:
             return
         header, body = encode_frame(kind, sequence, payload, channel)
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol, ABC):
             self._write(b"".join((body, seal)))
 
     def close(self, reason: str) -> None:
-        """Close without waiting for the peer; what was sent may get lost."""
+        """Close without waiting for the peer; frames under way may get lost."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol, ABC):
     def _shake(self, data: bytes) -> None: ...
 
     def _through(self, tunnel: Tunnel, data: bytes) -> bytes:
-        """Return the plain text in what was read, and tell the peer what TLS has to say."""
+        """Return the plain text in `data`, and send the answer of TLS."""
         was_established = tunnel.is_established
         plain = tunnel.receive(data)
         if (answer := tunnel.answer()) and self._transport is not None:
@@ -261,8 +261,8 @@ class ConnectingSide(Connection):
 async def connect(end: ConnectingSide, host: str, port: int) -> None:
     """Connect `end` to a listener.
 
-    Whoever is not answered asks again every second. The kernel would after 1, 3, 7, 15 s, and at a port under
-    a flood of connections each time is a draw.
+    A client without an answer asks again each second. The kernel would after 1, 3, 7, 15 s, and at a port
+    under a flood of connections each time is a draw.
 
     Raises:
         OSError: Nobody listens there, or nobody answers.

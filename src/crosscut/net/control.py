@@ -92,7 +92,7 @@ async def report_failed_start(
 
 
 class LinkHost(Protocol):
-    """What owns the coordinator's ends."""
+    """The owner of the coordinator's ends."""
 
     def link_opened(self, link: CoordinatorLink, worker: WorkerIndex, attempt: AttemptId) -> int:
         """A worker has proven who it is; return the number of its link."""

@@ -20,7 +20,7 @@ TLS_HANDSHAKE_BYTES_MAX = 8 * 1024
 """Most that is taken from a peer before its handshake is over; a genuine one needs about 2 KiB."""
 
 _RECORD_BYTES = 16 * 1024
-"""What TLS puts into one record at most, and so the most that one read returns."""
+"""The longest record of TLS, and so the most that one read returns."""
 
 _SEALED_BYTES = 256 * 1024
 """Plain text that is encrypted in one go. OpenSSL's buffers keep the largest size they ever had."""
@@ -146,7 +146,7 @@ class Tunnel:
         return self._is_established
 
     def receive(self, data: bytes) -> bytes:
-        """Take what was read, at the start b""; return the plain text in it; then send `answer`.
+        """Take bytes from the peer, at the start b""; return the plain text in them; then send `answer`.
 
         Raises:
             WireError: The peer does not speak TLS 1.3 or is not of this job (M1), the bytes were altered,
@@ -176,11 +176,11 @@ class Tunnel:
         raise WireError("TLS ended by the peer")
 
     def answer(self) -> bytes:
-        """Return what TLS itself has to say to the peer."""
+        """Return the bytes that TLS itself sends to the peer."""
         return self._leaving.read()
 
     def seal(self, data: bytes) -> Iterator[bytes]:
-        """Encrypt `data`; yield what is to be sent, piece by piece."""
+        """Encrypt `data`; yield the bytes to send, piece by piece."""
         rest = memoryview(data)
         while rest:
             part, rest = rest[:_SEALED_BYTES], rest[_SEALED_BYTES:]

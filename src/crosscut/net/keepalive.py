@@ -1,4 +1,4 @@
-"""What the kernel is asked for: to notice a peer that vanishes without a word (E2), to keep little unsent."""
+"""Options for the kernel: notice a peer that vanishes without a word (E2), keep little unsent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def notice_vanished_peer(transport: asyncio.Transport, heartbeat_timeout_ms: int
     """Have the connection break if the peer's machine acknowledges nothing for too long.
 
     Without it, a channel whose peer is unreachable (no reset, every packet dropped) stays open for a
-    quarter of an hour, and shows as checkpoints that time out. What a platform does not have is left out.
+    quarter of an hour, and shows as checkpoints that time out. Options that a platform lacks are left out.
     """
     end: socket.socket | None = transport.get_extra_info("socket")
     if end is None or end.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,4 +1,4 @@
-"""A listening socket, and what becomes of those that connect to it before they have proven the secret."""
+"""A listening socket, and the fate of connections that have not proven the secret yet."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Listener:
         return port
 
     def close(self) -> None:
-        """Accept nothing more and close what has not proven itself."""
+        """Accept nothing more, and close all connections that have not proven the secret."""
         if self._server is not None:
             self._server.close()
         self._is_closed = True

@@ -28,7 +28,7 @@ class MeshHost(ChannelHost, Protocol):
 
 
 class Mesh:
-    """What connects worker `own` to its peers.
+    """The connections of worker `own` to its peers.
 
     Args:
         piece_bytes: Longest payload of one frame.
@@ -58,7 +58,7 @@ class Mesh:
         self._epoch = Epoch(0)
         self._is_expecting = False
         self._shared: dict[WorkerIndex, tuple[ChannelId, ...]] = {}
-        # Who will connect, by what it has to prove.
+        # The peers that will connect, by the detail they must prove.
         self._expected: dict[bytes, WorkerIndex] = {}
         self._neighbours: dict[WorkerIndex, Neighbour] = {}
         self._missing: set[WorkerIndex] = set()
@@ -74,7 +74,7 @@ class Mesh:
         return AcceptingNeighbour(self, self._listener, self._credentials)
 
     def expect(self, epoch: Epoch, channels: Iterable[ChannelId]) -> None:
-        """Begin `epoch`, with these channels between this worker and others; admit whoever came early."""
+        """Begin `epoch`, with these channels between this worker and others; admit peers that came early."""
         shared: dict[WorkerIndex, list[ChannelId]] = {}
         # Both ends number them in this order.
         for channel in sorted(channels):
@@ -121,7 +121,7 @@ class Mesh:
         if channel in self.incoming:
             self.incoming[channel].give_credit(size_bytes)
 
-    # What the connections say.
+    # News from the connections.
 
     def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
         """Decide about a genuine peer."""

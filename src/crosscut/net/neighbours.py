@@ -1,7 +1,7 @@
 """The connection between two workers, which carries all their channels, both ways.
 
 Frames name their channel. Credit is per channel and the receiver always reads, so a slow channel holds up
-nothing but itself. What the connection does not take at once waits in lanes, and goes in turns.
+nothing but itself. Frames that the connection does not take at once wait in lanes, and go in turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crosscut.wire.lanes import Lanes
 
 
 class NeighbourHost(Protocol):
-    """What owns the connections of one worker."""
+    """The owner of one worker's connections."""
 
     def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
         """Somebody genuine has connected; None: the verdict comes later."""
@@ -35,7 +35,7 @@ class NeighbourHost(Protocol):
 
 
 class ChannelHost(Protocol):
-    """What the channels of a worker lead to."""
+    """The receiver of a worker's channels."""
 
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item has arrived."""
@@ -49,7 +49,7 @@ class ChannelHost(Protocol):
 
 
 class Neighbour(Connection):
-    """What both ends have in common: the channels, their lanes, and the numbers of their frames.
+    """Either end: the channels, their lanes, and the numbers of their frames.
 
     Attributes:
         peer: The worker at the other end, once that is known.
@@ -122,7 +122,7 @@ class Neighbour(Connection):
             self._host.neighbour_lost(self, reason)
 
     def pause_writing(self) -> None:
-        """Keep what comes in lanes: what the transport has, it sends in the order it got it."""
+        """Keep frames in lanes: the transport would send them in the order it got them."""
         self._is_clogged = True
 
     def resume_writing(self) -> None:

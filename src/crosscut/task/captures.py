@@ -17,12 +17,12 @@ from crosscut.task.spilling import SpillSpace
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What of a snapshot is durable.
+    """The durable parts of a snapshot.
 
     Attributes:
         part: Holds the keyed state, if any.
         freeze_us: How long the driver saw the task stopped while it froze.
-        log: Holds what was on its way, if anything was.
+        log: Holds the channel records, if there were any.
         held: The records of pending transactions, by the checkpoint they were cut off at.
         whole: All parts of the keyed state, where it is kept in files of its own; else None.
     """
@@ -35,7 +35,7 @@ class Stored:
 
 
 class Captures:
-    """What is known of each.
+    """The books of a task's snapshots.
 
     Args:
         parts: Those of the restored checkpoint.
@@ -56,19 +56,19 @@ class Captures:
         return self._parts.next_base(state.part_rows, state.changed_rows)
 
     def begin(self, frozen: FrozenTask) -> None:
-        """The task is frozen; what is on its way is still to be logged."""
+        """The task is frozen; channel records are still to be logged."""
         self._frozen[frozen.checkpoint_id] = frozen
 
     def log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
-        """Let snapshot n hold a batch that is on its way."""
+        """Let snapshot n hold a batch of a channel."""
         self._log_of(n).add(channel, batch, by_sender=by_sender)
 
     def log_blocks(self, n: CheckpointId, blocks: SpilledBlocks) -> None:
-        """Let snapshot n hold what a queue has on disk."""
+        """Let snapshot n hold blocks that a queue has on disk."""
         self._log_of(n).add_blocks(blocks)
 
     def whole(self, n: CheckpointId) -> FrozenTask:
-        """All that was on its way is logged: return what is to be stored."""
+        """All channel records are logged: return the whole, to be stored."""
         frozen = self._frozen[n] = replace(self._frozen[n], log=self._logs.pop(n, SnapshotLog()).take())
         return frozen
 
@@ -86,7 +86,7 @@ class Captures:
         self._stored.pop(n, None)
 
     def acknowledge(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> Snapshot:
-        """Return what is told of snapshot n, with the transactions that its checkpoint commits."""
+        """Return snapshot n for its acknowledgement, with the transactions that its checkpoint commits."""
         frozen, stored = self._frozen.pop(n), self._stored.pop(n)
         parts = stored.whole or ()
         if stored.part is not None:

@@ -1,12 +1,11 @@
-"""The part of a snapshot that holds what was on its way in channels.
+"""The part of a snapshot that holds channel records.
 
 It is the magic `XCL2` and a series of blocks: length of the header (4 bytes, big-endian), the header
 (JSON: channel, rows, who sends it again), length of the batch (8 bytes), the batch as on the wire. (In
 `XCL1` a channel was called by the place of its edge in the graph, which is another one after an edit.)
 
-What a queue spills has the same form. So a snapshot takes a backlog that is on disk as it is there: it
-notes where, and whoever stores it copies bytes. Neither costs more memory or a longer stop with a longer
-backlog.
+A queue spills in the same form. So a snapshot takes a backlog on disk as it is there: it notes the place,
+and the bytes are copied when it is stored. Neither costs more memory or a longer stop with a longer backlog.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _OLD_MAGIC = b"XCL1"
 LENGTHS = struct.Struct(">IQ")
 
 MEMORY_BYTES_MAX = 4 * 1024 * 1024
-"""Of one log, and of what is restored from it into one channel: the rest goes to disk."""
+"""Of one log in memory, and of one channel that is restored from it: the rest goes to disk."""
 
 SLICE_BYTES = 1024 * 1024
 """That are copied at once."""
@@ -54,10 +53,10 @@ Logged = LoggedBatch | SpilledBlocks
 
 
 class SnapshotLog:
-    """What one snapshot holds of channels, in the order it is added.
+    """The channel records of one snapshot, in the order they are added.
 
     Args:
-        space: Takes what is more than `MEMORY_BYTES_MAX`. None: memory takes all.
+        space: Takes all beyond `MEMORY_BYTES_MAX`. None: memory takes all.
     """
 
     def __init__(self, space: SpillSpace | None = None) -> None:
@@ -68,7 +67,7 @@ class SnapshotLog:
         self._write_at = 0
 
     def add(self, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
-        """Add a batch as it is now: what is on its way may be changed by user code once it is processed."""
+        """Add a batch as it is now: user code may change its records once they are processed."""
         logged = LoggedBatch(channel, encode_batch(batch), len(batch), by_sender)
         if self._space is None or self._memory_bytes + len(logged.data) <= MEMORY_BYTES_MAX:
             self._memory_bytes += len(logged.data)
@@ -77,18 +76,18 @@ class SnapshotLog:
             self._spill(self._space, logged)
 
     def add_blocks(self, blocks: SpilledBlocks) -> None:
-        """Add what a queue has spilled; the log is who holds it now."""
+        """Add blocks that a queue has spilled; the log holds them from now on."""
         self._entries.append(blocks)
 
     def take(self) -> tuple[Logged, ...]:
-        """Return everything; whoever gets it lets go of it with `release_log`."""
+        """Return everything; the caller lets go of it with `release_log`."""
         entries, self._entries = tuple(self._entries), []
         return entries
 
     def _spill(self, space: SpillSpace, logged: LoggedBatch) -> None:
         last = self._entries[-1] if self._entries else None
         if not isinstance(last, SpilledBlocks) or last.file is not self._file:
-            # What a queue has spilled stands between: one more stretch of the log's own file, held once more.
+            # Blocks of a queue stand between: one more stretch of the log's own file, held once more.
             if self._file is None:
                 self._file = space.new_file()
             else:
@@ -102,7 +101,7 @@ class SnapshotLog:
 
 
 def release_log(log: Iterable[Logged]) -> None:
-    """Let go of what is held for `log`."""
+    """Let go of the files that are held for `log`."""
     for one in log:
         if isinstance(one, SpilledBlocks):
             one.file.release()
@@ -135,7 +134,7 @@ def encoded_log(log: Iterable[Logged]) -> Iterator[bytes]:
 
 
 def decoded_log(data: bytes) -> list[LoggedBatch]:
-    """Return what `encoded_log` made the part from, in order.
+    """Return the entries that `encoded_log` was given, in order.
 
     Raises:
         StateError: `data` is something else.

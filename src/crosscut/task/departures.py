@@ -1,4 +1,4 @@
-"""What leaves a task: the buffers of its outputs, what goes out now, and what channels do not take yet."""
+"""The way out of a task: output buffers, the outbox, and items that channels do not take yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Departures:
         channel_bytes: That each channel may have under way.
 
     Attributes:
-        ends: The sending ends, with what their channels have not taken yet.
+        ends: The sending ends, each with the items that its channel has not taken yet.
         clogged: The channels that hold the task up, in the order in which they came to: a set has another one
             in every process.
     """
@@ -64,13 +64,13 @@ class Departures:
                 self._outlets.outbox += output.take()
 
     def flush(self) -> None:
-        """Send what waits in the output buffers."""
+        """Send the records in the output buffers."""
         for output in self.outputs:
             if output.has_buffered:
                 self._outlets.outbox += output.take()
 
     def send_to_all(self, item: Barrier | EndOfInput) -> None:
-        """Send `item` on every channel, behind all records."""
+        """Send `item` on every channel, after all records."""
         self.flush()
         self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
@@ -96,7 +96,7 @@ class Departures:
                 self._outlets.outbox += [(channel, item) for item in items]
 
     def expedite(self, n: CheckpointId, log: Log) -> None:
-        """Move barrier n ahead of what it was sent behind and still waits behind."""
+        """Move barrier n ahead of the items that still wait before it."""
         barrier = Barrier(n)
         for channel, end in self.ends.items():
             waiting = end.waiting
@@ -109,10 +109,10 @@ class Departures:
 
 
 def _led_by_barrier(n: CheckpointId, channel: ChannelId, items: list[Item], log: Log) -> list[Item]:
-    """Log `items`, and return them behind barrier n."""
+    """Log `items`, and return them with barrier n before them."""
     for item in items:
         if isinstance(item, Batch):
             log(channel, item)
-    # It stays behind older barriers, which have overtaken the same records.
+    # Older barriers, which have overtaken the same records, stay before it.
     older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
     return [*items[:older], Barrier(n), *items[older:]]

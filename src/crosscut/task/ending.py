@@ -1,4 +1,4 @@
-"""The end of input: the operators are told of it once in the life of a job, and say what they still have."""
+"""The end of input: the operators hear of it once in the life of a job, and give their last results."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """Who may send how much: the two ends of a channel, inside a worker and between two.
 
-Each end owns what waits there. A sender may have so much under way that its receiver has not processed.
+Each end owns its queue. A sender may have so much under way that its receiver has not processed.
 So memory is bounded, and a slow receiver slows its senders down instead of filling up. Between workers
 that is counted in bytes: the sending end has a credit, the receiving end gives it back as records are
 processed or have gone to disk. Inside a worker batches are handed over by reference, and counted: the
 receiving end says when the sender pauses. Three rules keep it live:
 
-* a barrier needs no credit: a checkpoint is never held up by what it waits for;
-* a back edge never makes its sender wait: what is too much for memory goes to disk;
+* a barrier needs no credit: no backlog holds a checkpoint up for ever;
+* a back edge never makes its sender wait: it spills to disk;
 * where nothing waits in memory, all credit has been given back.
 
-Nothing is sent here: whoever has the connections asks what may leave, and sends it.
+Nothing is sent here: the pool asks which items may leave, and sends them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _GIVEN_AT_ONCE = 4
 
 
 class SendingEnd:
-    """What waits to leave on a channel, and what may leave now.
+    """The queue of items that are to leave on a channel, and the credit for them.
 
     Args:
         bytes_max: Of batches that may be under way to another worker. The last one may exceed it.
 
     Attributes:
-        waiting: What the channel has not taken yet, in order; a barrier may overtake the rest.
+        waiting: The items, in order; a barrier may overtake others.
         is_paused: The receiver, in the same worker, has enough for now.
         under_way_bytes: Of batches that have left, and for which no credit has come back.
     """
@@ -64,7 +64,7 @@ class SendingEnd:
         return self.under_way_bytes >= self._bytes_max
 
     def leaving(self) -> Iterator[Item]:
-        """Take what may leave now out of `waiting`, an item at a time; between two, tell what was `sent`."""
+        """Take the items that may leave now out of `waiting`, one by one; after each, call `sent`."""
         waiting = self.waiting
         while waiting and (not self.is_used_up or isinstance(waiting[0], Barrier)):
             yield waiting.popleft()
@@ -93,10 +93,10 @@ class _Arrived:
 
 
 class ReceivingEnd:
-    """What waits at the end of a channel, and what its sender may do.
+    """The queue at the end of a channel, and the limits of its sender.
 
     Args:
-        queue: What waits. A snapshot may have held some of it: no credit waits for that.
+        queue: May hold records of a snapshot already: no credit is due for them.
         bytes_max: The sender's credit.
         may_spill: Whether the channel may be spilled to disk now; a back edge always may.
     """
@@ -109,12 +109,12 @@ class ReceivingEnd:
         self._is_back_edge = is_back_edge
         self._items_max = BACK_EDGE_ITEMS_MAX if is_back_edge else LOCAL_ITEMS_MAX
         self._is_pausing = False
-        # Half of it: what comes in while the credit is on its way must not find the sender stopped.
+        # Half of it: the sender must not have stopped before its credit is back.
         self._spill_from_bytes = bytes_max // 2
         self._give_from_bytes = bytes_max // _GIVEN_AT_ONCE
-        # In front of what is in the ledger: on disk, or restored.
+        # Records before those in the ledger: on disk, or restored.
         self._rows_ahead = queue.rows
-        # What is in memory and has no credit yet, a batch an entry, in order.
+        # Batches in memory without credit yet, in order.
         self._ledger: deque[_Arrived] = deque()
         self._ledger_rows = 0
         self._ledger_bytes = 0
@@ -133,7 +133,7 @@ class ReceivingEnd:
 
     @property
     def uncredited_bytes(self) -> int:
-        """What the sender, in another worker, has no credit for again."""
+        """Bytes for which the sender, in another worker, has no credit back yet."""
         return self._ledger_bytes + self._earned_bytes
 
     def arrived(self, rows: int, size_bytes: int) -> None:
@@ -161,7 +161,7 @@ class ReceivingEnd:
         return given
 
     def spill(self) -> bool:
-        """Move what is in memory to disk, if this channel may do that now; return whether it did.
+        """Move the items in memory to disk, if this channel may do that now; return whether it did.
 
         Raises:
             SpillError: It can't be written.

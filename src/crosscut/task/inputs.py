@@ -1,8 +1,8 @@
 """Input queues of a task: in memory, and on disk where the sender must not be made to wait.
 
 Items on disk come after those that were in memory before them, and before those that have come since. A file
-holds batches alone, as a channel log does; where barriers stand between them is kept in memory. So a
-snapshot that has to hold a backlog refers to it, and nothing of it is read.
+holds batches alone, as a channel log does; the places of barriers are kept in memory. So a snapshot that
+must hold a backlog refers to the file, and reads nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ that is never quite empty would grow for ever."""
 
 
 _FULL_ENOUGH = 0.75
-"""Of what may be taken: for less than the rest, no batch is cut."""
+"""Of a full batch: once it is so full, no other batch is cut to fill it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What stands at `at` between two batches, behind `rows` records of its file."""
+    """An item at `at` between two batches, after `rows` records of its file."""
 
     item: Barrier | EndOfInput
     at: int
@@ -50,7 +50,7 @@ class _Segment:
         return self.read_at == self.write_at and not self.marks
 
     def append(self, channel: ChannelId, items: Sequence[Item]) -> int:
-        """Write behind what is there; return how many bytes. If it raises, all is as before."""
+        """Write at the end; return how many bytes. If it raises, all is as before."""
         at, rows, marks = self.write_at, self.rows_written, []
         for item in items:
             if isinstance(item, Batch):
@@ -65,7 +65,7 @@ class _Segment:
         return size_bytes
 
     def append_logged(self, logged: LoggedBatch) -> int:
-        """Write what is encoded already; as `append`."""
+        """As `append`, of an encoded batch."""
         before = self.write_at
         self.write_at = self._write(before, logged)
         self.rows_written += logged.rows
@@ -90,14 +90,14 @@ class _Segment:
         return next((mark for mark in self.marks if mark.item == barrier), None)
 
     def blocks(self, until: _Mark | None) -> SpilledBlocks:
-        """Return what has not been read yet, up to `until`, held for the caller."""
+        """Return the blocks that have not been read yet, up to `until`, held for the caller."""
         end, rows = (self.write_at, self.rows_written) if until is None else (until.at, until.rows)
         self.file.hold()
         return SpilledBlocks(self.file, self.read_at, end, rows - self.rows_read)
 
 
 class InputQueue:
-    """What waits in one input channel, in order. Small batches that wait one after the other become one.
+    """The items that wait in one input channel, in order. Small batches that follow each other become one.
 
     Args:
         space: Where it may spill to. None: nowhere.
@@ -105,7 +105,7 @@ class InputQueue:
 
     Attributes:
         rows: Records that wait, in memory and on disk.
-        spilled_bytes: What was ever written to disk.
+        spilled_bytes: Bytes that were ever written to disk.
     """
 
     def __init__(self, channel: ChannelId, space: SpillSpace | None = None, batch_rows: int = 0) -> None:
@@ -115,7 +115,7 @@ class InputQueue:
         self._head: deque[Item] = deque()
         self._segments: deque[_Segment] = deque()
         self._on_disk = 0
-        # Behind what is on disk; empty when nothing is there.
+        # Items after those on disk; empty when nothing is there.
         self._tail: deque[Item] = deque()
         self._restored_bytes = 0
         self.rows = 0
@@ -134,7 +134,7 @@ class InputQueue:
     def in_front_of(self, barrier: Barrier) -> Iterator[Batch | SpilledBlocks]:
         """Yield the records that wait in front of `barrier`, or all if it does not wait here.
 
-        Items on disk are not read; they are held for whoever takes them.
+        Items on disk are not read; they are held for the caller.
         """
         for item in self._head:
             if item == barrier:
@@ -176,7 +176,7 @@ class InputQueue:
         part.append(item)
 
     def restore(self, logged: LoggedBatch) -> None:
-        """Add what a snapshot holds of this channel, before anything else comes.
+        """Add a batch that a snapshot holds of this channel, before anything else comes.
 
         Raises:
             SpillError: It can't be written.
@@ -210,8 +210,8 @@ class InputQueue:
     def take(self, rows_max: int) -> Item:
         """Take the first item, of at most `rows_max` records; partial batches in memory make a full one.
 
-        An operator that has a fixed cost a call then has fewer calls: what its senders were stopped in the
-        midst of, or what was left of a batch, is not a call of its own.
+        An operator that has a fixed cost a call then has fewer calls: the rest of a batch is not a call of
+        its own.
 
         Raises:
             IndexError: There is none.
@@ -249,7 +249,7 @@ class InputQueue:
         raise ValueError(f"{barrier} is not in the queue of {self._channel}")
 
     def spill(self) -> bool:
-        """Move what is in memory behind what is on disk; return False if there is no space for it.
+        """Move the items in memory to the end of those on disk; return False if there is no space.
 
         Raises:
             SpillError: It can't be written; the queue is as before.

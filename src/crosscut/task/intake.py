@@ -1,4 +1,4 @@
-"""The inputs of a task: what waits there, and whose turn it is. A channel that is blocked has none."""
+"""The inputs of a task, read in turn. A blocked channel has no turn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Intake:
         return self._turn.popleft()
 
     def end_turn(self, channel: ChannelId) -> None:
-        """What was taken from `channel` is dealt with: it is the last in turn, if something is left."""
+        """The item from `channel` is dealt with: if more waits there, the channel is the last in turn."""
         if self._queues[channel]:
             self._turn.append(channel)
 
@@ -124,7 +124,7 @@ class Intake:
 
     @property
     def spilled_bytes(self) -> int:
-        """What was ever written to disk."""
+        """Bytes that were ever written to disk."""
         return sum(queue.spilled_bytes for queue in self._queues.values())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What travels in a channel."""
+"""The items that travel in a channel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Item = Batch | Barrier | EndOfInput
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A batch that was on its way in `channel` when the snapshot was taken, encoded at once: what is
-    on its way may be changed by user code as soon as it is processed.
+    """A batch that was on its way in `channel` when the snapshot was taken.
+
+    It is encoded at once: user code may change its records as soon as they are processed.
 
     Attributes:
         by_sender: The barrier overtook it in the sender's output queue, so the sender's snapshot holds

@@ -1,4 +1,4 @@
-"""What a task leaves for whoever runs it: lists that are emptied after each call."""
+"""The outlets of a task: lists that its driver empties after each call."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from crosscut.task.requests import Errand
 
 
 class Outlets:
-    """What is to be done, in the order in which the outlets are to be emptied.
+    """Work that a task has left, in the order in which the outlets are to be emptied.
 
     Attributes:
         errands: Work for the background.
-        outbox: What goes to other tasks now.
+        outbox: Items for other tasks, to be handed over now.
         emptied: Inputs in which nothing waits any more, though `run` has not read them empty.
-        messages: What goes to the coordinator.
+        messages: For the coordinator.
     """
 
     __slots__ = ("emptied", "errands", "messages", "outbox")

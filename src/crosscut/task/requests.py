@@ -1,4 +1,4 @@
-"""What a task has done in the background. It asks for it; whoever runs it does it, and answers."""
+"""Work that a task asks for. Its driver does it in the background, and answers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from crosscut.task.channel_log import Logged
 
 @dataclass(frozen=True, slots=True)
 class FrozenTask:
-    """What a task was at barrier n, not yet durable.
+    """A task as it was at barrier n, not yet durable.
 
     Attributes:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
-        said: How far the operators have come with what they say at the end of input; None: they have not
-            begun, or it was all.
+        said: How far the operators have come at the end of input; None: they have not begun, or are done.
         watermark: Of the inputs together.
         assigned: The watermarks that operators make themselves.
         is_end_forwarded: The end of input has been passed on, in this epoch.
         records_in: And the others: the counters then; see `Snapshot`.
-        log: What was on its way in channels when the snapshot was taken; whoever stores it lets go of it.
+        log: The channel records of the snapshot; the storing side lets go of them.
     """
 
     checkpoint_id: CheckpointId
@@ -43,7 +42,7 @@ class FrozenTask:
 
 @dataclass(frozen=True, slots=True)
 class PrepareTransaction:
-    """Make what the sink's writer rotated off durable; answer `transaction_prepared`.
+    """Make the transaction that the sink's writer rotated off durable; answer `transaction_prepared`.
 
     It must be done even if the checkpoint is aborted: its records come before every later barrier.
     """
@@ -68,7 +67,7 @@ class CancelStore:
 
 @dataclass(frozen=True, slots=True)
 class CompleteState:
-    """Fold the state of n into the base, a step at a time, after what is being stored."""
+    """Fold the state of n into the base, a step at a time, after all that is being stored."""
 
     checkpoint_id: CheckpointId
 

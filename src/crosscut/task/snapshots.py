@@ -1,7 +1,7 @@
-"""How a task takes its snapshots: events for its protocol, and what the effects do to the task.
+"""How a task takes its snapshots: it tells its protocol of events, and carries out the effects.
 
-A snapshot can't see what is halfway in the chain: half a batch is in the state, and the rest nowhere. So
-whatever may end in one waits until the chain is through with the batch that it has begun.
+A snapshot can't see records in the midst of the chain: half a batch is in the state, and the rest nowhere. So
+an event that may end in one waits until the chain is through with the batch that it has begun.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Snapshots:
     """The snapshot protocol of one task at work.
 
     Args:
-        freeze: Returns what the task is at barrier n.
+        freeze: Returns the task as it is at barrier n.
         pending: Returns the sink's transactions that checkpoint n commits.
     """
 
@@ -86,7 +86,7 @@ class Snapshots:
         self._outlets = outlets
         self._freeze = freeze
         self._pending = pending
-        # What may end in a snapshot, and came while the chain was halfway, in order.
+        # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
 
     @property
@@ -98,10 +98,10 @@ class Snapshots:
     def _is_settled(self) -> bool:
         return not self._chain.is_halfway
 
-    # What happens.
+    # Events.
 
     def handle(self, event: TaskEvent) -> None:
-        """Tell the protocol, and do what it asks for."""
+        """Tell the protocol, and carry out its effects."""
         self._perform(self._protocol.handle(event))
 
     def hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
@@ -110,7 +110,7 @@ class Snapshots:
         self.let_in()
 
     def let_in(self) -> None:
-        """Tell the protocol what was held back, if a snapshot can be taken now."""
+        """Tell the protocol of events that were held back, if a snapshot can be taken now."""
         while self._postponed and self._is_settled:
             event = self._postponed.popleft()
             if not isinstance(event, BarrierArrived):
@@ -211,7 +211,7 @@ class Snapshots:
         return partial(self._log, n, by_sender=True)
 
     def _start_log(self, n: CheckpointId, channels: tuple[ChannelId, ...]) -> None:
-        """Log what waits in `channels` in front of barrier n; one that waits there has arrived."""
+        """Log the records that wait in `channels` before barrier n; a barrier n that waits has arrived."""
         barrier = Barrier(n)
         arrived = []
         for channel in channels:
@@ -224,7 +224,7 @@ class Snapshots:
                 self._intake.take_out(channel, barrier)
                 arrived.append(channel)
         for channel in arrived:
-            # Not before everything is logged: the last of them may have the snapshot stored. One that is
-            # not logged is the barrier that all this is for.
+            # Only after everything is logged: the last of them may have the snapshot stored. A channel that
+            # is not logged brought the barrier that all this is for.
             if n in self._protocol.logging(channel):
                 self.handle(BarrierArrived(channel, n))

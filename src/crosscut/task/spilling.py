@@ -1,4 +1,4 @@
-"""Where a task keeps what does not fit into memory, as the task sees it. The worker brings it."""
+"""Disk space for items that do not fit into memory, as a task sees it. The worker brings it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class SpillFile(Protocol):
     """Bytes outside of memory. They stay until everybody who holds them has let go; any thread may read."""
 
     def write(self, at: int, data: bytes) -> None:
-        """Write `data` at `at`, which is not behind the end.
+        """Write `data` at `at`, which is not beyond the end.
 
         Raises:
             SpillError: It can't be written.
@@ -23,7 +23,7 @@ class SpillFile(Protocol):
         """
 
     def hold(self) -> None:
-        """Keep it until there has been one more `release`; whoever made it holds it once."""
+        """Keep it until there has been one more `release`; its maker holds it once."""
 
     def release(self) -> None:
         """Give it back, if nobody else holds it."""
@@ -45,7 +45,7 @@ class SpillSpace(Protocol):
 
 
 class SpillSpaces(Protocol):
-    """What one worker may spill to in one epoch."""
+    """The disk space of one worker in one epoch."""
 
     @property
     def bounded(self) -> SpillSpace:
@@ -56,4 +56,4 @@ class SpillSpaces(Protocol):
         """For back edges, since a loop that waited for itself would wait for ever, and for logs."""
 
     def close(self) -> None:
-        """The epoch is over, and nobody reads any more: give everything back, whoever holds it."""
+        """The epoch is over, and nobody reads any more: give everything back, even if it is held."""

@@ -40,7 +40,7 @@ class SplitQueue:
 
     Args:
         unread: Splits with the position to read from, in order.
-        uid: What errors call the source.
+        uid: The source's name in errors.
 
     Attributes:
         origin: The split whose records `read` has returned last.
@@ -54,7 +54,7 @@ class SplitQueue:
         self._open: deque[_OpenSplit] = deque()
         self.origin = ""
         self.just_ended: list[str] = []
-        # What to acknowledge once a checkpoint is complete.
+        # Positions to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
     @property
@@ -133,7 +133,7 @@ class SplitQueue:
         return [one.split.split_id for one in self._open] + [split.split_id for split, _ in self._unread]
 
     def positions(self) -> JSON:
-        """Return the unfinished splits with their positions: what the snapshot holds."""
+        """Return the unfinished splits with their positions, for a snapshot."""
         unfinished = [(one.split, one.reader.position) for one in self._open] + list(self._unread)
         return [
             [split.split_id, split.start, split.detail, split.weight, position]
@@ -141,7 +141,7 @@ class SplitQueue:
         ]
 
     def freeze(self, checkpoint_id: CheckpointId) -> JSON:
-        """Return `positions`, and remember what to acknowledge when `checkpoint_id` is complete."""
+        """Return `positions`, and remember them until `checkpoint_id` is complete."""
         listening = [one.reader for one in self._open if _listens(one.reader)]
         if listening:
             self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
@@ -167,10 +167,10 @@ def _listens(reader: SplitReader) -> bool:
 
 
 def checked_splits(found: object, uid: str) -> list[Split]:
-    """Return what `Source.splits` of source `uid` has returned, if a job can go by it.
+    """Return `found`, which `Source.splits` of source `uid` has returned, if a job can go by it.
 
     Raises:
-        ConnectorError: It can't; the message says why, and what to do.
+        ConnectorError: It can't; the message says why, and how to mend it.
     """
     if not isinstance(found, Iterable):
         raise ConnectorError(
@@ -228,7 +228,7 @@ def split_as_json(split: Split) -> JSON:
 
 
 def splits_from_json(data: JSON) -> list[tuple[Split, JSON]]:
-    """Return what `SplitQueue.positions` or `split_as_json` made, as splits with positions.
+    """Return splits with positions from the form of `SplitQueue.positions` and `split_as_json`.
 
     Raises:
         ConnectorError: It is something else.

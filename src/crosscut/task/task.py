@@ -1,11 +1,11 @@
 """One task: its operators, its state, its snapshot protocol. No I/O, no clock, no thread.
 
 A driver (the worker's pool, in the cluster and in the simulator) offers what arrives on the inputs, calls
-`run` when the task has something to do, and empties the outlets after each call. The task decides what
-happens; the driver decides nothing but when.
+`run` when the task has something to do, and empties the outlets after each call. The task decides all but
+the moment, which is the driver's.
 
-A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (what waits at
-the inputs), `departures` (what leaves), `snapshots` (what barriers do) and `ending` (the end of input).
+A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (inputs in
+turn), `departures` (the way out), `snapshots` (barriers and their effects), `ending` (the end of input).
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ class Task:
         splits: For a source task.
         state: For a task with keyed state.
         committer: For a sink task.
-        held: What its writer keeps in the snapshot.
-        ended: The restored snapshot says that the operators have been told of the end of input, and said all.
-        said: What they had said of it, if not all.
+        held: Records that its writer keeps in the snapshot.
+        ended: By the restored snapshot the operators have heard of the end of input, and have said all.
+        said: How far they had come, if not to the end.
         restored: The snapshot that the task goes on from, for what concerns event time; None: from none.
         records_in: The restored snapshot's count.
         records_out: Likewise.
         parts: Those of the restored checkpoint.
-        unsent: What the restored snapshot holds of the outputs: it is sent again.
+        unsent: Output in the restored snapshot: it is sent again.
 
     Attributes:
-        outlets: What is to be done, after any call.
-        intake: What waits at the inputs.
-        departures: What leaves.
-        wait_ms: How long a source has nothing to read.
+        outlets: Work for the driver, after any call.
+        intake: The inputs.
+        departures: The way out.
+        wait_ms: For so long a source has nothing to read.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class Task:
         self._watermarks = CombinedWatermark(
             {channel: watermark for channel in inputs if channel not in back_edges}, watermark
         )
-        # What was on its way comes before anything that is still to come, here as in the inputs: if a
-        # snapshot is taken before it has been processed, it is in that one's log, once, like anything else.
+        # Restored records come before all others, here as in the inputs: if a snapshot is taken before they
+        # have been processed, they are in its log, once, like any others.
         self.outlets.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
         self.intake = Intake(
             inputs,
@@ -179,7 +179,7 @@ class Task:
             self._pending,
         )
 
-    # What the driver asks.
+    # Questions of the driver.
 
     @property
     def is_source(self) -> bool:
@@ -201,7 +201,7 @@ class Task:
     def is_awaited(self) -> bool:
         """Whether a snapshot waits until the task is through with the batch that it has begun.
 
-        It must run then, also if its outputs take no more: what it still makes of that is bounded.
+        It must run then, even if its outputs take no more: the rest of one batch is bounded.
         """
         return self._snapshots.are_awaited
 
@@ -211,7 +211,7 @@ class Task:
         return self._protocol.aligning is not None
 
     def is_logging(self, channel: ChannelId) -> bool:
-        """Whether what arrives there belongs to a snapshot."""
+        """Whether records that arrive there belong to a snapshot."""
         return bool(self._protocol.logging(channel))
 
     @property
@@ -235,7 +235,7 @@ class Task:
         return self._protocol, self._committer
 
     def statistics(self) -> TaskStatistics:
-        """Return the counters, and what waits now."""
+        """Return the counters and the length of the queues."""
         return TaskStatistics(
             task=self.task_id,
             records_in=self.records_in,
@@ -246,7 +246,7 @@ class Task:
             empty_split=self._splits.empty_split if self._splits is not None else "",
         )
 
-    # What the driver tells.
+    # Orders and news from the driver.
 
     def follow(self, course: Course) -> None:
         """Let a slice be ended early by `course`."""
@@ -282,7 +282,7 @@ class Task:
         if self._chain.is_midway:
             self._chain.go_on()
         elif self.intake.has_next:
-            # Also while the operators say what they say at the end: then it is a barrier.
+            # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
             self._deliver(channel)
             self.intake.end_turn(channel)
@@ -297,7 +297,7 @@ class Task:
         return channel
 
     def flush(self) -> None:
-        """Send what waits in the output buffers: nothing else is to be done, or it has lingered."""
+        """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
         self.departures.flush()
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
@@ -348,7 +348,7 @@ class Task:
         """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
 
         Args:
-            log: Holds what was on its way, if anything was.
+            log: Holds the channel records, if there were any.
             freeze_us: How long the driver saw the task stopped while it froze.
             held: The records of pending transactions, by the checkpoint they were cut off at.
             whole: All parts of the keyed state, where it is kept in files of its own.
@@ -489,7 +489,7 @@ class Task:
         return self._committer.pending(checkpoint_id) if self._committer is not None else ()
 
     def _commit(self, event: CommitterEvent) -> None:
-        """Tell the committer, if this is a sink's task, and do what it asks for."""
+        """Tell the committer, if this is a sink's task, and carry out its effects."""
         for effect in self._committer.handle(event) if self._committer is not None else ():
             match effect:
                 case CommitTransactions():

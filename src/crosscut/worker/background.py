@@ -1,4 +1,4 @@
-"""What one task has done in the background: snapshots stored, transactions prepared and committed.
+"""The background work of one task: it stores snapshots, prepares and commits transactions.
 
 The encoding is done on the event loop, a slice at a time, between the records; what waits for a disk
 or for somebody else is done in threads.
@@ -128,13 +128,13 @@ class Threads:
 
 
 def _note_outcome(call: asyncio.Future[Any]) -> None:
-    """Take what a call of an epoch that is over has raised: nobody else will."""
+    """Take the error of a call of an epoch that is over: nobody else will."""
     if not call.cancelled():
         call.exception()
 
 
 class BackgroundHost(Protocol):
-    """What background work needs around it: the pool of a worker."""
+    """The pool of a worker, as background work sees it."""
 
     epoch: Epoch
     store: PartStore
@@ -149,10 +149,10 @@ class BackgroundHost(Protocol):
 
 
 class _Write:
-    """One part, written in a thread by calling this; whoever waits for it may give it up at any moment.
+    """One part, written in a thread by calling this; it may be given up at any moment.
 
     Args:
-        log: What `chunks` are made from, in the thread; it is let go of when nobody will read it any more.
+        log: The source of `chunks`, read in the thread; it is let go of when nobody will read it any more.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class BackgroundWork:
     """The background work of one task.
 
     Args:
-        tell: Tells the task something, and carries out what it then asks for.
+        tell: Tells the task something, and empties its outlets.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class BackgroundWork:
             self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held, whole))
 
     def _delete(self, *parts: Part | None) -> None:
-        """Delete parts of no use, best effort: what is left over is swept in the next epoch."""
+        """Delete parts of no use, best effort: the next epoch sweeps the rest."""
         if paths := [part.path for part in parts if part is not None and part.path]:
             self._host.threads.start(self._host.store.delete_parts, paths)
 
@@ -382,7 +382,7 @@ class BackgroundWork:
         """Write a part of n; return None if n is given up before it is durable.
 
         A call that hangs in the store keeps its thread, and no later snapshot waits for it. If it
-        returns in the end, it deletes what it has written.
+        returns in the end, it deletes its part.
         """
         host = self._host
         write = _Write(host, n, self._task_id, chunks, log)

@@ -1,4 +1,4 @@
-"""From a DeployTasks message to running tasks: restore state, replay commits, build, connect."""
+"""From a DeployTasks message to tasks: restore state, replay commits, build."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class TaskHost(Protocol):
-    """What tasks are built into: the pool of a worker."""
+    """The pool of a worker, into which tasks are built."""
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block."""
@@ -55,11 +55,11 @@ class TaskHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:
-    """What the settings say that concerns tasks.
+    """The settings that concern tasks.
 
     Attributes:
         channel_bytes: Of batches that a channel between two workers may have under way.
-        spill_bytes: Disk for what comes in on blocked channels; 0: their senders wait.
+        spill_bytes: Disk for the input of blocked channels; 0: their senders wait.
         spill_dir: None: the system's directory for temporary files.
         state_dir: Where a backend on disk keeps its files; None: likewise.
     """
@@ -96,7 +96,7 @@ class StateAtHand:
         read_part: ReadPart,
         host: TaskHost,
     ) -> KeyedState:
-        """Return the state of `task` at checkpoint `restore`: what is there, or `empty` with it in it.
+        """Return the state of `task` at checkpoint `restore`: the one at hand, or `empty`, filled.
 
         Raises:
             StoreError: A part is missing or damaged.
@@ -252,7 +252,7 @@ async def build_tasks(
 
 
 def _put_back(part: Part, read_part: ReadPart, queues: Mapping[ChannelId, InputQueue]) -> list[LoggedBatch]:
-    """Put what was on its way back into the inputs; return what the outputs had not sent."""
+    """Put channel records back into the inputs; return those that the outputs had not sent."""
     unsent = []
     for logged in decoded_log(read_part(part)):
         if logged.by_sender:

@@ -1,10 +1,10 @@
-"""How many records the next slice of a task takes, by what those before it have cost.
+"""How many records the next slice of a task takes, by the cost of those before it.
 
 A slice has a fixed cost (a request that a source sends for each read, the file that a sink opens for each
 write) and one for each record. Only the second is a reason for fewer records: a slice that is long
 because of the first is no shorter with fewer, and there are only more of them.
 
-No clock is read here: whoever runs the slices tells how long each took.
+No clock is read here: the runner of the slices tells how long each took.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRIAL_NS_MAX = 1_000_000_000
 """Nothing is tried that is expected to take longer."""
 
 _SURPRISE = 3
-"""What takes so many times as long as expected, or as short, shows that the costs are others now."""
+"""A slice that takes so many times as long as expected, or as short, shows that the costs have changed."""
 
 _WEIGHT_IF_SHORTER, _WEIGHT_IF_LONGER = 0.5, 0.03
 """Of a slice in what its size takes. Whatever else the machine does makes slices longer and none shorter: the
@@ -70,7 +70,7 @@ class Pace(ABC):
 
 @dataclass(slots=True)
 class _Size:
-    """What slices of about one size have taken, without what the machine did meanwhile.
+    """The durations of slices of about one size, without the disturbances of the machine.
 
     Attributes:
         last: The number of the newest one.
@@ -113,7 +113,7 @@ class AdaptivePace(Pace):
 
     def took(self, rows: int, elapsed_ns: int) -> None:
         if elapsed_ns <= SLICE_NS and (self.rows == self._rows_max or rows < self.rows):
-            # Short, and not because of what is said here.
+            # Short, and not because of this pace.
             return
         expected_ns = self._expected_ns(rows)
         is_longer = elapsed_ns > _SURPRISE * expected_ns + _NOISE_NS

@@ -1,8 +1,8 @@
 """Runs the tasks of one worker in one epoch: the scheduler, and items on their way between tasks.
 
 One thread, one event loop. A round runs each task that can run once, in topological order, so a
-record goes through all local tasks of its way in one round; then the loop serves the sockets. What a
-task wants done it leaves in its outlets; nothing is decided here but when.
+record goes through all local tasks of its way in one round; then the loop serves the sockets. A task leaves
+its wishes in its outlets; this module decides only when it runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNWATCHED = Unwatched()
 
 
 class TaskRunner:
-    """One task with what it needs around it: where its output goes, and its background work."""
+    """One task, its pace and its background work."""
 
     def __init__(
         self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
@@ -68,7 +68,7 @@ class TaskRunner:
         """Call `action`, which does something with the task. Everything that reaches the task does so here.
 
         Once the epoch is over nothing does: after a failure in the middle of a batch its state is half
-        a batch, which no timer, answer or word may have captured. What `action` raises ends the epoch.
+        a batch, which no timer, answer or word may have captured. An exception of `action` ends the epoch.
         """
         if self._pool.is_over:
             return
@@ -78,7 +78,7 @@ class TaskRunner:
             self._pool.failed(self.task.task_id, error)
 
     def run(self, now_ns: int) -> None:
-        """Let the task do one piece of work and carry out what it asks for."""
+        """Let the task do one piece of work, and empty its outlets."""
         self.reach(self._run, now_ns)
 
     def _run(self, now_ns: int) -> None:
@@ -108,14 +108,14 @@ class TaskRunner:
             self._pool.records_flowed()
 
     def tell(self, word: Callable[[Task], None]) -> None:
-        """Tell the task something and carry out what it asks for."""
+        """Tell the task something, and empty its outlets."""
         self.reach(self._tell, word)
 
     def _tell(self, word: Callable[[Task], None]) -> None:
         started_ns = self._now_ns()
         word(self.task)
         self.drain((self._now_ns() - started_ns) // 1_000)
-        # It may have unblocked what waits here, and then nobody else would wake the worker.
+        # It may have unblocked an input, and then nobody else would wake the worker.
         self._pool.schedule()
 
     def _flush_if_due(self, now_ns: int) -> None:
@@ -128,7 +128,7 @@ class TaskRunner:
             self._buffered_since_ns = 0
 
     def _note(self, rows: int, elapsed_ns: int) -> None:
-        """Tell the pace what the records have cost, once the task is through with them."""
+        """Tell the pace the cost of the records, once the task is through with them."""
         task = self.task
         self._rows += rows
         self._busy_ns += elapsed_ns
@@ -139,10 +139,10 @@ class TaskRunner:
             self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
-        """Carry out what stands in the task's outlets: background work, then output, then messages.
+        """Empty the task's outlets: background work, then output, then messages.
 
-        What is sent on a channel from the task to itself comes back here before the rest has been sent.
-        So each item stays in its outlet until it is its turn: it has not left before.
+        An item that the task sends to itself comes back here before the rest has been sent. So each item
+        stays in its outlet until its turn: it has not left before.
         """
         task, pool, outlets = self.task, self._pool, self.task.outlets
         is_new = True
@@ -158,7 +158,7 @@ class TaskRunner:
                 if is_last and task.is_source and isinstance(item, Batch):
                     pool.failpoints("source.sent")
             for channel in tuple(task.departures.clogged):
-                # A barrier may have overtaken what waits there.
+                # A barrier may have overtaken the items that wait there.
                 pool.send_on(self, channel)
             if outlets.emptied:
                 emptied, outlets.emptied = outlets.emptied, []
@@ -175,7 +175,7 @@ class TaskPool:
     Args:
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so many bytes more.
-        start_thread: What calls of the store and of sinks run in.
+        start_thread: Starts the threads in which the store and sinks are called.
         pace_of: How much a task takes at a time; one that was there before goes on as it did.
         slices: Is told of each slice of work.
     """
@@ -273,7 +273,7 @@ class TaskPool:
         if self.failpoints.is_armed and any(waiting):
             self.failpoints("restore.replaying")
         for runner in self._runners:
-            # What a restored task has to send again.
+            # A restored task may have items to send again.
             runner.reach(runner.drain)
         self.schedule()
 
@@ -322,7 +322,7 @@ class TaskPool:
         for runner in self._runners:
             try:
                 runner.task.close()
-            except Exception:  # noqa: BLE001 - what one raises must not keep the rest open
+            except Exception:  # noqa: BLE001 - an error of one must not keep the others open
                 _LOG.warning("closing task %s failed", runner.task.task_id, exc_info=True)
 
     def failed(self, task: TaskId, error: BaseException) -> None:
@@ -352,7 +352,7 @@ class TaskPool:
         self.send_on(sender, channel)
 
     def send_on(self, sender: TaskRunner, channel: ChannelId) -> None:
-        """Send what may leave of what waits for a connection."""
+        """Send the waiting items that may leave."""
         connection = self._outgoing.get(channel)
         if connection is None:
             return

@@ -1,4 +1,4 @@
-"""What tasks spill to: files without a name, so nothing is left of them, whatever ends the process."""
+"""Files that tasks spill to. They have no name, so nothing is left of them, however the process ends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DiskFile:
             self.close()
 
     def close(self) -> None:
-        """Give the disk back, whoever holds it."""
+        """Give the disk back, even if it is held."""
         with self._space.lock:
             is_open = self._space.files.pop(self, self) is None
         if is_open:
@@ -113,7 +113,7 @@ class DiskSpaces:
 
     Args:
         directory: None: the system's directory for temporary files.
-        spill_bytes: For what comes in on blocked channels.
+        spill_bytes: For the input of blocked channels.
     """
 
     def __init__(self, directory: str | None, spill_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """A worker: one process that hosts task i of every vertex, epoch after epoch.
 
-It connects to the coordinator, proves the job's secret, and then does what it is told: deploy, start,
+It connects to the coordinator, proves the job's secret, and then obeys: deploy, start,
 halt. It stops by itself when it loses the coordinator, when its parent process dies, or when user
 code holds the event loop for longer than the heartbeat timeout. None of that is needed for safety,
 which rests on epochs alone; it only keeps zombies from using up the machine.
@@ -66,7 +66,7 @@ CONNECTION_LOST_GRACE_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What a worker needs to know before it can speak; travels inside the Spark task, as data.
+    """All that a worker must know before it can speak; travels inside the Spark task, as data.
 
     `packed_graph` is the only thing with code in it. Durations in milliseconds.
     """
@@ -85,14 +85,14 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is around a worker in its process: whatever a virtual world has to bring itself.
+    """The surroundings of a worker in its process, which a virtual world brings itself.
 
     Attributes:
         graph: The worker's own: its functions share nothing with those of another worker.
-        start_thread: What calls of the store and of sinks run in.
-        new_pace: Makes what says how much a task takes at a time.
-        new_spaces: Makes what the tasks of one epoch spill to.
-        piece_bytes: Of one channel, that go to another worker in front of what another channel sends there.
+        start_thread: Starts the threads in which the store and sinks are called.
+        new_pace: Makes the pace of a task: how much it takes at a time.
+        new_spaces: Makes the disk space of one epoch's tasks.
+        piece_bytes: Of one channel, before it is another channel's turn on the same connection.
         backend: Where keyed state is kept.
     """
 
@@ -124,7 +124,7 @@ class Worker:
         self._store = surroundings.store
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
         self._at_hand = StateAtHand(surroundings.backend)
-        # What was learnt in one epoch holds in the next.
+        # A lesson of one epoch holds in the next.
         self._paces: dict[TaskId, Pace] = {}
         self._failpoints = surroundings.failpoints
         self._pool: TaskPool | None = None
