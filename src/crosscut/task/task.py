@@ -5,7 +5,8 @@ A driver (the worker's pool, in the cluster and in the simulator) offers what ar
 the moment, which is the driver's.
 
 A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (inputs in
-turn), `departures` (the way out), `snapshots` (barriers and their effects), `ending` (the end of input).
+turn), `departures` (the way out), `snapshots` (barriers and their effects), `transactions` (of a sink),
+`ending` (the end of input).
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from crosscut.operators.sink import SinkOperator
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
 from crosscut.protocol.events import (
     AlignmentTimedOut,
     BarrierArrived,
@@ -34,20 +34,15 @@ from crosscut.protocol.events import (
     CommitAttemptFailed,
     CommitAuthorised,
     CommitSucceeded,
-    CommitterEvent,
     SnapshotFailed,
     SourcesResumed,
     TransactionPrepared,
 )
 from crosscut.protocol.messages import (
-    FailureCause,
     Part,
-    PendingTransaction,
     Snapshot,
     SourceDrained,
-    TaskFailed,
     TaskStatistics,
-    TransactionsCommitted,
 )
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
@@ -60,10 +55,11 @@ from crosscut.task.intake import Intake
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
-from crosscut.task.requests import CompleteState, FrozenTask, PrepareTransaction
+from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
+from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
 
 
@@ -137,8 +133,9 @@ class Task:
         self._committer = committer
         sink = chain[-1] if chain else None
         self._sink = sink if isinstance(sink, SinkOperator) else None
-        self._writer = self._sink.writer if self._sink is not None else None
         self.outlets = Outlets()
+        writer = self._sink.writer if self._sink is not None else None
+        self._transactions = Transactions(task_id, epoch, writer, committer, self.outlets)
         watermark = restored.watermark if restored is not None else None
         # What goes round comes from what came in, and never holds it up.
         self._watermarks = CombinedWatermark(
@@ -176,7 +173,7 @@ class Task:
             self.departures,
             self.outlets,
             self._freeze,
-            self._pending,
+            self._transactions.pending,
         )
 
     # Questions of the driver.
@@ -366,19 +363,19 @@ class Task:
             self._splits.acknowledge(checkpoint_id)
         if self._state is not None:
             self.outlets.errands.append(CompleteState(checkpoint_id))
-        self._commit(CommitAuthorised(checkpoint_id))
+        self._transactions.handle(CommitAuthorised(checkpoint_id))
 
     def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
         """The sink transaction of `checkpoint_id` is durable; told before `snapshot_stored`."""
-        self._commit(TransactionPrepared(checkpoint_id, handle))
+        self._transactions.handle(TransactionPrepared(checkpoint_id, handle))
 
     def commit_succeeded(self) -> None:
         """The commit asked for last is visible."""
-        self._commit(CommitSucceeded())
+        self._transactions.handle(CommitSucceeded())
 
     def commit_failed(self, reason: str) -> None:
         """The commit asked for last failed or its outcome is unknown."""
-        self._commit(CommitAttemptFailed(reason))
+        self._transactions.handle(CommitAttemptFailed(reason))
 
     def close(self) -> None:
         """Close readers and writer; the first error is raised after all were tried."""
@@ -387,8 +384,7 @@ class Task:
                 self._splits.close()
         finally:
             self.intake.close()
-            if self._writer is not None:
-                self._writer.close()
+            self._transactions.close()
 
     # Records.
 
@@ -460,16 +456,14 @@ class Task:
         if self._splits is not None:
             self.outlets.messages.append(SourceDrained(self._epoch, self.task_id))
 
-    # Snapshots and commits.
+    # Snapshots.
 
     def _freeze(self, checkpoint_id: CheckpointId) -> FrozenTask:
         since = CheckpointId(0)
         if self._state is not None:
             self._state.freeze(checkpoint_id)
             since = self._captures.next_base(self._state)
-        transaction = self._writer.rotate(checkpoint_id) if self._writer is not None else None
-        if transaction is not None:
-            self.outlets.errands.append(PrepareTransaction(checkpoint_id, transaction))
+        self._transactions.cut_off(checkpoint_id)
         ending = self._ending
         return FrozenTask(
             checkpoint_id=checkpoint_id,
@@ -484,21 +478,3 @@ class Task:
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,
         )
-
-    def _pending(self, checkpoint_id: CheckpointId) -> tuple[PendingTransaction, ...]:
-        return self._committer.pending(checkpoint_id) if self._committer is not None else ()
-
-    def _commit(self, event: CommitterEvent) -> None:
-        """Tell the committer, if this is a sink's task, and carry out its effects."""
-        for effect in self._committer.handle(event) if self._committer is not None else ():
-            match effect:
-                case CommitTransactions():
-                    self.outlets.errands.append(effect)
-                case AnnounceCommitted(checkpoint_id):
-                    committed = TransactionsCommitted(self._epoch, checkpoint_id, self.task_id)
-                    self.outlets.messages.append(committed)
-                case FailTask(reason):
-                    cause = FailureCause("CommitFailed", reason)
-                    self.outlets.messages.append(TaskFailed(self._epoch, self.task_id, cause))
-                case _:
-                    assert_never(effect)

@@ -1,0 +1,66 @@
+"""The transactions of a sink task: events for its committer, and the effects carried out."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.interfaces import SinkWriter
+from crosscut.protocol.commit import Committer
+from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
+from crosscut.protocol.events import CommitterEvent
+from crosscut.protocol.messages import FailureCause, PendingTransaction, TaskFailed, TransactionsCommitted
+from crosscut.task.outlets import Outlets
+from crosscut.task.requests import PrepareTransaction
+
+
+class Transactions:
+    """What one task writes to its sink; nothing, where it has none.
+
+    Args:
+        writer: Of the sink.
+        committer: Decides what is committed when.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        epoch: Epoch,
+        writer: SinkWriter | None,
+        committer: Committer | None,
+        outlets: Outlets,
+    ) -> None:
+        self._task_id = task_id
+        self._epoch = epoch
+        self._writer = writer
+        self._committer = committer
+        self._outlets = outlets
+
+    def cut_off(self, n: CheckpointId) -> None:
+        """Records so far belong to checkpoint n, later ones to the next."""
+        transaction = self._writer.rotate(n) if self._writer is not None else None
+        if transaction is not None:
+            self._outlets.errands.append(PrepareTransaction(n, transaction))
+
+    def pending(self, n: CheckpointId) -> tuple[PendingTransaction, ...]:
+        """Return the transactions that checkpoint n commits."""
+        return self._committer.pending(n) if self._committer is not None else ()
+
+    def handle(self, event: CommitterEvent) -> None:
+        """Tell the committer, and carry out its effects."""
+        for effect in self._committer.handle(event) if self._committer is not None else ():
+            match effect:
+                case CommitTransactions():
+                    self._outlets.errands.append(effect)
+                case AnnounceCommitted(n):
+                    self._outlets.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
+                case FailTask(reason):
+                    cause = FailureCause("CommitFailed", reason)
+                    self._outlets.messages.append(TaskFailed(self._epoch, self._task_id, cause))
+                case _:
+                    assert_never(effect)
+
+    def close(self) -> None:
+        """Close the writer."""
+        if self._writer is not None:
+            self._writer.close()
