@@ -66,8 +66,11 @@ class OnDisk:
             os.makedirs(parent, exist_ok=True)
             _sweep(parent)
             self.directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-            self._lock = os.open(os.path.join(self.directory, _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
+            # Under another name until it is locked: whoever finds a lock that nobody holds removes all this.
+            path = os.path.join(self.directory, _LOCK)
+            self._lock = os.open(f"{path}.new", os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(f"{path}.new", path)
         except OSError as error:
             raise StateError(
                 f"can't keep state in {parent}: {error}; set state_dir to a directory on the workers' "

@@ -298,7 +298,8 @@ class RocksState(KeyedState):
         """Take in what `parts` say; the state must be empty. Blocks.
 
         Args:
-            blocks: Reads parts of any format as rows, with a directory for what that takes.
+            blocks: Reads parts of any format as rows, with a path for what that takes on disk: there, or
+                beside it under names that begin alike.
             owns: Which keys are to be taken; None: all, and the files as they are.
 
         Raises:
@@ -309,7 +310,13 @@ class RocksState(KeyedState):
         if owns is None and first.startswith(MAGIC):
             self._take_files(decoded_head(first), parts[1:], read, checkpoint_id)
         else:
-            self._take_rows(blocks(parts, read, self._new_directory("other")), checkpoint_id, owns)
+            scratch = self._new_directory("others")
+            os.makedirs(scratch, mode=0o700)
+            try:
+                found = blocks(parts, read, os.path.join(scratch, "database"))
+                self._take_rows(found, checkpoint_id, owns)
+            finally:
+                removed(scratch)
         self._completed = checkpoint_id
         self.link(checkpoint_id)
 
