@@ -142,7 +142,7 @@ def stage(
         is_sealed=False, piece_bytes=65_536, buffer_bytes=65_536,
         retain=1, interval_ms=1_000, pause_ms=0, in_flight_max=1, checkpoint_timeout_ms=500,
         heartbeat_timeout_ms=300, spark_attempts_max=100, spark_start_ms=5, store_us=CALL_US,
-        safety_ms=1_000, faults=tuple(faults),
+        safety_ms=1_000, rescaled_to=(), faults=tuple(faults),
     )  # fmt: skip
     flow = Flow("conversation")
     made: list[TimedSource] = []

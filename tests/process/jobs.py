@@ -185,7 +185,8 @@ class NumberedJob:
         self.check_nothing_is_visible_too_early()
         self.check_ids_only_grow()
         found: dict[str, list[list[int]]] = defaultdict(list)
-        for path in sorted(self.out.glob("part-*")):
+        # By checkpoint, then task: at another parallelism a key may have another task.
+        for path in sorted(self.out.glob("part-*"), key=lambda one: (one.name.split("-")[2], one.name)):
             for line in path.read_text().splitlines():
                 key, update = json.loads(line)
                 found[key].append(update)

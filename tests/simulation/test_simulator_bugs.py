@@ -33,7 +33,7 @@ from crosscut.protocol.effects import (
     TaskEffect,
 )
 from crosscut.protocol.events import BarrierArrived, ClockRead, CommitterEvent, Timer, TransactionPrepared
-from crosscut.protocol.job import job_log, retention, segments
+from crosscut.protocol.job import job_log, rescaling, retention, segments
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
@@ -63,7 +63,7 @@ from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log import StoredLog
-from crosscut.task import channel_log
+from crosscut.task import channel_log, rerouting
 from crosscut.task import task as task_module
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
@@ -313,7 +313,7 @@ def end_told_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
 
 
 def final_results_said_again_from_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(task_module, "said_from_json", lambda said: (0, ""))
+    patch.setattr(task_module, "read_said", lambda said: ((0, ""), []))
 
 
 def final_results_in_the_order_of_a_dict(patch: pytest.MonkeyPatch) -> None:
@@ -872,7 +872,96 @@ def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Threads, "close", close)
 
 
+def key_group_with_two_owners(patch: pytest.MonkeyPatch) -> None:
+    """A task of another parallelism keeps all keys of the parts that it reads."""
+    plain = deployment.Heritage
+    patch.setattr(deployment, "Heritage", lambda chains, owns: plain(chains, lambda key: True))
+
+
+def key_group_without_an_owner(patch: pytest.MonkeyPatch) -> None:
+    """A task reads the parts of one that had its groups, not of all of them."""
+    plain = rescaling._with_groups_of
+    patch.setattr(rescaling, "_with_groups_of", lambda *arguments: plain(*arguments)[:1])
+
+
+def split_with_two_owners(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rescaling, "deal", lambda rows, parallelism: [list(rows)] * parallelism)
+
+
+def records_on_their_way_kept_by_the_places_of_tasks(patch: pytest.MonkeyPatch) -> None:
+    """As if what was on its way in a shuffle were not distributed by key."""
+
+    def rerouted(logs: Any, task: TaskId, graph: JobGraph, *arguments: Any) -> Iterator[Any]:
+        edges = tuple(
+            replace(edge, partitioning="rebalance" if edge.partitioning == "hash" else edge.partitioning)
+            for edge in graph.edges
+        )
+        return plain(logs, task, replace(graph, edges=edges), *arguments)
+
+    plain = rerouting.rerouted
+    patch.setattr(deployment, "rerouted", rerouted)
+
+
+def what_senders_had_left_lost_at_another_parallelism(patch: pytest.MonkeyPatch) -> None:
+    def rerouted(logs: Any, *arguments: Any) -> Iterator[Any]:
+        return plain(([one for one in log if not one.by_sender] for log in logs), *arguments)
+
+    plain = rerouting.rerouted
+    patch.setattr(deployment, "rerouted", rerouted)
+
+
+def transactions_of_a_task_that_is_gone_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rescaling, "retired", lambda *arguments: ())
+
+
+def final_results_of_an_heir_said_from_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rescaling, "combined_said", lambda before, mine: (False, None))
+
+
+def final_results_of_an_heir_taken_as_said(patch: pytest.MonkeyPatch) -> None:
+    """One of those that had its groups had said everything."""
+    plain = rescaling.combined_said
+
+    def combined(before: Any, mine: range) -> tuple[bool, Any]:
+        found = list(before)
+        return (True, None) if any(place == rescaling.ALL_SAID for _, place in found) else plain(found, mine)
+
+    patch.setattr(rescaling, "combined_said", combined)
+
+
 ANY = tuple(GRAPHS)
+RESCALED: Mapping[str, Any] = {
+    "parallelism": 2,
+    "rescaled_to": (3, 1, 4),
+    "interval_ms": 10,
+    "pause_ms": 0,
+    "step_us": 500,
+    "latency_us": 100,
+    "store_us": 200,
+    "checkpoint_timeout_ms": 1_000,
+    "record_count": 15,
+    "batch_rows": 1,
+    "channel_bytes": 50,
+    "spark_start_ms": 5,
+    "source_ms": 150,
+    "safety_ms": 800,
+    "faults": tuple(PlannedFault(at_ms, "kill the driver") for at_ms in range(60, 800, 80)),
+}
+"""The driver dies again and again, and each time the job goes on at another parallelism."""
+RESCALED_AT_A_COMMIT = {
+    **RESCALED,
+    "faults": tuple(
+        PlannedFault(at_ms, "kill the driver", moment="driver.appended") for at_ms in range(40, 400, 60)
+    ),
+}
+RESCALED_IN_A_CROWD = {
+    **RESCALED,
+    "step_us": 2_000,
+    "batch_rows": 3,
+    "record_count": 25,
+    "source_ms": 20,
+    "faults": tuple(PlannedFault(at_ms, "kill the driver") for at_ms in range(60, 800, 60)),
+}
 LOOPS = ("loop", "nested loops")
 COUNTS = ("chain", "union", "rebalance")
 SHARED = ("diamond", "union", "rebalance", "loop", "nested loops")
@@ -1099,6 +1188,18 @@ BUGS: dict[Plant, Where] = {
     loss_of_a_connection_not_reported: Where(COUNTS, kinds=("break a channel", "half-open channel")),
     silence_of_a_worker_not_noticed: Where(COUNTS, kinds=("freeze a worker",)),
     tasks_closed_before_their_calls_have_returned: Where(COUNTS),
+    key_group_with_two_owners: Where(COUNTS, changed=RESCALED),
+    key_group_without_an_owner: Where(COUNTS, changed=RESCALED),
+    split_with_two_owners: Where(COUNTS, changed=RESCALED),
+    records_on_their_way_kept_by_the_places_of_tasks: Where(
+        COUNTS, ("unaligned",), changed=RESCALED_IN_A_CROWD
+    ),
+    what_senders_had_left_lost_at_another_parallelism: Where(
+        COUNTS, ("unaligned",), changed=RESCALED_IN_A_CROWD
+    ),
+    transactions_of_a_task_that_is_gone_forgotten: Where(COUNTS, changed=RESCALED_AT_A_COMMIT),
+    final_results_of_an_heir_said_from_the_first: Where(("totals",), changed=RESCALED),
+    final_results_of_an_heir_taken_as_said: Where(("totals",), changed=RESCALED),
     refusal_after_the_final_checkpoint_not_followed_up: Where(
         COUNTS, kinds=("refuse a log append",), changed=REFUSED_AFTER_COMPLETION
     ),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
 from crosscut.protocol.job.recovery import (
     AlreadyFinished,
@@ -29,6 +29,8 @@ from crosscut.protocol.messages import (
     LogEntry,
     SegmentClosed,
     SegmentOpened,
+    Snapshot,
+    TaskSnapshot,
 )
 
 POLICY = RestartPolicy(
@@ -129,7 +131,6 @@ def test_a_finished_job_has_nothing_to_do() -> None:
     [
         (tail(replace(OLD, fingerprint="other")), "a different graph"),
         (tail(replace(OLD, max_parallelism=16)), "in 16 key groups"),
-        (tail(replace(OLD, parallelism=3), completed(5)), "resume with parallelism=3"),
         (tail(completed(5)), "no epoch claim"),
         (
             tail(replace(OLD, fingerprint="other"), JobFinished(Epoch(3), CheckpointId(5))),
@@ -144,6 +145,20 @@ def test_the_state_of_something_else_is_refused(
     found = claim(entries, JOB)
     assert isinstance(found, NotThisJob)
     assert reason in found.reason
+
+
+def at(parallelism: int, checkpoint: CheckpointCompleted) -> CheckpointCompleted:
+    tasks = (TaskId(VertexId("out"), index) for index in range(parallelism))
+    return replace(checkpoint, snapshots=tuple(TaskSnapshot(one, Snapshot()) for one in tasks))
+
+
+def test_a_job_goes_on_at_another_parallelism_and_says_so() -> None:
+    """H1: and the claim remembers how many there were that may have staged something."""
+    found = claim(tail(replace(OLD, parallelism=3), at(3, completed(5))), JOB)
+    assert isinstance(found, Claim)
+    assert found.restored == at(3, completed(5))
+    assert (found.entry.parallelism, found.entry.writers) == (2, 3)
+    assert "and restores checkpoint 5 at parallelism 2, was 3; the next ones" in takeover(found)
 
 
 OTHER_INPUT = replace(OLD, flow=replace(FLOW, operators=(replace(NUMBERS, details="/elsewhere/*.txt"),)))

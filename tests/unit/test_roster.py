@@ -2,6 +2,7 @@
 
 from crosscut.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import SendMessage
+from crosscut.protocol.job.rescaling import Inheritance
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.messages import DeployTasks, RegisterWorker
 
@@ -59,7 +60,7 @@ def test_nobody_is_known_after_all_were_dismissed() -> None:
 def told(found: Roster, epoch: int) -> dict[int, list[int]]:
     """Deploy; return the attempts whose addresses each link is told of."""
     said = {}
-    for effect in found.deploy(Epoch(epoch), Lineage("l"), None, (), "driver"):
+    for effect in found.deploy(Epoch(epoch), Lineage("l"), Inheritance(), (), "driver"):
         assert isinstance(effect, SendMessage)
         assert isinstance(effect.message, DeployTasks)
         said[effect.link] = [peer.data_port - 40_000 for peer in effect.message.peers]

@@ -26,7 +26,7 @@ from crosscut.task import channel_log
 from crosscut.task import inputs as queues
 from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, encoded_log, release_log
 from crosscut.task.inputs import InputQueue
-from crosscut.task.items import Barrier, EndOfInput, LoggedBatch
+from crosscut.task.items import REPLAYED, Barrier, EndOfInput, LoggedBatch
 from crosscut.task.outputs import build_output
 from crosscut.task.requests import CancelStore, NotePause, StoreFrozen, WaitForAlignment
 from crosscut.task.spilling import SpillSpace
@@ -720,3 +720,46 @@ def test_close_loops_means_nothing_to_a_task_without_back_edges() -> None:
     task = task_of(AlignedBarriers, inputs=(A, B))
     task.close_loops([HERE.vertex])
     assert not task.has_work
+
+
+# What was on its way at another parallelism comes first.
+
+
+def rescaled_task(records: Sequence[Any]) -> tuple[Task, list[Any]]:
+    taken: list[Any] = []
+    queues_of = {one: InputQueue(one, DiskSpace(), 100) for one in (A, B)}
+    queues_of[B].restore(logged(B, *records))
+    queues_of[B].append(REPLAYED)
+    task = Task(
+        task_id=HERE,
+        epoch=EPOCH,
+        protocol=UnalignedBarriers((A, B), frozenset()),
+        inputs=queues_of,
+        chain=[Map("taken", lambda record: taken.append(record) or record)],
+        outputs=[],
+        batch_rows=1,
+        channel_bytes=1 << 20,
+        replayed_first={B: 1},
+    )
+    return task, taken
+
+
+def test_what_was_on_its_way_at_another_parallelism_is_taken_before_anything_that_comes() -> None:
+    """I5: its successor may come from somebody else, who has taken over the split."""
+    task, taken = rescaled_task(records=["old 1", "old 2", "old 3"])
+    offer(task, A, ["new of a"])
+    offer(task, B, ["new of b"])
+    work(task)
+    assert taken == ["old 1", "old 2", "old 3", "new of a", "new of b"]
+
+
+def test_a_snapshot_waits_until_that_is_taken() -> None:
+    task, taken = rescaled_task(records=["old 1", "old 2"])
+    offer(task, A, Barrier(N1))
+    assert stored_logs(task) == {}
+    task.run()
+    assert taken == ["old 1"] and stored_logs(task) == {}
+    work(task)
+    offer(task, B, ["new of b"], Barrier(N1))
+    assert stored_logs(task) == {1: [(B, ["new of b"], False)]}
+    assert taken == ["old 1", "old 2"]

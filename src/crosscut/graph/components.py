@@ -10,6 +10,7 @@ from crosscut.graph.specs import Edge, JobGraph, OperatorNode, Vertex
 from crosscut.graph.windows import WindowSpec
 from crosscut.ids import VertexId
 from crosscut.protocol.job.end_of_input import Component
+from crosscut.protocol.job.rescaling import Link
 
 
 def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
@@ -25,6 +26,13 @@ def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
         heads=tuple(
             sorted({VertexId(one.target) for one in edges if one.back_edge and one.target in members})
         ),
+    )
+
+
+def links_of(edges: Sequence[Edge]) -> tuple[Link, ...]:
+    """Return the edges as the coordinator sees them."""
+    return tuple(
+        (VertexId(edge.source), VertexId(edge.target), edge.partitioning == "hash") for edge in edges
     )
 
 

@@ -6,11 +6,11 @@ order of a dict would not do: it is another one when the state has been restored
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from crosscut.keys import encoded_key
+from crosscut.keys import encoded_key, key_group
 
 PLACE_BYTES = 16
 _KEYS_PER_BUCKET = 1_000
@@ -21,25 +21,44 @@ def place_of(key: Any) -> str:
     return blake2b(encoded_key(key), digest_size=PLACE_BYTES).hexdigest()
 
 
+class Forerunners:
+    """What has been said already by those that had a task's keys before the parallelism changed.
+
+    Args:
+        ranges: Key groups, and up to which place their last owner had come: operator, and place.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[range, tuple[int, str]]], max_parallelism: int) -> None:
+        self._max_parallelism = max_parallelism
+        self._places = {group: place for groups, place in ranges for group in groups}
+
+    def have_said(self, key: Any, place: str) -> bool:
+        """Whether the final result of `key`, whose place this is, has been said."""
+        operator, said = self._places.get(key_group(key, self._max_parallelism), (0, ""))
+        return operator > 0 or place <= said
+
+
 class FinalOrder:
     """Puts keys into their order, a bounded number at a time.
 
     Args:
         key_count: How many there will be, about.
         after: The place of the last one that has been said; "" if none has.
+        forerunners: Whoever had some of the keys before, if they had said some of these.
     """
 
-    def __init__(self, key_count: int, after: str) -> None:
+    def __init__(self, key_count: int, after: str, forerunners: Forerunners | None = None) -> None:
         self._after = after
+        self._forerunners = forerunners
         # By the beginning of the place: they are in order, and each is put in order when it is its turn.
         self._buckets: list[list[Any]] = [[] for _ in range(1 + key_count // _KEYS_PER_BUCKET)]
 
     def add(self, keys: Iterable[Any]) -> None:
         """Add keys, each once; those that have been said are left out."""
-        buckets, after = self._buckets, self._after
+        buckets, after, forerunners = self._buckets, self._after, self._forerunners
         for key in keys:
             place = place_of(key)
-            if place > after:
+            if place > after and (forerunners is None or not forerunners.have_said(key, place)):
                 buckets[int(place[:8], 16) * len(buckets) >> 32].append(key)
 
     def buckets(self) -> Iterator[list[Any]]:

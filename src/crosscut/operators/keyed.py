@@ -15,7 +15,7 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import InternalError
 from crosscut.graph.specs import Emit
-from crosscut.operators.final import FinalOrder, place_of
+from crosscut.operators.final import FinalOrder, Forerunners, place_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.encoding import ATOMIC, owned_copy
@@ -26,12 +26,17 @@ _KEYS_PER_STEP = 1_000
 
 
 class KeyedOperator(Operator):
-    """An operator with one value per key."""
+    """An operator with one value per key.
+
+    Attributes:
+        forerunners: Who had some of the keys before, and had said some final results; None: nobody had.
+    """
 
     def __init__(self, uid: str, state: KeyedState, emit: Emit, sides: Sides | None = None) -> None:
         super().__init__(uid, sides)
         self._state = state
         self._is_final_only = emit == "final"
+        self.forerunners: Forerunners | None = None
 
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
@@ -53,7 +58,7 @@ class KeyedOperator(Operator):
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         if not self._is_final_only:
             return
-        order = FinalOrder(len(self._state), after)
+        order = FinalOrder(len(self._state), after, self.forerunners)
         items = self._state.items()
         while keys := [key for key, _ in islice(items, _KEYS_PER_STEP)]:
             order.add(keys)

@@ -75,6 +75,9 @@ class Snapshot:
         records_in: Records that the task has taken since the job's beginning; for a source, read.
         records_out: Those that it has sent on or, with a sink, written.
         state_keys: Distinct keys of its state.
+        forerunners: Only where a task takes over from those of another parallelism: how many of `parts` are
+            of each, in order.
+        floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 
@@ -93,6 +96,8 @@ class Snapshot:
     records_in: int = 0
     records_out: int = 0
     state_keys: int = 0
+    forerunners: tuple[int, ...] = ()
+    floors: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,8 @@ class EpochClaimed:
         claimant: Which process has claimed it, and when, for people.
         first_checkpoint_id: The epoch uses ids from here on, at most `CHECKPOINT_IDS_LEAD_MAX` above
             this or the newest completed one; so a new driver can step over all that were ever used.
+        writers: How many logical tasks of each sink may have left something, if they are more than there are
+            now, as after a smaller parallelism was chosen; else 0.
     """
 
     epoch: Epoch
@@ -130,6 +137,7 @@ class EpochClaimed:
     first_checkpoint_id: CheckpointId
     flow: FlowIdentity = FlowIdentity("")
     claimant: Claimant = Claimant()
+    writers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +381,9 @@ class DeployTasks:
         snapshots: Of this worker's tasks at that checkpoint; empty if `restore` is 0.
         splits: Of this worker's source tasks; used only if `restore` is 0.
         driver: Token of the driver that claimed the epoch: sinks tell by it who else claims the same one.
+        rescaled_from: The parallelism at which the checkpoint was taken, if it was another one: parts and
+            logs of `snapshots` then hold more than what belongs to the task. 0: it was this one.
+        retired: Logical tasks of sinks that are there no more: this worker recovers them, in their name.
     """
 
     epoch: Epoch
@@ -382,6 +393,8 @@ class DeployTasks:
     snapshots: tuple[TaskSnapshot, ...]
     splits: tuple[SplitAssignment, ...]
     driver: str = ""
+    rescaled_from: int = 0
+    retired: tuple[TaskSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

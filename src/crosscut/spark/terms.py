@@ -12,7 +12,7 @@ from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus, finished_status
 from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
-from crosscut.graph.components import loops_of
+from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
@@ -146,6 +146,7 @@ def job_terms(
     milliseconds = settings.milliseconds
     restart = settings.restart
     return JobTerms(
+        edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
         identity=_identity(graph, settings),
         tasks=_tasks(graph, lambda vertex: True),

@@ -15,21 +15,6 @@ from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 
 
-def said_from_json(said: JSON) -> tuple[int, str]:
-    """Return what `Chain.said` was.
-
-    Raises:
-        StateError: `said` is something else.
-    """
-    match said:
-        case None:
-            return 0, ""
-        case [int() as position, str() as place]:
-            return position, place
-        case _:
-            raise StateError(f"a snapshot says of the end of input {said!r:.100}: expected [operator, place]")
-
-
 class Chain:
     """Takes batches from operator to operator, and hands on what comes out at the end.
 

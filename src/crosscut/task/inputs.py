@@ -109,7 +109,7 @@ class InputQueue:
     """
 
     def __init__(self, channel: ChannelId, space: SpillSpace | None = None, batch_rows: int = 0) -> None:
-        self._channel = channel
+        self.channel = channel
         self._space = space
         self._batch_rows = batch_rows
         self._head: deque[Item] = deque()
@@ -191,6 +191,15 @@ class InputQueue:
         self.rows += logged.rows
         self._on_disk += 1
 
+    def restore_mark(self, mark: Barrier) -> None:
+        """Add a mark behind what was restored so far."""
+        if self._on_disk:
+            segment = self._segments[-1]
+            segment.marks.append(_Mark(mark, segment.write_at, segment.rows_written))
+            self._on_disk += 1
+        else:
+            self._head.append(mark)
+
     def appendleft(self, item: Item) -> None:
         """Put an item, or the rest of one, back."""
         self.rows += _rows(item)
@@ -246,7 +255,7 @@ class InputQueue:
                 self._on_disk -= 1
                 self._give_back()
                 return
-        raise ValueError(f"{barrier} is not in the queue of {self._channel}")
+        raise ValueError(f"{barrier} is not in the queue of {self.channel}")
 
     def spill(self) -> bool:
         """Move the items in memory to the end of those on disk; return False if there is no space.
@@ -260,7 +269,7 @@ class InputQueue:
         items = self._tail if self._on_disk else self._head
         if not items:
             return True
-        self.spilled_bytes += self._writable(self._space).append(self._channel, items)
+        self.spilled_bytes += self._writable(self._space).append(self.channel, items)
         self._on_disk += len(items)
         items.clear()
         return True

@@ -20,6 +20,8 @@ class Intake:
         is_blocked: Whether a channel may deliver nothing for now.
         channel_bytes: That each channel may have under way.
         spills_blocked: A channel that is blocked may be spilled to disk; a back edge always may.
+        replayed_first: Channels in which what was on its way at another parallelism waits in front of so many
+            `REPLAYED`.
 
     Attributes:
         ends: The receiving ends.
@@ -34,6 +36,7 @@ class Intake:
         back_edges: frozenset[ChannelId],
         channel_bytes: int,
         spills_blocked: bool,
+        replayed_first: Mapping[ChannelId, int] | None = None,
     ) -> None:
         self.ends = {
             channel: ReceivingEnd(
@@ -49,6 +52,8 @@ class Intake:
         self._outlets = outlets
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
+        # What comes now may have been sent later by somebody else, who has taken over a split, or a key.
+        self._replaying = dict(replayed_first or {})
         # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
         # looking at them again for each item would cost the square of their number.
         self._set_aside: list[ChannelId] = []
@@ -66,9 +71,29 @@ class Intake:
         return self._turn.popleft()
 
     def end_turn(self, channel: ChannelId) -> None:
-        """The item from `channel` is dealt with: if more waits there, the channel is the last in turn."""
-        if self._queues[channel]:
+        """What was taken from `channel` is dealt with: it is the last in turn, if something is left.
+
+        But what was on its way at another parallelism goes on until all of it is taken.
+        """
+        if channel in self._replaying:
+            self._turn.appendleft(channel)
+        elif self._queues[channel]:
             self._turn.append(channel)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether some of what was on its way at another parallelism is still to be taken."""
+        return bool(self._replaying)
+
+    def replays(self, channel: ChannelId) -> bool:
+        """Whether what comes out of `channel` is of that."""
+        return channel in self._replaying
+
+    def note_replayed(self, channel: ChannelId) -> None:
+        """One mark behind it was taken."""
+        self._replaying[channel] -= 1
+        if not self._replaying[channel]:
+            del self._replaying[channel]
 
     def take(self, channel: ChannelId, rows_max: int) -> Item:
         """Take the first item of `channel`, of at most `rows_max` records.

@@ -15,6 +15,11 @@ class Barrier:
     checkpoint_id: CheckpointId
 
 
+REPLAYED = Barrier(CheckpointId(0))
+"""Stands behind what was on its way when the job had another parallelism. It never travels: a task finds it
+in its own inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
     """No record will follow in this channel; barriers may."""

@@ -2,6 +2,9 @@
 
 A snapshot can't see records in the midst of the chain: half a batch is in the state, and the rest nowhere. So
 an event that may end in one waits until the chain is through with the batch that it has begun.
+
+Nor is one taken before all is processed that was on its way at another parallelism: a snapshot says nothing
+of what is to come before what.
 """
 
 from __future__ import annotations
@@ -92,11 +95,11 @@ class Snapshots:
     @property
     def are_awaited(self) -> bool:
         """Whether one waits until the chain is through with the batch that it has begun."""
-        return bool(self._postponed) and not self._is_settled
+        return bool(self._postponed) and self._chain.is_halfway
 
     @property
     def _is_settled(self) -> bool:
-        return not self._chain.is_halfway
+        return not self._chain.is_halfway and not self._intake.is_replaying
 
     # Events.
 

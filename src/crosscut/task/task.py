@@ -38,6 +38,7 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TransactionPrepared,
 )
+from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.messages import (
     Part,
     Snapshot,
@@ -47,12 +48,12 @@ from crosscut.protocol.messages import (
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.captures import Captures, Stored
-from crosscut.task.chain import Chain, said_from_json
+from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
 from crosscut.task.inputs import InputQueue
 from crosscut.task.intake import Intake
-from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
+from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
 from crosscut.task.requests import CompleteState, FrozenTask
@@ -82,6 +83,7 @@ class Task:
         records_out: Likewise.
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
+        replayed_first: See `Intake`. Watermarks that come from there are the task's own.
 
     Attributes:
         outlets: Work for the driver, after any call.
@@ -116,6 +118,7 @@ class Task:
         records_in: int = 0,
         records_out: int = 0,
         unsent: Sequence[LoggedBatch] = (),
+        replayed_first: Mapping[ChannelId, int] | None = None,
         log_space: SpillSpace | None = None,
     ) -> None:
         self.task_id = task_id
@@ -151,11 +154,13 @@ class Task:
             back_edges=back_edges,
             channel_bytes=channel_bytes,
             spills_blocked=spills_blocked,
+            replayed_first=replayed_first,
         )
         self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time)
-        self._chain.said = said_from_json(said)
+        self._chain.said, self._said_before = read_said(said)
         self._chain.restore(
-            watermark,
+            # What comes first raises it step by step.
+            None if replayed_first else watermark,
             restored.assigned if restored is not None else None,
             splits.unfinished if splits is not None else [],
             is_new=restored is None,
@@ -428,9 +433,13 @@ class Task:
                     if news is not None:
                         rest_of_slice.add_news(news.watermark, idle=news.idle)
                     self.intake.put_back(channel, rest_of_slice)
+                elif news is not None and self.intake.replays(channel):
+                    self._chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._chain.tell(self._watermarks.heard(channel, news.watermark, idle=news.idle))
                 self.records_in += rows
+            case Barrier() if item == REPLAYED:
+                self.intake.note_replayed(channel)
             case Barrier(checkpoint_id):
                 self._snapshots.handle(BarrierArrived(channel, checkpoint_id))
             case EndOfInput():
@@ -472,7 +481,7 @@ class Task:
             ended=ending.is_said,
             watermark=self._watermarks.watermark,
             assigned=self._chain.assigned,
-            said=None if ending.is_said or not any(self._chain.said) else list(self._chain.said),
+            said=None if ending.is_said else shown_said(self._chain.said, self._said_before),
             is_end_forwarded=ending.is_forwarded,
             records_in=self.records_in,
             records_out=self.records_out,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from crosscut.batch import Batch
 from crosscut.connected_process import Begins
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
@@ -15,24 +16,30 @@ from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
-from crosscut.keys import KeyRouter
+from crosscut.keys import KeyRouter, key_group, owner_of_group
 from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.operators.final import Forerunners
+from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
+from crosscut.protocol.job.rescaling import chains_of, read_said
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.settings import BackendName
+from crosscut.state.encoding import Block
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.state.reading import is_of_database, stored_blocks
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
-from crosscut.task.items import LoggedBatch
+from crosscut.task.items import REPLAYED, LoggedBatch
 from crosscut.task.outputs import Output, build_output
+from crosscut.task.rerouting import rerouted
 from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
+from crosscut.wire.batches import encode_batch
 from crosscut.worker.backends import MEMORY, StateBackend
 
 ReadPart = Callable[[Part], bytes]
@@ -76,6 +83,19 @@ class TaskTerms:
     state_dir: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """What a task takes over from those of another parallelism.
+
+    Attributes:
+        chains: The parts of each.
+        owns: Which of their keys are the task's.
+    """
+
+    chains: tuple[tuple[Part, ...], ...]
+    owns: Callable[[Any], bool]
+
+
 class StateAtHand:
     """Keyed state that a surviving worker keeps between epochs, by task.
 
@@ -95,8 +115,12 @@ class StateAtHand:
         parts: Sequence[Part],
         read_part: ReadPart,
         host: TaskHost,
+        heritage: Heritage | None = None,
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`: the one at hand, or `empty`, filled.
+
+        Args:
+            heritage: The parts are those of several tasks, of another parallelism; None: of this one.
 
         Raises:
             StoreError: A part is missing or damaged.
@@ -114,7 +138,9 @@ class StateAtHand:
                 state = empty
             case FromMemory() | FromStore():
                 state = empty
-                if isinstance(state, RocksState):
+                if heritage is not None:
+                    await _inherit(state, restore, parts, read_part, host, heritage)
+                elif isinstance(state, RocksState):
                     await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
                 else:
                     await _load(state, restore, parts, read_part, host)
@@ -133,6 +159,30 @@ class StateAtHand:
             state.close()
         self._states.clear()
         self._backend.close()
+
+
+async def _inherit(
+    state: KeyedState,
+    restore: CheckpointId,
+    parts: Sequence[Part],
+    read_part: ReadPart,
+    host: TaskHost,
+    heritage: Heritage,
+) -> None:
+    """Take what belongs to a task out of the parts of several."""
+
+    def blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
+        for position, chain in enumerate(heritage.chains):
+            yield from stored_blocks(chain, read, f"{scratch}-{position}")
+
+    if isinstance(state, RocksState):
+        await host.in_thread(state.restore, parts, read_part, restore, blocks, heritage.owns)
+        return
+    with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
+        scratch = os.path.join(directory, "database")
+        found = await host.in_thread(lambda: list(blocks(parts, read_part, scratch)))
+    for _ in state.loading_rows(found, restore, heritage.owns):
+        await host.pause()
 
 
 async def _load(
@@ -178,6 +228,11 @@ async def build_tasks(
     snapshots = {one.task: one.snapshot for one in deploy.snapshots}
     splits = {one.task: one.splits for one in deploy.splits}
 
+    def owner_of(key: Any) -> int:
+        group = key_group(key, graph.max_parallelism)
+        return owner_of_group(group, graph.max_parallelism, graph.parallelism)
+
+    owns = (lambda key: owner_of(key) == worker) if deploy.rescaled_from else None
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
         began(task_id)
@@ -187,25 +242,26 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool)
+        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool, owns)
         failpoints("restore.state")
-        held = HeldData()
-        for pending in snapshot.pending:
-            if pending.held is not None:
-                held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
-        writer = _writer_of(vertex, task_id, deploy, held)
-        committer = None
-        if writer is not None:
-            permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
-            try:
-                await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
-                held.forget(deploy.restore)
-            except Exception:
-                writer.close()
-                raise
-            committer = Committer(deploy.lineage, deploy.epoch, terms.commit_attempts)
+        for one in deploy.retired:
+            if one.task.vertex == task_id.vertex:
+                gone = await _recovered(pool, vertex, one.task, one.snapshot, deploy, read_part)
+                if gone is not None:
+                    gone[0].close()
+        recovered = await _recovered(pool, vertex, task_id, snapshot, deploy, read_part)
+        writer, held = recovered if recovered is not None else (None, HeldData())
+        committer = (
+            Committer(deploy.lineage, deploy.epoch, terms.commit_attempts) if writer is not None else None
+        )
         begins = Begins(deploy.restore, worker)
         operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
+        _, said_before = read_said(snapshot.said)
+        if said_before:
+            forerunners = Forerunners(said_before, graph.max_parallelism)
+            for operator in operators:
+                if isinstance(operator, KeyedOperator):
+                    operator.forerunners = forerunners
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
@@ -217,8 +273,17 @@ async def build_tasks(
             for channel in inputs
         }
         unsent: list[LoggedBatch] = []
-        for part in snapshot.log:
-            unsent += await pool.in_thread(_put_back, part, read_part, queues)
+        replayed_first: dict[ChannelId, int] = {}
+        if deploy.rescaled_from and snapshot.log and inputs:
+            # What comes around always finds room on disk.
+            through = min(inputs, key=lambda one: one not in closing)
+            queue = queues[through]
+            marks = await pool.in_thread(_hand_on, snapshot, read_part, task_id, graph, owner_of, queue)
+            if marks:
+                replayed_first[through] = marks
+        elif not deploy.rescaled_from:
+            for part in snapshot.log:
+                unsent += await pool.in_thread(_put_back, part, read_part, queues)
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
@@ -227,6 +292,7 @@ async def build_tasks(
             back_edges=closing,
             spills_blocked=terms.spill_bytes > 0,
             unsent=unsent,
+            replayed_first=replayed_first,
             log_space=spaces.boundless,
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
@@ -239,7 +305,7 @@ async def build_tasks(
             state=state,
             committer=committer,
             held=held,
-            parts=PartChain(deploy.restore, snapshot.parts),
+            parts=PartChain(deploy.restore, () if deploy.rescaled_from else snapshot.parts),
             ended=snapshot.ended,
             said=snapshot.said,
             restored=snapshot if deploy.restore else None,
@@ -262,6 +328,61 @@ def _put_back(part: Part, read_part: ReadPart, queues: Mapping[ChannelId, InputQ
     return unsent
 
 
+def _hand_on(
+    snapshot: Snapshot,
+    read_part: ReadPart,
+    task: TaskId,
+    graph: JobGraph,
+    owner_of: Callable[[Any], int],
+    queue: InputQueue,
+) -> int:
+    """Put what was on its way at another parallelism, and is for `task`, into an input of its.
+
+    Returns:
+        How many marks stand behind it; 0: there was nothing.
+    """
+    logs = (decoded_log(read_part(part)) for part in snapshot.log)
+    marks = 0
+    for floor, batches in rerouted(logs, task, graph, owner_of, snapshot.floors):
+        marks += _restore_watermark(queue, floor)
+        for logged in batches:
+            queue.restore(logged)
+        queue.restore_mark(REPLAYED)
+        marks += 1
+    return marks + (_restore_watermark(queue, snapshot.watermark) if marks else 0)
+
+
+def _restore_watermark(queue: InputQueue, watermark: int | None) -> int:
+    if watermark is None:
+        return 0
+    news = LoggedBatch(queue.channel, encode_batch(Batch([], watermark=watermark)), 0, by_sender=False)
+    queue.restore(news)
+    # Else it would be merged with what follows, and come after that.
+    queue.restore_mark(REPLAYED)
+    return 1
+
+
+async def _recovered(
+    pool: TaskHost, vertex: Vertex, task: TaskId, snapshot: Snapshot, deploy: DeployTasks, read_part: ReadPart
+) -> tuple[SinkWriter, HeldData] | None:
+    """Return the writer of a logical sink task, what was pending committed; None: it is no sink's task."""
+    held = HeldData()
+    for pending in snapshot.pending:
+        if pending.held is not None:
+            held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
+    writer = _writer_of(vertex, task, deploy, held)
+    if writer is None:
+        return None
+    permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
+    try:
+        await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+        held.forget(deploy.restore)
+    except Exception:
+        writer.close()
+        raise
+    return writer, held
+
+
 async def _state_of(
     vertex: Vertex,
     task: TaskId,
@@ -270,12 +391,14 @@ async def _state_of(
     at_hand: StateAtHand,
     read_part: ReadPart,
     host: TaskHost,
+    owns: Callable[[Any], bool] | None,
 ) -> KeyedState | None:
     new = at_hand.new_state(task)
     empty = next((state for node in vertex.chain if (state := keyed_state(node, new)) is not None), None)
     if empty is None:
         return None
-    return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host)
+    heritage = Heritage(chains_of(snapshot), owns) if owns is not None else None
+    return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host, heritage)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:

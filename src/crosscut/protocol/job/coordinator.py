@@ -25,6 +25,7 @@ from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
+from crosscut.protocol.job.rescaling import Inheritance, inheritance
 from crosscut.protocol.job.restarts import Failures
 from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speaks_for_itself
 from crosscut.protocol.job.series import Series
@@ -182,7 +183,8 @@ class Coordinator:
 
     def _claim_next(self) -> list[JobEffect]:
         self._go(Turn.RESTART)
-        return self._log.claim_next(Epoch(self.epoch + 1), self.series.next_id, self._now.wall_clock)
+        next_id, wall_clock = self.series.next_id, self._now.wall_clock
+        return self._log.claim_next(Epoch(self.epoch + 1), next_id, wall_clock, self.completed)
 
     def _log_answered(self, event: LogEvent) -> list[JobEffect]:
         effects, verdict = self._log.handle(event)
@@ -293,8 +295,20 @@ class Coordinator:
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
-            *self._gathering.deploy(self.epoch, self.lineage, self.completed, self._log.splits),
+            *self._gathering.deploy(self.epoch, self.lineage, self._inheritance(), self._log.splits),
         ]
+
+    def _inheritance(self) -> Inheritance:
+        terms, identity = self._terms, self._terms.identity
+        sinks = {task.vertex for task in terms.sinks}
+        return inheritance(
+            self.completed,
+            identity.parallelism,
+            identity.max_parallelism,
+            self._log.writers,
+            sinks,
+            terms.edges,
+        )
 
     def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:
         if self.phase is not Phase.RESTORING:

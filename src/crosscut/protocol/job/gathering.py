@@ -8,10 +8,10 @@ from dataclasses import replace
 from crosscut.ids import Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
+from crosscut.protocol.job.rescaling import Inheritance
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     FailureCause,
     RegisterWorker,
     SplitAssignment,
@@ -81,7 +81,7 @@ class Gathering:
         self,
         epoch: Epoch,
         lineage: Lineage,
-        restored: CheckpointCompleted | None,
+        restored: Inheritance,
         splits: tuple[SplitAssignment, ...],
     ) -> list[JobEffect]:
         """Give all workers their tasks; none is ready yet."""

@@ -16,7 +16,7 @@ from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer, TimerFired
-from crosscut.protocol.job import history, recovery
+from crosscut.protocol.job import history, recovery, rescaling
 from crosscut.protocol.job.ending import Over
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
@@ -128,6 +128,11 @@ class Ownership:
         """The entry appended last, if it is not decided."""
         return self._writer.newest if self._writer is not None else None
 
+    @property
+    def writers(self) -> int:
+        """How many logical tasks of each sink may have left something."""
+        return self._claim.entry.writers if self._claim is not None else 0
+
     def take_ended(self) -> tuple[LogIndex, ...]:
         """Return, once, the entries of ended segments; they can be deleted when nothing needs them."""
         return self._writer.take_ended() if self._writer is not None else ()
@@ -222,13 +227,25 @@ class Ownership:
         self.splits = assignments
         return [CancelTimer(DISCOVERING), *self.append(self._claim.entry)]
 
-    def claim_next(self, epoch: Epoch, first_checkpoint_id: CheckpointId, wall_clock: str) -> list[JobEffect]:
-        """Claim `epoch`, for a failover."""
+    def claim_next(
+        self,
+        epoch: Epoch,
+        first_checkpoint_id: CheckpointId,
+        wall_clock: str,
+        restored: CheckpointCompleted | None,
+    ) -> list[JobEffect]:
+        """Claim `epoch`, for a failover that goes back to `restored`."""
         if self._claim is None:
             return []
         claimant = Claimant(self._identity.host, self._identity.pid, wall_clock)
+        before = self._claim.entry
+        known = (before.parallelism, before.writers, before.epoch)
         entry = replace(
-            self._claim.entry, epoch=epoch, first_checkpoint_id=first_checkpoint_id, claimant=claimant
+            before,
+            epoch=epoch,
+            first_checkpoint_id=first_checkpoint_id,
+            claimant=claimant,
+            writers=rescaling.writers(before.parallelism, known, restored),
         )
         self._claim = replace(self._claim, entry=entry)
         return self.append(entry)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
+from crosscut.protocol.job import rescaling
 from crosscut.protocol.job.identity import (
     AnotherJob,
     ChangedDetails,
@@ -15,6 +16,7 @@ from crosscut.protocol.job.identity import (
     compared,
     shown,
 )
+from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.job.segments import LogEnd, claim_of, end_of
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
@@ -105,19 +107,19 @@ def claim(
         )
     if reason := _another_job(newest, job, has_state=bool(completed)):
         return NotThisJob(reason)
-    if newest.parallelism != job.parallelism and completed:
-        return NotThisJob(
-            f"its checkpoints are of parallelism {newest.parallelism}, but parallelism="
-            f"{job.parallelism}; resume with parallelism={newest.parallelism}"
-        )
     if finished:
         return AlreadyFinished(finished[-1])
     used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
     # An earlier driver may have used ids that never completed. It was bound to stay within the
     # lead, so ids are never reused, although nothing was written for each.
     first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
-    entry = _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock)
-    return Claim(end, entry, completed[-1] if completed else None, newest)
+    restored = completed[-1] if completed else None
+    known = (newest.parallelism, newest.writers, newest.epoch)
+    entry = replace(
+        _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock),
+        writers=rescaling.writers(job.parallelism, known, restored),
+    )
+    return Claim(end, entry, restored, newest)
 
 
 def takeover(claim: Claim) -> str:
@@ -127,8 +129,10 @@ def takeover(claim: Claim) -> str:
     whom = f"epoch {claim.before.epoch} ({shown(claim.before.claimant)})"
     if claim.restored is None:
         return f"takes over from {whom}, which has completed no checkpoint"
+    n, now, then = claim.restored.checkpoint_id, claim.entry.parallelism, parallelism_of(claim.restored)
+    where = f"at checkpoint {n}" if then in (0, now) else f"and {rescaling.shown(n, now, then)}"
     return (
-        f"takes over from {whom} at checkpoint {claim.restored.checkpoint_id}; the next ones start at "
+        f"takes over from {whom} {where}; the next ones start at "
         f"{claim.entry.first_checkpoint_id}, since no id is ever used twice and that driver may have used "
         f"some that it did not complete"
     )

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import assert_never
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.events import LinkId, Timer
+from crosscut.protocol.job.rescaling import Inheritance, by_worker
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
@@ -31,7 +31,6 @@ from crosscut.protocol.messages import (
     StandBy,
     TaskFailed,
     TaskQuiet,
-    TaskSnapshot,
     TransactionsCommitted,
     WorkerFailed,
     WorkerHeartbeat,
@@ -242,7 +241,7 @@ class Roster:
         self,
         epoch: Epoch,
         lineage: Lineage,
-        restored: CheckpointCompleted | None,
+        restored: Inheritance,
         splits: tuple[SplitAssignment, ...],
         driver: str,
     ) -> list[JobEffect]:
@@ -251,9 +250,8 @@ class Roster:
         Links keep the order of messages: nobody is told twice where a peer can be reached. Nor is anybody
         told of those below: of two workers the one with the lower index connects.
         """
-        snapshots: dict[int, list[TaskSnapshot]] = {}
-        for snapshot in restored.snapshots if restored else ():
-            snapshots.setdefault(snapshot.task.index, []).append(snapshot)
+        snapshots = by_worker(restored.snapshots, self._parallelism)
+        retired = by_worker(restored.retired, self._parallelism)
         assigned: dict[int, list[SplitAssignment]] = {}
         for split in splits:
             assigned.setdefault(split.task.index, []).append(split)
@@ -268,10 +266,12 @@ class Roster:
                     epoch=epoch,
                     lineage=lineage,
                     peers=_above(index, peers[told[place.link]]),
-                    restore=restored.checkpoint_id if restored else CheckpointId(0),
+                    restore=restored.checkpoint_id,
                     snapshots=tuple(snapshots.get(index, ())),
                     splits=tuple(assigned.get(index, ())),
                     driver=driver,
+                    rescaled_from=restored.rescaled_from,
+                    retired=tuple(retired.get(index, ())),
                 ),
             )
             for index, place in sorted(self.held.items())

@@ -8,6 +8,7 @@ from crosscut.ids import TaskId
 from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
 from crosscut.protocol.job.recovery import JobIdentity
+from crosscut.protocol.job.rescaling import Link
 from crosscut.protocol.job.restarts import RestartPolicy
 
 
@@ -35,6 +36,7 @@ class JobTerms:
     """The job and its settings, as its coordinator sees them; durations in milliseconds.
 
     Attributes:
+        edges: Source and target of each edge between vertices, and whether it shuffles by key.
         loops: The components of the graph that have back edges.
         slots: How many workers Spark can run at once, where known; only for the error text.
         awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
@@ -52,6 +54,7 @@ class JobTerms:
     retain: int
     heartbeat_timeout_ms: int
     start_timeout_ms: int
+    edges: tuple[Link, ...] = ()
     loops: tuple[Component, ...] = ()
     slots: int | None = None
     awaits_verdict: bool = False

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from crosscut.connected_process import SHARED_KINDS
-from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import CommitPermit
+from crosscut.keys import groups_of_task, key_group
 from crosscut.operators.final import place_of
+from crosscut.protocol.job.rescaling import said_ranges
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import (
     CheckpointCompleted,
@@ -29,7 +31,6 @@ from crosscut.protocol.messages import (
 )
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
-from crosscut.task.chain import said_from_json
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.event_time import WatermarksKept
@@ -68,17 +69,15 @@ class Checkers:
         self._can_be_compared = job.is_comparable
         self._is_comparable = job.is_comparable and (is_exactly_once or job.judged_as.survives_duplicates)
         self._sources: dict[str, ReplayedSource] = {}
-        self._tasks = frozenset(
-            TaskId(vertex.vertex_id, index)  # type: ignore[arg-type]
-            for vertex in graph.vertices
-            for index in range(graph.parallelism)
-        )
+        self._vertices = [VertexId(vertex.vertex_id) for vertex in graph.vertices]
+        self._max_parallelism = graph.max_parallelism
         self._shared = {
             (vertex.vertex_id, name)
             for vertex in graph.vertices
             for name, kind in getattr(vertex.chain[0].spec, "states", ())
             if kind in SHARED_KINDS
         }
+        self._folds = {vertex.vertex_id for vertex in graph.vertices if hasattr(vertex.chain[0].spec, "emit")}
         for vertex in graph.vertices:
             spec = vertex.source
             if spec is not None and isinstance(spec.source, ReplayedSource):
@@ -223,7 +222,9 @@ class Checkers:
     def _check_cut(self, entry: CheckpointCompleted) -> None:
         n = entry.checkpoint_id
         snapshots = {one.task: one.snapshot for one in entry.snapshots}
-        ensure(snapshots.keys() == self._tasks, f"I4: checkpoint {n} is torn: {sorted(map(str, snapshots))}")
+        parallelism = self._claims[-1].parallelism
+        tasks = {TaskId(vertex, index) for vertex in self._vertices for index in range(parallelism)}
+        ensure(snapshots.keys() == tasks, f"I4: checkpoint {n} is torn: {sorted(map(str, snapshots))}")
         needed = {path.path for one in snapshots.values() for path in (*one.parts, *one.log) if path.path}
         resource = self._resource()
         outputs = self._visible()
@@ -236,7 +237,7 @@ class Checkers:
                 outputs.setdefault(context.sink_uid, []).extend(records)
         if needed & self.damaged:
             return
-        cut = self._cut_of(snapshots)
+        cut = self._cut_of(snapshots, parallelism)
         if entry.is_final:
             is_empty = not cut.under_way and not any(list(records) for _, records in cut.unread)
             ensure(is_empty, f"F5: checkpoint {n} is called final: {cut!r:.300}")
@@ -248,10 +249,14 @@ class Checkers:
             self._tokens(outputs), f"going on from checkpoint {n}, the output", is_exact=self._is_exactly_once
         )
 
-    def _cut_of(self, snapshots: Mapping[TaskId, Snapshot]) -> Cut:
+    def _cut_of(self, snapshots: Mapping[TaskId, Snapshot], parallelism: int) -> Cut:
         cut = Cut()
         for task, snapshot in sorted(snapshots.items()):
             tables = contents(map(self._content, snapshot.parts))
+            groups = groups_of_task(task.index, self._max_parallelism, parallelism)
+            if task.vertex in self._folds:
+                strange = [key for key in tables.get(MAIN, {}) if self._group(key) not in groups]
+                ensure(not strange, f"I4: {task} has {strange[:3]}, which are not its own")
             for table, values in tables.items():
                 whole = cut.states.setdefault(state_name(task.vertex, table), {})
                 is_whole = (task.vertex, table) in self._shared or not whole.keys() & values.keys()
@@ -261,9 +266,7 @@ class Checkers:
             if snapshot.ended:
                 cut.told.setdefault(task.vertex, set()).update(state)
             elif snapshot.said is not None:
-                _, place = said_from_json(snapshot.said)
-                told = {key for key in state if place_of(key) <= place}
-                cut.told.setdefault(task.vertex, set()).update(told)
+                cut.told.setdefault(task.vertex, set()).update(self._told(snapshot, state, groups))
             for part in snapshot.log:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
@@ -278,6 +281,14 @@ class Checkers:
                     records = self._sources[task.vertex].records[split.split_id]
                     cut.unread.append((task.vertex, records[int(str(position)) :]))
         return cut
+
+    def _group(self, key: Any) -> int:
+        return key_group(key, self._max_parallelism)
+
+    def _told(self, snapshot: Snapshot, state: Mapping[Any, Any], groups: range) -> set[Any]:
+        """Return the keys whose final results have been said, by whomever."""
+        said = {group: place for ranges, place in said_ranges(snapshot, groups) for group in ranges}
+        return {key for key in state if said[self._group(key)] >= (0, place_of(key))}
 
     def _content(self, part: Part) -> bytes:
         data = self._read(part.path) if part.path else base64.b64decode(part.inline)

@@ -12,9 +12,11 @@ from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested, Timer
 from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.job.rescaling import read_said
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     CoordinatorHeartbeat,
+    DeployTasks,
     FailureCause,
     SnapshotAcknowledged,
     TaskFailed,
@@ -46,7 +48,7 @@ class WatchedDriver(CoordinatorDriver):
             store=world.store_of(process),
             credentials=world.credentials,
             supply=process.spark,
-            discover=world.assignments,
+            discover=lambda: world.assignments(process.number),
             look=world.resource.outputs,
             failpoints=Moments(world, process),
             clock=process,
@@ -107,8 +109,22 @@ class WatchedDriver(CoordinatorDriver):
                 if link is not None and worker is not None and isinstance(effect.message, WORDS):
                     worker.told.append((link, effect.message))
                 world.note(f"{self._process} tells {worker} {type(effect.message).__name__}", effect.message)
+                if isinstance(effect.message, DeployTasks):
+                    self._note_rescaling(effect.message)
         self._promises.note(event, effects)
         super()._observe(event, effects, completed_before)
+
+    def _note_rescaling(self, deploy: DeployTasks) -> None:
+        seen = self._world.seen
+        if deploy.retired:
+            seen["rescaled: logical sink tasks retired"] += 1
+            if any(one.snapshot.pending for one in deploy.retired):
+                seen["rescaled: transactions of retired tasks"] += 1
+        if deploy.rescaled_from:
+            seen["rescaled"] += 1
+            for one in deploy.snapshots:
+                seen["rescaled: records on their way"] += bool(one.snapshot.log)
+                seen["rescaled: final results half said"] += bool(read_said(one.snapshot.said)[1])
 
     def _perform(self, effects: list[JobEffect]) -> None:
         super()._perform(effects)

@@ -73,7 +73,7 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             _later(world, 30_000 + choice % 10 * 100_000, driver.resume)
             world.new_driver()
         case "start a second attempt" if driver is not None:
-            driver.spark.launch(choice % world.options.parallelism)
+            driver.spark.launch(choice % world.parallelism_of(driver.number))
         case "end the Spark job" if driver is not None:
             driver.spark.end_job("ended by the plan")
         case "stop the job" if driver is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from crosscut.graph.components import loops_of
+from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -84,6 +84,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
         segment_entries_max=options.segment_entries_max,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         start_timeout_ms=5_000,
+        edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
     )
 

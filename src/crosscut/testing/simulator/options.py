@@ -143,6 +143,8 @@ class Options:
         step_us: Largest pause of a worker between two pieces of work.
         store_us: Largest latency of the store and of a sink.
         safety_ms: How long faults happen. After that they stop, and the job has to finish.
+        rescaled_to: The parallelism of the second driver, the third, and so on, from the start again; none:
+            all have that of the first. Not where something is broadcast: the output depends on it.
         flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
     """
 
@@ -179,6 +181,7 @@ class Options:
     store_us: int
     safety_ms: int
     faults: tuple[PlannedFault, ...]
+    rescaled_to: tuple[int, ...] = ()
     flow: str = ""
 
     def __str__(self) -> str:
@@ -347,6 +350,8 @@ THEMES: dict[str, Theme] = {
     ),
     "killed in between": Theme(FAILURES, 4, MOMENTS, {"interval_ms": (30,)}),
 }
+RESCALED = 0.4
+"""Of the worlds: in so many does the job go on at another parallelism whenever a driver has died."""
 THEME_EVERY = 3
 """Every third world has a theme, one after the other; the others are made by chance alone."""
 
@@ -404,6 +409,9 @@ def options_of(
         "store_us": dice.choice((200, 5_000, 50_000)[: 2 if is_small else 3]),
         "safety_ms": 60 if is_small else dice.choice((100, 200, 400, 800)),
     }
+    rescaling = random.Random(f"crosscut rescaling {seed}")
+    if not is_small and rescaling.random() < RESCALED:
+        drawn["rescaled_to"] = tuple(rescaling.choice((1, 2, 3, 4)) for _ in range(2))
     theme = THEMES.get(name)
     if theme is not None:
         drawn |= {name: dice.choice(values) for name, values in theme.overrides.items()}

@@ -28,7 +28,7 @@ class Spark:
     def submit(self) -> None:
         """Start one attempt for each worker."""
         self._is_submitted = True
-        parallelism = self._world.options.parallelism
+        parallelism = self._world.parallelism_of(self._driver.number)
         self._known = {index: set() for index in range(parallelism)}
         self._starting = dict.fromkeys(range(parallelism), 0)
         self._failures.clear()

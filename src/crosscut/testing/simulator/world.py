@@ -8,6 +8,7 @@ import hashlib
 import random
 import traceback
 from collections import Counter, deque
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from crosscut.graph.specs import JobGraph
@@ -206,7 +207,14 @@ class World:
     def graph_of_process(self, driver: int) -> JobGraph:
         """Return the graph for one more worker of a driver; each driver has run a program of its own."""
         graph = with_faults(self._copy(), self._is_fault_due) if self._copy is not None else self.graph
-        return rewritten(graph, driver - 1)
+        return rewritten(replace(graph, parallelism=self.parallelism_of(driver)), driver - 1)
+
+    def parallelism_of(self, driver: int) -> int:
+        """Return how many workers the driver of this number has."""
+        choices = (self.options.parallelism, *self.options.rescaled_to)
+        if any(edge.partitioning == "broadcast" for edge in self.graph.edges):
+            return choices[0]
+        return choices[(driver - 1) % len(choices)]
 
     def store_of(self, process: Process) -> CheckpointStore:
         """Return the checkpoint store as one process has it."""
@@ -220,11 +228,12 @@ class World:
 
     def terms(self, driver: int) -> JobTerms:
         """Return the terms of the job, for one driver."""
-        return terms_of(self.options, rewritten(self.graph, driver - 1), driver)
+        graph = replace(self.graph, parallelism=self.parallelism_of(driver))
+        return terms_of(self.options, rewritten(graph, driver - 1), driver)
 
-    def assignments(self) -> tuple[SplitAssignment, ...]:
-        """Return the splits of every source task."""
-        return assignments_of(self.graph)
+    def assignments(self, driver: int) -> tuple[SplitAssignment, ...]:
+        """Return the splits of every source task, for one driver."""
+        return assignments_of(replace(self.graph, parallelism=self.parallelism_of(driver)))
 
     def launch(self, driver: DriverProcess, index: int) -> WorkerProcess:
         """Start a worker process."""

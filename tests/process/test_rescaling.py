@@ -1,0 +1,45 @@
+"""A real job that goes on at another parallelism each time it is started, with kills in between (H1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, until
+
+
+@pytest.mark.parametrize("snapshots", ["aligned", "unaligned"])
+def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
+    tmp_path: Path, started: Any, snapshots: str
+) -> None:
+    settings = {"snapshots": snapshots, "retain": 100}
+    numbered = NumberedJob(tmp_path, count=20_000, parallelism=1, branches=2, held=1, settings=settings)
+
+    def runs_for_a_while(job: Any) -> None:
+        read = job.progress()["records_read"]
+        until(lambda: job.progress()["records_read"] > read + 300, "records")
+        job.checkpoint(60)
+
+    job = started(numbered)
+    runs_for_a_while(job)
+    job.stop()
+    for parallelism, before in ((3, 1), (2, 3)):
+        there = replace(numbered, parallelism=parallelism)
+        job = started(there)
+        runs_for_a_while(job)
+        restored = f"at parallelism {parallelism}, was {before}"
+        assert restored in job.progress()["takeover"]
+        os.kill(started.watch(job)[-1], signal.SIGKILL)
+        until(lambda job=job: job.progress()["restarts"], "a failover")
+        runs_for_a_while(job)
+        if parallelism == 2:
+            numbered.open_gate()
+            job.wait(120)
+        else:
+            # As a power cut would leave it: the newest transactions are not committed.
+            job.cancel()
+    numbered.check_output_is_exact()
