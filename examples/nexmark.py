@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from time import time_ns
 from typing import Any
 
 import crosscut as cc
@@ -20,8 +21,8 @@ EVENTS = 10_000
 
 # The generator.
 
-EVENTS_PER_S = 100
-LATE_MS_MAX = 200
+EVENTS_PER_S = 20
+LATE_MS_MAX = 1_000
 """An event comes by so much later, at most, than one that happened after it."""
 START_MS = 1_700_000_000_000
 
@@ -105,7 +106,7 @@ def event(number: int) -> Event:
             seller_or_bidder,
             FIRST_CATEGORY + chance.below(CATEGORIES),
             time,
-            time + 500 + chance.below(8_000),
+            time + 1_000 + chance.below(20_000),
         )
     opened = (rounds + 1) * AUCTIONS_A_ROUND
     if chance.below(HOT_SHARE) == 0:
@@ -118,6 +119,14 @@ def event(number: int) -> Event:
 # The questions. Each takes the stream of events and returns its answers.
 
 Query = Callable[[cc.Stream[Event]], "cc.Stream[Any]"]
+
+
+def people(events: cc.Stream[Event]) -> cc.Stream[Person]:
+    return events.flat_map(lambda one: [one] if isinstance(one, Person) else [])
+
+
+def auctions(events: cc.Stream[Event]) -> cc.Stream[Auction]:
+    return events.flat_map(lambda one: [one] if isinstance(one, Auction) else [])
 
 
 def bids(events: cc.Stream[Event]) -> cc.Stream[Bid]:
@@ -234,6 +243,74 @@ def average_price_by_seller(events: cc.Stream[Event]) -> cc.Stream[tuple[int, fl
     return last.map(lambda one: (one[0], sum(sale[2] for sale in one[1]) / len(one[1])))
 
 
+Best = tuple[Any, ...]
+
+
+def best(key: Callable[[Any], int]) -> Callable[[Best, Any], Best]:
+    """Return what keeps all records with the highest `key`."""
+
+    def kept(found: Best, one: Any) -> Best:
+        if not found or key(one) > key(found[0]):
+            return (one,)
+        return (*found, one) if key(one) == key(found[0]) else found
+
+    return kept
+
+
+def hot_items(events: cc.Stream[Event]) -> cc.Stream[tuple[int, int, int]]:
+    """5: every two seconds, which auctions have had the most bids in the last ten?
+
+    An answer is (end of the ten seconds, auction, bids). The results of the first windows come at their last
+    milliseconds, so those with the same end are in the same window of two seconds.
+    """
+    counts = bids(events).key_by(lambda bid: bid.auction).window(cc.sliding("10s", every="2s")).count()
+    hottest = counts.key_by(lambda _: 0).window(cc.tumbling("2s")).aggregate((), best(lambda one: one.value))
+    return hottest.flat_map(lambda found: [(one.end, one.key, one.value) for one in found.value])
+
+
+def highest_bids(events: cc.Stream[Event]) -> cc.Stream[Bid]:
+    """7: which were the highest bids of each ten seconds?"""
+    highest = (
+        bids(events).key_by(lambda _: 0).window(cc.tumbling("10s")).aggregate((), best(lambda bid: bid.price))
+    )
+    return highest.flat_map(lambda found: found.value)
+
+
+def new_sellers(events: cc.Stream[Event]) -> cc.Stream[tuple[int, str, int]]:
+    """8: who has come and opened an auction within the same ten seconds? (id, name, start of these)"""
+    period = cc.tumbling("10s")
+    sellers = auctions(events).key_by(lambda auction: auction.seller).window(period).count()
+    joined = (
+        people(events)
+        .key_by(lambda person: person.id)
+        .window_join(sellers.key_by(lambda one: one.key), period)
+    )
+    return joined.map(lambda one: (one.key, one.value[0].name, one.start))
+
+
+def bids_by_session(events: cc.Stream[Event]) -> cc.Stream[Any]:
+    """11: how many bids has each person made in each of its sessions? A pause of a second ends one."""
+    return bids(events).key_by(lambda bid: bid.bidder).window(cc.session("1s")).count()
+
+
+def bids_by_arrival(events: cc.Stream[Event]) -> cc.Stream[Any]:
+    """12: how many bids of each person have come within ten seconds of the clock?
+
+    The clock is asked where the events come from, so the answer differs each time. Each bid counts once all
+    the same: what has been staged is kept, and not computed again.
+    """
+    arrivals = events.assign_timestamps(lambda _: time_ns() // 1_000_000, out_of_orderness="1s")
+    return bids(arrivals).key_by(lambda bid: bid.bidder).window(cc.tumbling("10s")).count()
+
+
+TIMED: dict[str, Query] = {
+    "q5": hot_items,
+    "q7": highest_bids,
+    "q8": new_sellers,
+    "q11": bids_by_session,
+}
+"""Those that go by when something has happened."""
+
 QUERIES: dict[str, Query] = {
     "q0": pass_through,
     "q1": in_euros,
@@ -242,13 +319,18 @@ QUERIES: dict[str, Query] = {
     "q4": average_price_by_category,
     "q6": average_price_by_seller,
     "q9": winning_bids,
+    "q12": bids_by_arrival,
+    **TIMED,
 }
 
 
 def flow_of(name: str, events: int = EVENTS, sink: Any = None) -> cc.Flow:
     """Return the flow of one question, about so many events."""
     flow = cc.Flow(f"nexmark-{name}")
-    answers = QUERIES[name](flow.source(cc.generate(event, count=events)).named("events"))
+    source = flow.source(cc.generate(event, count=events)).named("events")
+    if name in TIMED:
+        source = source.assign_timestamps(lambda one: one.time, out_of_orderness=LATE_MS_MAX)
+    answers = QUERIES[name](source)
     answers.sink(sink or cc.files.jsonl(f"nexmark-{name}")).named("answers")
     return flow
 
