@@ -13,7 +13,7 @@ from typing import get_args
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
-from crosscut.testing.explorer.graphs import GRAPHS, graph
+from crosscut.testing.explorer.graphs import GRAPHS, TIMED, graph
 from crosscut.testing.explorer.search import Found, explore
 from crosscut.testing.explorer.world import World
 
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m crosscut.testing.explorer", description=__doc__, epilog=EPILOG
     )
-    made.add_argument("--graph", choices=GRAPHS, default="chain", help="default: chain")
+    made.add_argument("--graph", choices=(*GRAPHS, *TIMED), default="chain", help="default: chain")
     made.add_argument(
         "--protocol", choices=get_args(ProtocolKind), default="aligned", help="default: aligned"
     )

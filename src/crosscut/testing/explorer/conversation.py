@@ -10,6 +10,7 @@ from crosscut.protocol.messages import (
     SegmentClosed,
     SegmentOpened,
 )
+from crosscut.testing.explorer.event_time import WATERMARK
 from crosscut.testing.explorer.graphs import times
 from crosscut.testing.explorer.items import END, record_of
 from crosscut.testing.explorer.search import Found
@@ -67,6 +68,8 @@ def _said(world: World, before: State, step: Step) -> str:
 def _item(world: World, item: int) -> str:
     if item == END:
         return "the end of input"
+    if item >= WATERMARK:
+        return f"watermark {item & ~WATERMARK}"
     return f"barrier {-item}" if item < 0 else f"record {world.graph.record_name(record_of(item)[0])}"
 
 

@@ -208,7 +208,7 @@ class Draft:
                 ensure(
                     bool(side[task]), f"I7: {world.graph.tasks[i]} is to start before it has been restored"
                 )
-                side[task] = world.tables[i].step(side[task], ("start",)).task
+                self.apply(i, world.tables[i].step(side[task], ("start",)))
             else:
                 self._perform(effect)
 

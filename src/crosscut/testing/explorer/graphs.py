@@ -32,6 +32,7 @@ class Graph:
     Attributes:
         channels: From and to by task number, and whether it is a back edge.
         counts: Tasks that say nothing before the end of their input, and then all that they got.
+        holds: Tasks that let a record on when its time has come; where there are any, sources say watermarks.
         routes: For each record, the channels that it takes, from its source to where it leaves.
         origins: For each record, its source.
     """
@@ -41,6 +42,7 @@ class Graph:
     channels: tuple[tuple[int, int, bool], ...]
     sinks: frozenset[int]
     counts: frozenset[int]
+    holds: frozenset[int]
     routes: tuple[tuple[int, ...], ...]
     origins: tuple[int, ...]
 
@@ -95,6 +97,7 @@ def _graph(
     records: int,
     route: Callable[[str, int], str],
     counts: tuple[str, ...] = (),
+    holds: tuple[str, ...] = (),
 ) -> Graph:
     number = {one: i for i, one in enumerate(tasks)}
     ends = [(*one.strip("*").split(">"), one.endswith("*")) for one in channels]
@@ -108,8 +111,8 @@ def _graph(
             routes.append(tuple(by_ends[a, b] for a, b in pairwise(way)))
             origins.append(number[source])
     ids = tuple(TaskId(VertexId(one), i) for i, one in enumerate(tasks))
-    inside, silent = (frozenset(number[one] for one in names) for names in (sinks, counts))
-    return Graph(name, ids, links, inside, silent, tuple(routes), tuple(origins))
+    inside, silent, patient = (frozenset(number[one] for one in names) for names in (sinks, counts, holds))
+    return Graph(name, ids, links, inside, silent, patient, tuple(routes), tuple(origins))
 
 
 def graph(name: str, records: int) -> Graph:
@@ -184,8 +187,14 @@ def graph(name: str, records: int) -> Graph:
             )
         case "edge":
             return _graph(name, ("a", "z"), ("a>z",), ("z",), records, lambda *_: "z")
+        case "timed chain":
+            channels = ("a>h", "h>z")
+            return _graph(name, ("a", "h", "z"), channels, ("z",), records, lambda *_: "h z", holds=("h",))
+        case "timed join":
+            channels = ("a>z", "b>z")
+            return _graph(name, ("a", "b", "z"), channels, ("z",), records, lambda *_: "z", holds=("z",))
         case _:
-            raise ValueError(f"no graph {name!r}: expected one of {', '.join(GRAPHS)}")
+            raise ValueError(f"no graph {name!r}: expected one of {', '.join((*GRAPHS, *TIMED))}")
 
 
 GRAPHS = (
@@ -201,3 +210,6 @@ GRAPHS = (
     "loop, count, loop",
     "loop with a count",
 )
+
+TIMED = ("timed chain", "timed join")
+"""Those with event time."""

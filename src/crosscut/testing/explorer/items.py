@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from crosscut.ids import Lineage
+from crosscut.testing.explorer.event_time import NOTHING_KEPT, WATERMARK, Kept
 
 END = 1 << 30
 """The item that says that no record will follow. Barrier n is -n, a record is `item_of`."""
@@ -19,6 +20,11 @@ Log = tuple[tuple[int, int, bool], ...]
 def item_of(record: int, hop: int) -> int:
     """Return `record` on its way through the `hop`-th channel of its route."""
     return record << HOP_BITS | hop
+
+
+def is_record(item: int) -> bool:
+    """Whether it is a record, rather than a barrier, a watermark or the end."""
+    return 0 <= item < WATERMARK
 
 
 def record_of(item: int) -> tuple[int, int]:
@@ -47,7 +53,8 @@ class Content(NamedTuple):
     position: int
     said: bool
     ended: bool
+    kept: Kept
     log: Log
 
 
-EMPTY = Content(0, 0, False, False, ())
+EMPTY = Content(0, 0, False, False, NOTHING_KEPT, ())

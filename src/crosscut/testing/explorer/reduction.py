@@ -60,7 +60,7 @@ class Eager(Enum):
 def is_reducible(site: Site, kind: ProtocolKind) -> bool:
     """Whether any step of this task can be eager."""
     has_back_edge = any(site.graph.channels[one][2] for one in (*site.inputs, *site.outputs))
-    if not site.inputs or has_back_edge:
+    if not site.inputs or has_back_edge or site.graph.holds:
         return False
     if len(site.inputs) == 1:
         return kind in ("aligned", "at-least-once", "halting")

@@ -22,7 +22,7 @@ from crosscut.protocol.messages import (
     Snapshot,
 )
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
-from crosscut.testing.explorer.items import LINEAGE, Content, ensure, record_of
+from crosscut.testing.explorer.items import LINEAGE, Content, ensure, is_record, record_of
 from crosscut.testing.explorer.machines import Numbers
 
 _RECORD_MASK = (1 << RECORD_BITS) - 1
@@ -342,7 +342,7 @@ class ExploredStore:
             f"I4: checkpoint {n} is of {sorted(map(str, snapshots))} only",
         )
         contents = [self.content(store, snapshots[task]) for task in graph.tasks]
-        logged = [record_of(item) for content in contents for _, item, _ in content.log]
+        logged = [record_of(item) for one in contents for _, item, _ in one.log if is_record(item)]
         arrived = []
         for record, route in enumerate(graph.routes):
             origin, name = graph.origins[record], graph.record_name(record)
@@ -375,9 +375,20 @@ class ExploredStore:
                 )
             if has_arrived:
                 arrived.append(record)
+        self._check_watermarks(store, entry, contents)
         self._check_manifest_output(store, entry, arrived)
         if entry.is_final:
             ensure(len(arrived) == len(graph.routes), f"F5: checkpoint {n} is called final and is not")
+
+    def _check_watermarks(self, store: int, entry: CheckpointCompleted, contents: Sequence[Content]) -> None:
+        for before in self._completed(store)[-1:] if self._graph.holds else ():
+            snapshots = {one.task: one.snapshot for one in before.snapshots}
+            for task, content in zip(self._graph.tasks, contents, strict=True):
+                old, new = self.content(store, snapshots[task]).kept.watermark, content.kept.watermark
+                ensure(
+                    old is None or (new is not None and new >= old),
+                    f"I14: checkpoint {entry.checkpoint_id} has the watermark {new} of {task}; it was {old}",
+                )
 
     def _whereabouts(self, record: int, contents: Sequence[Content]) -> tuple[int, bool]:
         """Return how many hops `record`, read and in no channel, has behind it, and whether it is out."""
@@ -385,6 +396,8 @@ class ExploredStore:
         for hop, channel in enumerate(graph.routes[record], 1):
             target = graph.channels[channel][1]
             if target in graph.counts and not contents[target].said:
+                return hop, False
+            if times(contents[target].kept.held, record):
                 return hop, False
         return len(graph.routes[record]), True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from crosscut.protocol.messages import WorkerMessage
+from crosscut.testing.explorer.event_time import NO_TIME
 from crosscut.testing.explorer.items import Content, Violation
 from crosscut.testing.explorer.machines import Numbers
 from crosscut.testing.explorer.reduction import Eager, check_step, eagerness
@@ -136,6 +137,7 @@ class TaskTable:
             queues=((),) * len(frozen.queues),
             unsent=((),) * len(frozen.unsent),
             timers=(),
+            time=NO_TIME,
         )
         return self._numbers.number(bare)
 

@@ -30,6 +30,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.messages import FailureCause as Cause
+from crosscut.testing.explorer.event_time import NO_TIME, WATERMARK, Kept, TaskTime, time_of
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
 from crosscut.testing.explorer.items import END, Content, Log, ensure, item_of, record_of
 from crosscut.testing.explorer.machines import MachineTable
@@ -46,6 +47,7 @@ class Captured(NamedTuple):
     said: bool
     ended: bool
     is_end_forwarded: bool
+    kept: Kept
     log: Log | None
 
 
@@ -69,6 +71,7 @@ class Frozen(NamedTuple):
     timers: tuple[int, ...]
     open: int
     rotated: tuple[tuple[int, int], ...]
+    time: TaskTime
     commit: do.CommitTransactions | None
 
     @classmethod
@@ -77,7 +80,7 @@ class Frozen(NamedTuple):
         inputs, outputs = ((),) * len(site.inputs), ((),) * len(site.outputs)
         return cls(
             epoch, protocol, committer, False, 0, 0, False, False, False, 0, inputs, outputs,
-            (), (), (), 0, (), None,
+            (), (), (), 0, (), NO_TIME, None,
         )  # fmt: skip
 
 
@@ -154,7 +157,8 @@ class ExploredTask:
         self.deeds: list[Deed] = []
         (
             self.epoch, self.protocol, self.committer, self.is_started, self.position, self.state, self.said,
-            self.ended, self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.commit,
+            self.ended, self.is_end_forwarded, self.ended_inputs, _, _, _, _, _, self.open, _, self.time,
+            self.commit,
         ) = frozen  # fmt: skip
         self.queues = dict(zip(site.inputs, map(list, frozen.queues), strict=True))
         self.unsent = dict(zip(site.outputs, map(list, frozen.unsent), strict=True))
@@ -183,6 +187,7 @@ class ExploredTask:
             tuple(sorted(self.timers)),
             self.open,
             tuple(self.rotated),
+            self.time,
             self.commit,
         )
 
@@ -224,6 +229,9 @@ class ExploredTask:
             record = self.site.records[self.position]
             self.position += 1
             self.emit(self.site.graph.routes[record][0], item_of(record, 0))
+            if self.site.graph.holds:
+                self.time = self.time._replace(watermark=time_of(self.site.graph, record))
+                self.tell_watermark()
             return
         self.end()
         self.messages.append(SourceDrained(Epoch(self.epoch), self.site.task_id))
@@ -237,8 +245,12 @@ class ExploredTask:
             self.ended_inputs |= bit
             if is_new and self.has_all_ends:
                 self.end()
+            elif is_new and self.site.graph.holds:
+                self.advance(self.time.ended(channel))
         elif item < 0:
             self.tell(on.BarrierArrived(self.site.graph.channel(channel), CheckpointId(-item)))
+        elif item & WATERMARK:
+            self.advance(self.time.heard(channel, item & ~WATERMARK))
         else:
             source = self.site.graph.channel(channel).source
             ensure(
@@ -267,8 +279,44 @@ class ExploredTask:
             ensure(not overtaken, f"I5: {self.site.task_id} sees {names[0]} after {names[1:]}")
         ensure(times(self.state, record) + 1 < 1 << RECORD_BITS, "a record goes round for ever")
         self.state += once(record)
-        if not self.site.is_count:
+        if self.site.index in graph.holds:
+            watermark, time = self.time.watermark, time_of(graph, record)
+            ensure(
+                watermark is None or time >= watermark,
+                f"I14: {graph.record_name(record)} comes to {self.site.task_id} at watermark {watermark}",
+            )
+            self.time = self.time.holding(record)
+        elif not self.site.is_count:
             self.pass_on(record, hop)
+
+    # Event time.
+
+    def advance(self, time: TaskTime) -> None:
+        """The task knows more of event time: say what is due, and then the watermark."""
+        has_moved = time.watermark != self.time.watermark
+        self.time = time
+        if has_moved:
+            self.fire(time.due(self.site.graph))
+            self.tell_watermark()
+
+    def fire(self, records: tuple[int, ...]) -> None:
+        """The time of `records` has come."""
+        self.time = self.time.without(records)
+        for record in records:
+            self.pass_on(record, self.hop_of(record))
+
+    def tell_watermark(self) -> None:
+        """Tell those behind of the watermark."""
+        if self.time.watermark is not None:
+            for channel in self.site.outputs:
+                self.emit(channel, WATERMARK | self.time.watermark)
+
+    def hop_of(self, record: int) -> int:
+        """Return with which hop of its route `record` has come here."""
+        route = self.site.graph.routes[record]
+        return next(hop for hop, one in enumerate(route) if one in self.site.inputs)
+
+    # Records.
 
     def pass_on(self, record: int, hop: int) -> None:
         """Send what has come through its `hop`-th channel on, or out."""
@@ -289,12 +337,13 @@ class ExploredTask:
 
     def end(self) -> None:
         """Say what is said at the end of input, if anything is left to say; else pass the end on."""
+        self.fire(self.time.due(self.site.graph, at_the_end=True))
         if self.said or not self.site.is_count or not self.state:
             self.finish_end()
             return
-        for record, route in enumerate(self.site.graph.routes):
+        for record in range(len(self.site.graph.routes)):
             for _ in range(times(self.state, record)):
-                self.pass_on(record, next(hop for hop, one in enumerate(route) if one in self.site.inputs))
+                self.pass_on(record, self.hop_of(record))
         self.said = True
 
     def finish_end(self) -> None:
@@ -356,7 +405,14 @@ class ExploredTask:
                 pass
             case do.CaptureState(n):
                 self.captured[n] = Captured(
-                    n, self.state, self.position, self.said, self.ended, self.is_end_forwarded, None
+                    n,
+                    self.state,
+                    self.position,
+                    self.said,
+                    self.ended,
+                    self.is_end_forwarded,
+                    self.time.kept,
+                    None,
                 )
                 if self.open:
                     self.rotated.append((n, self.open))
@@ -431,7 +487,7 @@ class ExploredTask:
     def store(self, n: int) -> None:
         """Make the snapshot of n durable."""
         one = self.captured[n]
-        content = Content(one.state, one.position, one.said, one.ended, one.log or ())
+        content = Content(one.state, one.position, one.said, one.ended, one.kept, one.log or ())
         self.deeds.append(PartWritten(self.path(n), content))
         self.tell(on.SnapshotStored(CheckpointId(n)))
 
@@ -495,6 +551,7 @@ class ExploredTask:
 
     def start(self) -> None:
         self.is_started = True
+        self.tell_watermark()
 
     def receive(self, message: object) -> None:
         """Take a message of the coordinator; it is of this epoch."""
@@ -520,6 +577,8 @@ class ExploredTask:
         """Go back to what a part holds; what was on its way is so again, before anything new."""
         self.state, self.position = content.state, content.position
         self.said, self.ended = content.said, content.ended
+        if self.site.graph.holds:
+            self.time = TaskTime.restored(content.kept, self.site.inputs)
         for channel, item, by_sender in content.log:
             self.replay(channel, item, by_sender=by_sender)
 
