@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         ValueState,
     )
     from crosscut.protocol.job.history import check_history
+    from crosscut.serializers import ArrowSerializer, MsgspecSerializer, Serializer
     from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
     from crosscut.timestamps import END_OF_TIME
@@ -83,6 +84,7 @@ __all__ = [
     "END_OF_TIME",
     "JSON",
     "AggregatingState",
+    "ArrowSerializer",
     "BroadcastState",
     "CommitPermit",
     "CommittedOutput",
@@ -99,8 +101,10 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "MsgspecSerializer",
     "ReducingState",
     "Restart",
+    "Serializer",
     "Settings",
     "Sink",
     "SinkContext",
@@ -158,6 +162,7 @@ _NAMES = {
     ),
     "keyed_process": "AggregatingState Context KeyedProcess ListState MapState ReducingState ValueState",
     "protocol.job.history": "check_history",
+    "serializers": "ArrowSerializer MsgspecSerializer Serializer",
     "settings": "Restart Settings",
     "spark.job": "Job",
     "timestamps": "END_OF_TIME",

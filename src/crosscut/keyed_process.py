@@ -27,7 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 from crosscut.callables import name_of, several
+from crosscut.durations import Duration, duration_ms
 from crosscut.errors import FlowError
+from crosscut.serializers import VERSION_MAX, Serializer
 
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
@@ -94,17 +96,47 @@ class Context:
 
 
 class State:
-    """One declared state. As it stands in the class it belongs to no key; a running process has its own."""
+    """One declared state. As it stands in the class it belongs to no key; a running process has its own.
+
+    Args:
+        ttl: How long a value lives after it was set, in event time: when the watermark has come so far, it is
+            as if it had been cleared. An expired value is never returned, and is removed after a quarter of
+            that time more. Of a `MapState` each entry has a life of its own.
+        serializer: What values are stored by; pickle if None.
+    """
 
     kind: ClassVar[str] = ""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        ttl: Duration | None = None,
+        serializer: Serializer[Any] | None = None,
+    ) -> None:
+        self.ttl_ms = None if ttl is None else int(duration_ms(ttl, "ttl"))
+        self.serializer = serializer
+        if self.ttl_ms is not None and self.ttl_ms < 1:
+            raise FlowError(f"ttl={ttl!r}: expected at least 1 ms")
+        if serializer is not None and not isinstance(serializer, Serializer):
+            raise FlowError(f"serializer={serializer!r:.100}: expected a crosscut.Serializer; make one")
+        if serializer is not None and not 0 <= serializer.version <= VERSION_MAX:
+            raise FlowError(f"serializer version {serializer.version}: expected 0 to {VERSION_MAX}")
         self._cells: Cells | None = None
         self._context: Context | None = None
         self._name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
+
+    @property
+    def form(self) -> str:
+        """What is stored: part of what the flow is."""
+        made = [self.kind]
+        if self.ttl_ms is not None:
+            made.append("ttl in event time")
+        if self.serializer is not None:
+            made.append(type(self.serializer).__name__)
+        return ", ".join(made)
 
     def bound(self, name: str, cells: Cells, context: Context) -> Self:
         """Return this state over `cells`, at the key that `context` is at."""
@@ -136,8 +168,14 @@ class ValueState(State, Generic[T]):
 
     kind = "value"
 
-    def __init__(self, default: T | Callable[[], T] | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        default: T | Callable[[], T] | None = None,
+        *,
+        ttl: Duration | None = None,
+        serializer: Serializer[T] | None = None,
+    ) -> None:
+        super().__init__(ttl=ttl, serializer=serializer)
         self._default = default
 
     def get(self) -> T:
@@ -270,8 +308,11 @@ class AggregatingState(State, Generic[T, V]):
         initial: Callable[[], Any],
         add: Callable[[Any, T], Any],
         result: Callable[[Any], V] | None = None,
+        *,
+        ttl: Duration | None = None,
+        serializer: Serializer[Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(ttl=ttl, serializer=serializer)
         self._initial, self._add, self._result = initial, add, result
 
     def add(self, value: T) -> None:
@@ -298,8 +339,14 @@ class ReducingState(State, Generic[T]):
 
     kind = "reducing"
 
-    def __init__(self, function: Callable[[T, T], T]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        function: Callable[[T, T], T],
+        *,
+        ttl: Duration | None = None,
+        serializer: Serializer[T] | None = None,
+    ) -> None:
+        super().__init__(ttl=ttl, serializer=serializer)
         self._function = function
 
     def add(self, value: T) -> None:

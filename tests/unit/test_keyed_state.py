@@ -35,14 +35,15 @@ def content(*parts: bytes) -> dict[Any, Any]:
     """Decode parts as a restore does, with pickle and struct only."""
     found: dict[Any, Any] = {}
     for part in parts:
-        assert part[:4] == b"XCS3"
+        assert part[:4] == b"XCS4"
         rest = part[4:]
         while rest:
-            (length,) = struct.unpack(">Q", rest[:8])
-            _, _, keys, values = pickle.loads(rest[8 : 8 + length])
+            head, length = struct.unpack(">QQ", rest[:16])
+            _, _, keys = pickle.loads(rest[16 : 16 + head])
+            values = pickle.loads(rest[16 + head : 16 + head + length])
             assert len(keys) == len(values)
             found.update(zip(keys, values, strict=True))
-            rest = rest[8 + length :]
+            rest = rest[16 + head + length :]
     return found
 
 
@@ -414,7 +415,7 @@ def test_a_block_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"XCS", b"XCS1" + encode_block(MAIN, [1], [1]), b"junk"])
 def test_bytes_that_are_no_part_are_refused(data: bytes) -> None:
-    with pytest.raises(StateError, match="expected b'XCS3'"):
+    with pytest.raises(StateError, match="expected b'XCS4'"):
         list(decode_part(data))
 
 

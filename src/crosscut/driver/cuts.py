@@ -25,6 +25,8 @@ from crosscut.graph.specs import (
     Vertex,
 )
 from crosscut.ids import CheckpointId, Epoch
+from crosscut.keyed_process import MapState, declared
+from crosscut.operators.cells import plain_value
 from crosscut.protocol.job.end_of_input import is_exhausted, stillness
 from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
 from crosscut.state.keyed import MAIN
@@ -94,6 +96,9 @@ class StoredCut(Cut):
             for snapshot in self._snapshots_of(vertex):
                 for name, values in stored_contents(snapshot.parts, self._read).items():
                     tables[name].update(values)
+            for node in vertex.chain:
+                if isinstance(node.spec, ProcessSpec):
+                    tables = _as_the_process_sees_them(node.spec, uid, tables)
             self._values[uid] = tables
         return self._values[uid][state]
 
@@ -131,6 +136,22 @@ class StoredCut(Cut):
         except StoreError as error:
             self.unreadable = str(error)
             raise
+
+
+def _as_the_process_sees_them(
+    spec: ProcessSpec, uid: str, tables: Mapping[str, dict[Any, Any]]
+) -> dict[str, dict[Any, Any]]:
+    found: dict[str, dict[Any, Any]] = {}
+    for name, state in declared(spec.process).items():
+        where = f"operator {uid!r}, state {name!r}"
+        if isinstance(state, MapState):
+            found[name] = {
+                key: {one: plain_value(state, value, where, (key, one)) for one, value in entries.items()}
+                for key, entries in tables[name].items()
+            }
+        else:
+            found[name] = {key: plain_value(state, value, where, key) for key, value in tables[name].items()}
+    return found
 
 
 def _states_of(spec: OperatorSpec) -> list[str]:

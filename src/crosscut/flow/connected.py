@@ -63,9 +63,10 @@ class ConnectedStreams(Generic[Record, Other]):
         for name, method in (("on_record", process.on_record), ("on_other", process.on_other)):
             if problem := argument_problem(method, "record", "ctx"):
                 raise self._error(f"{name}: {problem}")
-        states = tuple((name, state.kind) for name, state in declared(process).items())
-        if problem := state_problem(process, states, keyed=self._keyed, broadcast=self._broadcast):
+        kinds = tuple((name, state.kind) for name, state in declared(process).items())
+        if problem := state_problem(process, kinds, keyed=self._keyed, broadcast=self._broadcast):
             raise self._error(problem)
+        states = tuple((name, state.form) for name, state in declared(process).items())
         return self._made(self._draft.add("connect", ConnectSpec(process, states), *self._inputs))
 
     def _error(self, problem: str) -> FlowError:

@@ -715,10 +715,10 @@ def _states(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple[str, str]
         problem = f"on_record: {found}"
     if problem:
         raise _error(draft, "process", problem)
-    states = tuple((name, state.kind) for name, state in declared(process).items())
-    if problem := state_problem(process, states, keyed=keyed, broadcast=False):
+    kinds = tuple((name, state.kind) for name, state in declared(process).items())
+    if problem := state_problem(process, kinds, keyed=keyed, broadcast=False):
         raise _error(draft, "process", problem)
-    return states
+    return tuple((name, state.form) for name, state in declared(process).items())
 
 
 def _connected(draft: Draft, first: DraftInput, other: Any, *, keyed: bool) -> ConnectedStreams[Any, Any]:

@@ -33,7 +33,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
-from crosscut.keyed_process import MapState
+from crosscut.keyed_process import MapState, declared
 from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
     AttemptedAggregate,
@@ -77,13 +77,18 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
             return new(nothing_yet)
         case AggregateSpec(initial):
             return new(initial)
-        case ProcessSpec(_, states) | StreamProcessSpec(_, states) | ConnectSpec(_, states):
-            return new(
+        case ProcessSpec(process) | StreamProcessSpec(process) | ConnectSpec(process):
+            states = declared(process)
+            state = new(
                 nothing_yet,
-                {name: nothing_yet for name, kind in states if kind not in _NAMED},
-                [NamedTable(name) for name, kind in states if kind in _NAMED],
-                shared=[name for name, kind in states if kind in SHARED_KINDS],
+                {name: nothing_yet for name, one in states.items() if one.kind not in _NAMED},
+                [NamedTable(name) for name, one in states.items() if one.kind in _NAMED],
+                shared=[name for name, one in states.items() if one.kind in SHARED_KINDS],
             )
+            for name, one in states.items():
+                if one.ttl_ms is not None:
+                    state.tables[name].expire_after(one.ttl_ms)
+            return state
         case WindowSpec(window):
             return window_state(window, new)
         case IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():

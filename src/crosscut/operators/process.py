@@ -9,6 +9,7 @@ from crosscut.batch import Batch
 from crosscut.callables import several
 from crosscut.errors import InternalError
 from crosscut.keyed_process import Cells, Context, KeyedProcess, attached
+from crosscut.operators.cells import cells_of
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
@@ -19,11 +20,14 @@ Call = Callable[[Any, Any], Iterable[Any] | None]
 class Process(Operator):
     """Calls the user's process for each record, at the record's key."""
 
+    hears_watermarks = True
+
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)
         self._context = self._new_context(sides)
         self._state = state
-        self._process = attached(process, self._cells(state), self._context)
+        cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid)
+        self._process = attached(process, cells, self._context)
         self._is_open = False
 
     def _new_context(self, sides: Sides) -> Context:
@@ -65,6 +69,13 @@ class Process(Operator):
             raise self.blamed(error, batch.records, remaining) from error
         self.taken_count += len(batch.records)
         return Batch(results, None, timestamps)
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        if watermark is not None:
+            self._context.watermark = watermark
+        for timed in self._timed:
+            timed.remove_expired()
+        return None
 
     def _open_once(self) -> None:
         if not self._is_open:

@@ -1,10 +1,11 @@
 """State as bytes: the format of a part, and copies of values.
 
-A part is the magic `XCS3` and a series of blocks; a block is a length (8 bytes, big-endian) and a
-pickle (protocol 5) of `(table, is_named, keys, values)`: the name of a table, and two lists of the same
-length. In a table of named rows each of the keys is a pair `(key, name)`. Blocks of later parts override
-those of earlier ones; the value `DELETED` takes a row away. Parts are not divided by key group, so a
-snapshot costs no hash per key (docs/decisions/0003).
+A part is the magic `XCS4` and a series of blocks; a block is two lengths (8 bytes each, big-endian) and
+two pickles (protocol 5) of these lengths: of `(table, is_named, keys)`, and of the values, a list as long
+as the keys. So a value that can't be read is named by its table and key. In a table of named rows each of
+the keys is a pair `(key, name)`. Blocks of later parts override those of earlier ones; the value `DELETED`
+takes a row away. Parts are not divided by key group, so a snapshot costs no hash per key
+(docs/decisions/0003).
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
 the job log: by workers, which run the user's code anyway, and on the driver for the flow's own
@@ -20,8 +21,9 @@ from typing import Any, NamedTuple
 
 from crosscut.errors import StateError
 
-MAGIC = b"XCS3"
-_LENGTH = struct.Struct(">Q")
+MAGIC = b"XCS4"
+_LENGTHS = struct.Struct(">QQ")
+_KEYS_SHOWN = 3
 
 ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None)})
 """Types whose values nobody can change."""
@@ -60,10 +62,11 @@ def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bo
         StateError: A value can't be pickled; the message names its key.
     """
     try:
-        data = pickle.dumps((table, is_named, keys, values), protocol=5)
+        head = pickle.dumps((table, is_named, keys), protocol=5)
+        data = pickle.dumps(values, protocol=5)
     except Exception as error:  # A value's own __reduce__ may raise anything.
         raise _unstorable(table, keys, values, error) from error
-    return _LENGTH.pack(len(data)) + data
+    return _LENGTHS.pack(len(head), len(data)) + head + data
 
 
 def decode_part(data: bytes) -> Iterator[Block]:
@@ -79,11 +82,20 @@ def decode_part(data: bytes) -> Iterator[Block]:
         )
     offset = len(MAGIC)
     while offset < len(data):
-        start = offset + _LENGTH.size
-        offset = start + int.from_bytes(data[offset:start], "big")
+        start = offset + _LENGTHS.size
+        head, rest = _LENGTHS.unpack_from(data, offset) if start <= len(data) else (0, 0)
+        offset = start + head + rest
         if start > len(data) or offset > len(data):
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
-        yield Block(*loaded(memoryview(data)[start:offset]))
+        table, is_named, keys = loaded(memoryview(data)[start : start + head])
+        yield Block(table, is_named, keys, _values(memoryview(data)[start + head : offset], table, keys))
+
+
+def _values(data: memoryview, table: str, keys: list[Any]) -> list[Any]:
+    which = ", ".join(f"{key!r:.120}" for key in keys[:_KEYS_SHOWN])
+    others = f" or {len(keys) - _KEYS_SHOWN} others" if len(keys) > _KEYS_SHOWN else ""
+    values: list[Any] = loaded(data, f"state {table!r} of one of the keys {which}{others}")
+    return values
 
 
 def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
@@ -146,8 +158,11 @@ def owned_copy(value: Any) -> Any:
     return loaded(pickle.dumps(value, protocol=5))
 
 
-def loaded(data: bytes | memoryview) -> Any:
+def loaded(data: bytes | memoryview, what: str = "state") -> Any:
     """Return what a pickle of our own state holds.
+
+    Args:
+        what: It is, for errors.
 
     Raises:
         StateError: A value's class can't be loaded here.
@@ -156,7 +171,7 @@ def loaded(data: bytes | memoryview) -> Any:
         return pickle.loads(data)  # noqa: S301 - own state, checked against the SHA-256 in the job log
     except Exception as error:  # A value's own __setstate__ may raise anything.
         raise StateError(
-            f"state can't be decoded: {type(error).__name__}: {error}; the classes of keyed state must be "
+            f"{what} can't be decoded: {type(error).__name__}: {error}; the classes of keyed state must be "
             f"importable, in a version that accepts what an earlier one stored"
         ) from error
 

@@ -64,7 +64,7 @@ def _blocks_of_database(data: bytes, parts: Sequence[Part], read: ReadPart, scra
         for number, table in enumerate(head.tables):
             is_named = table in head.named
             ids = RowIds(number, head.max_parallelism, is_named=is_named)
-            rows: Iterable[tuple[Any, Any]] = StoredRows(ids, lambda: database).scan()
+            rows: Iterable[tuple[Any, Any]] = StoredRows(table, ids, lambda: database).scan()
             iterator = iter(rows)
             while some := list(islice(iterator, _ROWS_PER_BLOCK)):
                 yield Block(table, is_named, [row for row, _ in some], [value for _, value in some])

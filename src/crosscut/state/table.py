@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
+from crosscut.state.expiry import Expiry, ExpiryInMemory
 from crosscut.state.parts import kept
 
 _ABSENT: Any = object()
@@ -107,6 +108,7 @@ class Table:
         # Parts that have been encoded and are not known to be complete.
         self._written: dict[CheckpointId, _Written] = {}
         self.values = Layer(initial, (self._base,))
+        self.expiry: Expiry | None = None
 
     def __len__(self) -> int:
         """Number of keys, in constant time."""
@@ -240,13 +242,22 @@ class Table:
             self._base_id, self._base_count = n, len(self._base)
             self._link_layers()
 
+    def expire_after(self, ttl_ms: int) -> None:
+        """Each value will be a pair (written at, value), which expires after so long. Set before any row."""
+        self.expiry = ExpiryInMemory(ttl_ms)
+
     def roll_back(self, checkpoint_id: CheckpointId) -> None:
         """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing."""
+        dropped = [self.values, *(layer for n, layer in self._frozen if n > checkpoint_id)]
         for _ in self.complete(checkpoint_id):
             pass
         self._frozen.clear()
         self._written.clear()
         self._begin_layer()
+        if self.expiry is not None:
+            for layer in dropped:
+                for key in filter(self.has, layer):
+                    self.expiry.note(key, self.peek(key)[0])
 
     # At a restore.
 
@@ -261,6 +272,10 @@ class Table:
         take_in(self._base, keys, values)
         if self._parts and self._parts[-1].since:
             self._parts[-1].keys.extend(keys)
+        if self.expiry is not None:
+            for key, value in zip(keys, values, strict=True):
+                if value is not DELETED:
+                    self.expiry.note(key, value[0])
 
     def forget_parts(self) -> None:
         """Only a share of the parts is loaded, so no part can be added to them."""

@@ -144,7 +144,7 @@ class RocksState(KeyedState):
         invariant(len(self.tables) <= TABLES_MAX, "one task has too many states")
         for number, name in enumerate(sorted(self.tables)):
             ids = RowIds(number, max_parallelism, is_named=name in self.named)
-            rows = StoredRows(ids, self._opened)
+            rows = StoredRows(name, ids, self._opened)
             self._tables[name] = (
                 RocksNamedTable(name, rows) if name in self.named else RocksTable(name, makers[name], rows)
             )
@@ -354,7 +354,7 @@ class RocksState(KeyedState):
             self.check_block(block, checkpoint_id)
             rows = iter(self.owned_rows(block, owns))
             while some := list(islice(rows, _LOAD_ROWS)):
-                self._tables[block.table].stored.write(block.table, some)
+                self._tables[block.table].stored.write(some)
         counts = {name: sum(1 for _ in table.stored.scan()) for name, table in self._tables.items()}
         self._reset(counts)
 

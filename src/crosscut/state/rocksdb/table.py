@@ -15,6 +15,7 @@ from typing import Any
 from crosscut.errors import InternalError
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import DELETED, loaded, unstorable
+from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
 from crosscut.state.rocksdb.rows import RowIds
@@ -35,10 +36,12 @@ class StoredRows:
     """What one table has in the database. It looks like the lowest layer of a table.
 
     Args:
+        name: Of the table.
         database: Returns the database, which may become another one.
     """
 
-    def __init__(self, ids: RowIds, database: Callable[[], Database]) -> None:
+    def __init__(self, name: str, ids: RowIds, database: Callable[[], Database]) -> None:
+        self.name = name
         self.ids = ids
         self._database = database
         # Read before they are needed; None: there is no such row.
@@ -51,7 +54,7 @@ class StoredRows:
         data = self.near.get(row, _ABSENT)
         if data is _ABSENT:
             data = self._database().get(self.ids.encoded(row))
-        return default if data is None else loaded(data)
+        return default if data is None else loaded(data, f"state {self.name!r} of key {row!r:.120}")
 
     def fetch(self, rows: list[Any]) -> None:
         """Read rows that are going to be asked for."""
@@ -63,14 +66,14 @@ class StoredRows:
         self.near.update(zip(rows, self._database().get_many(ids), strict=True))
         self._id_of.update(zip(rows, ids, strict=True))
 
-    def write(self, table: str, rows: Iterable[tuple[Any, Any]]) -> None:
+    def write(self, rows: Iterable[tuple[Any, Any]]) -> None:
         """Set values; `DELETED` takes one away."""
         block = list(rows)
-        self._database().write(self._encoded(table, block))
+        self._database().write(self._encoded(block))
         for row, _ in block:
             self.near.pop(row, None)
 
-    def _encoded(self, table: str, block: list[tuple[Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
+    def _encoded(self, block: list[tuple[Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
         for row, value in block:
             row_id = self._id_of.pop(row, None) or self.ids.encoded(row)
             if value is DELETED:
@@ -79,13 +82,14 @@ class StoredRows:
             try:
                 data = pickle.dumps(value, protocol=5)
             except Exception as error:  # A value's own __reduce__ may raise anything.
-                raise unstorable(table, row, value, error) from error
+                raise unstorable(self.name, row, value, error) from error
             yield row_id, data
 
     def scan(self) -> Iterator[tuple[Any, Any]]:
         """Yield all rows with their values."""
         for data, value in self._database().scan(self.ids.table):
-            yield self.ids.decoded(data), loaded(value)
+            row = self.ids.decoded(data)
+            yield row, loaded(value, f"state {self.name!r} of key {row!r:.120}")
 
     def of_key(self, key: Any) -> list[Any]:
         """Return the rows of a key."""
@@ -165,9 +169,7 @@ class RocksTable(Table):
             rows = iter(list(layer.items()))
             while block := list(islice(rows, ROWS_PER_STEP)):
                 # What is written over in this same go may be something that can't be stored.
-                self.stored.write(
-                    self.name, [one for one in block if not any(one[0] in layer for layer in newer)]
-                )
+                self.stored.write(one for one in block if not any(one[0] in layer for layer in newer))
                 yield
             self._base_count += layer.growth
             self._frozen.pop(0)
@@ -184,11 +186,16 @@ class RocksTable(Table):
         """What was frozen for `checkpoint_id` needs not be told from later changes any more."""
         self._frozen = [(_NONE if n == checkpoint_id else n, layer) for n, layer in self._frozen]
 
+    def expire_after(self, ttl_ms: int) -> None:
+        self.expiry = ExpiryByScan(ttl_ms, self.stored.scan)
+
     def reset(self, row_count: int) -> None:
         """The database is another one, with `row_count` rows of this table."""
         self._frozen.clear()
         self._base_count = row_count
         self.stored.near.clear()
+        if self.expiry is not None:
+            self.expiry.reset()
         self._begin_layer()
 
     def _layer_written(self) -> None:

@@ -1,0 +1,174 @@
+"""What lies between a declared state and its table: a time to live, and a serializer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from crosscut.errors import FlowError, StateError
+from crosscut.keyed_process import Cells, Context, KeyedProcess, State, declared
+from crosscut.serializers import Serializer
+from crosscut.state.expiry import Expiry
+from crosscut.state.table import Table
+
+ROWS_PER_BATCH = 200
+"""Rows that are looked at with each batch, whether they have expired."""
+_VERSION_BYTES = 2
+_ABSENT: Any = object()
+_Clock = tuple[Callable[[], int | None], Callable[[], int]]
+
+
+def cells_of(
+    process: KeyedProcess[Any, Any],
+    cells: Mapping[str, Cells],
+    tables: Mapping[str, Table],
+    context: Context,
+    uid: str,
+) -> tuple[dict[str, Cells], list[TimedCells]]:
+    """Return where the states of a process are kept, by name, and those of them that expire.
+
+    Args:
+        cells: What changes the tables.
+    """
+    found: dict[str, Cells] = {}
+    timed: list[TimedCells] = []
+    for name, state in declared(process).items():
+        one, table = cells[name], tables[name]
+        if table.expiry is not None:
+            one = TimedCells(one, table, table.expiry, _clock_of(context, uid, name))
+            timed.append(one)
+        if state.serializer is not None:
+            one = SerializedCells(one, state.serializer, uid, name)
+        found[name] = one
+    return found, timed
+
+
+def plain_value(state: State, value: Any, where: str, row: Any) -> Any:
+    """Return the value that a row of `state` holds, as a process sees it.
+
+    Raises:
+        StateError: Its serializer can't read it.
+    """
+    if state.ttl_ms is not None:
+        value = value[1]
+    return value if state.serializer is None else deserialized(value, state.serializer, where, row)
+
+
+class TimedCells:
+    """The values of a table that have not expired.
+
+    Args:
+        cells: What changes the table, whose values are pairs (written at, value).
+        clock: Returns the time up to which values expire (None: it is not known, nothing has expired), and
+            the time of what is written now.
+    """
+
+    def __init__(self, cells: Any, table: Table, expiry: Expiry, clock: _Clock) -> None:
+        self._cells = cells
+        self._table = table
+        self._expiry = expiry
+        self._now, self._written = clock
+
+    def get(self, row: Any, default: Any = None) -> Any:
+        found = self._cells.get(row, _ABSENT)
+        if found is _ABSENT or self._has_expired(found[0]):
+            return default
+        return found[1]
+
+    def put(self, row: Any, value: Any) -> None:
+        written = self._written()
+        self._cells.put(row, (written, value))
+        self._expiry.note(row, written)
+
+    def delete(self, row: Any) -> None:
+        self._cells.delete(row)
+
+    def has(self, row: Any) -> bool:
+        return self._table.has(row) and not self._has_expired(self._table.peek(row)[0])
+
+    def names(self, key: Any) -> list[Any]:
+        return [name for name in self._cells.names(key) if self.has((key, name))]
+
+    def count(self, key: Any) -> int:
+        return len(self.names(key))
+
+    def remove_expired(self) -> None:
+        """Take away some values that have expired, if there are any."""
+        now = self._now()
+        if now is None:
+            return
+        for row in self._expiry.due(now, ROWS_PER_BATCH):
+            if self._table.has(row) and self._has_expired(self._table.peek(row)[0]):
+                self._table.delete(row)
+
+    def _has_expired(self, written: int) -> bool:
+        now = self._now()
+        return now is not None and written + self._expiry.ttl_ms <= now
+
+
+class SerializedCells:
+    """Values as bytes, with the version of the serializer that wrote them.
+
+    Args:
+        cells: Where the bytes are kept.
+        uid: Of the operator, for errors.
+        name: Of the state.
+    """
+
+    def __init__(self, cells: Any, serializer: Serializer[Any], uid: str, name: str) -> None:
+        self._cells = cells
+        self._serializer = serializer
+        self._uid = uid
+        self._name = name
+        self._version = serializer.version.to_bytes(_VERSION_BYTES, "big")
+        self.has = cells.has
+        self.delete = cells.delete
+        self.names = getattr(cells, "names", None)
+        self.count = getattr(cells, "count", None)
+
+    def get(self, row: Any, default: Any = None) -> Any:
+        found = self._cells.get(row, _ABSENT)
+        if found is _ABSENT:
+            return default
+        return deserialized(found, self._serializer, f"operator {self._uid!r}, state {self._name!r}", row)
+
+    def put(self, row: Any, value: Any) -> None:
+        try:
+            data = self._serializer.dumps(value)
+        except Exception as error:  # It may be a user's own.
+            raise StateError(
+                f"operator {self._uid!r}, state {self._name!r}, key {row!r:.120}: a value of type "
+                f"{type(value).__qualname__} can't be written by {type(self._serializer).__name__} version "
+                f"{self._serializer.version}: {type(error).__name__}: {error}"
+            ) from error
+        self._cells.put(row, self._version + data)
+
+
+def _clock_of(context: Context, uid: str, name: str) -> _Clock:
+    def written() -> int:
+        if context.timestamp is None:
+            raise FlowError(
+                f"operator {uid!r}, state {name!r}: its ttl is in event time, which needs records with "
+                f"timestamps: call assign_timestamps before key_by",
+                operator=uid,
+            )
+        return context.timestamp
+
+    return lambda: context.watermark, written
+
+
+def deserialized(found: bytes, serializer: Serializer[Any], where: str, row: Any) -> Any:
+    """Return the value that `found` holds.
+
+    Raises:
+        StateError: The serializer can't read it.
+    """
+    version = int.from_bytes(found[:_VERSION_BYTES], "big")
+    try:
+        return serializer.loads(found[_VERSION_BYTES:], version)
+    except Exception as error:  # It may be a user's own.
+        raise StateError(
+            f"{where}, key {row!r:.120}: a value of version {version} can't be read by "
+            f"{type(serializer).__name__} version {serializer.version}: {type(error).__name__}: {error}; "
+            f"have it accept what older versions have written"
+        ) from error

@@ -1,0 +1,98 @@
+"""Rows whose time is over: which ones to look at, without looking at all of them.
+
+A row is remembered under the time at which it was written, coarsely: a row that is written again is
+remembered again, and what is found under the older time then is not due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, Protocol
+
+_SLOTS_PER_TTL = 4
+"""An expired row is due after a quarter of its time to live more, at most."""
+
+
+class Expiry(Protocol):
+    """What a table with a time to live remembers of its rows. Each value is a pair (written at, value)."""
+
+    ttl_ms: int
+
+    def note(self, row: Any, written_ms: int) -> None:
+        """A row was written."""
+
+    def due(self, now_ms: int, count: int) -> list[Any]:
+        """Return some rows, at most `count`, that may have expired; each is returned once for each time."""
+
+    def reset(self) -> None:
+        """The table has other rows now, or none: `note` will be called for them, or is not needed."""
+
+
+class ExpiryInMemory:
+    """See `Expiry`."""
+
+    def __init__(self, ttl_ms: int) -> None:
+        self.ttl_ms = ttl_ms
+        self._width_ms = max(1, ttl_ms // _SLOTS_PER_TTL)
+        self._slots: dict[int, set[Any]] = {}
+        self._order: list[int] = []
+
+    def note(self, row: Any, written_ms: int) -> None:
+        slot = written_ms // self._width_ms
+        rows = self._slots.get(slot)
+        if rows is None:
+            self._slots[slot] = {row}
+            heappush(self._order, slot)
+        else:
+            rows.add(row)
+
+    def due(self, now_ms: int, count: int) -> list[Any]:
+        found: list[Any] = []
+        while self._order and len(found) < count:
+            slot = self._order[0]
+            if (slot + 1) * self._width_ms + self.ttl_ms > now_ms:
+                break
+            rows = self._slots[slot]
+            while rows and len(found) < count:
+                found.append(rows.pop())
+            if not rows:
+                del self._slots[slot]
+                heappop(self._order)
+        return found
+
+    def reset(self) -> None:
+        self._slots.clear()
+        self._order.clear()
+
+
+class ExpiryByScan:
+    """See `Expiry`. For rows that are on disk: nothing is remembered, all are looked at, some at a time.
+
+    Args:
+        rows: Yields the stored rows with their values; they may change meanwhile.
+    """
+
+    def __init__(self, ttl_ms: int, rows: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
+        self.ttl_ms = ttl_ms
+        self._rows = rows
+        self._scan: Iterator[tuple[Any, Any]] | None = None
+        self._next_ms: int | None = None
+
+    def note(self, row: Any, written_ms: int) -> None:
+        """The scan will find it."""
+
+    def due(self, now_ms: int, count: int) -> list[Any]:
+        if self._scan is None:
+            if self._next_ms is not None and now_ms < self._next_ms:
+                return []
+            self._scan = self._rows()
+            self._next_ms = now_ms + max(1, self.ttl_ms // _SLOTS_PER_TTL)
+        some = list(islice(self._scan, count))
+        if len(some) < count:
+            self._scan = None
+        return [row for row, (written_ms, _) in some if written_ms + self.ttl_ms <= now_ms]
+
+    def reset(self) -> None:
+        self._scan = self._next_ms = None

@@ -1,0 +1,340 @@
+"""States whose values live for a time, and states with a serializer of their own; over both backends."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pyarrow
+import pytest
+from hypothesis import given, settings
+
+import crosscut as cc
+from crosscut.batch import Batch
+from crosscut.errors import FlowError, SettingsError, StateError, UserCodeError
+from crosscut.graph.specs import OperatorNode, ProcessSpec
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.keyed_process import declared
+from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.operators.cells import plain_value
+from crosscut.operators.process import Process
+from crosscut.state.expiry import ExpiryInMemory
+from crosscut.state.keyed import KeyedState
+from crosscut.state.named import NamedTable
+from crosscut.state.rocksdb.state import RocksState
+from crosscut.worker.backends import OnDisk
+
+N1, N2 = CheckpointId(1), CheckpointId(2)
+
+
+class Site:
+    """A process as the operator that runs it, with its state and its time."""
+
+    def __init__(self, process: cc.KeyedProcess[Any, Any], new: NewState = KeyedState) -> None:
+        states = tuple((name, one.form) for name, one in declared(process).items())
+        self._node = OperatorNode("the-process", ProcessSpec(process, states), ())
+        state = keyed_state(self._node, new)
+        assert state is not None
+        self.begin(state)
+
+    def begin(self, state: KeyedState) -> None:
+        """Another epoch begins with this state."""
+        self.state = state
+        operator = build(self._node, state, None)
+        assert isinstance(operator, Process)
+        self.operator = operator
+
+    def fresh(self, new: NewState = KeyedState) -> KeyedState:
+        state = keyed_state(self._node, new)
+        assert state is not None
+        return state
+
+    def gives(
+        self, *records: tuple[Any, Any], at: int | None = None, watermark: int | None = None
+    ) -> list[Any]:
+        self.operator.advance(watermark)
+        timestamps = None if at is None else [at] * len(records)
+        batch = Batch([record for _, record in records], [key for key, _ in records], timestamps)
+        return self.operator.process(batch).records
+
+
+class Timed(cc.KeyedProcess[str, Any]):
+    value = cc.ValueState[int](default=7, ttl="10ms")
+    items = cc.ListState[int](ttl="10ms")
+    entries = cc.MapState[str, int](ttl="10ms")
+    most = cc.ReducingState[int](max, ttl="10ms")
+    ever = cc.ValueState[int](0)
+
+    def on_record(self, record: str, ctx: cc.Context) -> Iterator[Any]:
+        yield eval(record)  # noqa: S307 - the tests' own words
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewState]:
+    if request.param == "memory":
+        yield KeyedState
+        return
+    backend = OnDisk(str(tmp_path / "state"), 16)
+    yield backend.new_state(TaskId(VertexId("v"), 0))
+    backend.close()
+
+
+def stored(state: KeyedState, n: CheckpointId) -> None:
+    """Take a checkpoint and complete it."""
+    state.freeze(n)
+    if isinstance(state, RocksState):
+        for _ in state.writing(n):
+            pass
+        state.link(n)
+        state._stored[n] = {}
+    else:
+        b"".join(state.encoded(n, CheckpointId(0)))
+    for _ in state.complete(n):
+        pass
+
+
+def test_an_expired_value_is_as_if_it_had_been_cleared(new: NewState) -> None:
+    site = Site(Timed(), new)
+    site.gives(("a", "self.value.set(1)"), ("a", "self.items.append(1)"), ("a", "self.most.add(5)"), at=100)
+    site.gives(("a", "self.entries.update(x=1)"), at=100)
+    site.gives(("a", "self.entries.update(y=2)"), at=105)
+    look = "(self.value.get(), self.value.exists, self.items.get(), dict(self.entries), self.most.get())"
+    assert site.gives(("a", look), at=109, watermark=109) == [(1, True, [1], {"x": 1, "y": 2}, 5)]
+    assert site.gives(("a", look), at=110, watermark=110) == [(7, False, [], {"y": 2}, None)]
+    assert site.gives(
+        ("a", "('x' in self.entries, len(self.entries), self.entries.get('x'), list(self.entries))"), at=112
+    ) == [(False, 1, None, ["y"])]
+    site.gives(("a", "self.most.add(3)"), ("a", "self.items.append(2)"), at=120)
+    assert site.gives(("a", look), at=121, watermark=121) == [(7, False, [2], {}, 3)]
+
+
+def test_a_value_that_is_set_again_begins_a_new_life(new: NewState) -> None:
+    site = Site(Timed(), new)
+    for at in range(100, 200, 5):
+        site.gives(("a", "self.value.set(1)"), at=at, watermark=at)
+    assert site.gives(("a", "self.value.get()"), at=200, watermark=204) == [1]
+    assert site.gives(("a", "self.value.get()"), at=200, watermark=205) == [7]
+
+
+def test_expired_values_are_removed_though_nobody_asks_for_them(new: NewState) -> None:
+    site = Site(Timed(), new)
+    site.gives(*[(key, "self.value.set(1)") for key in range(1_000)], at=100)
+    site.gives(*[(key, "self.entries.update(x=1)") for key in range(1_000)], at=100)
+    stored(site.state, N1)
+    assert len(site.state) == 2_000
+    for _ in range(30):
+        site.gives(("b", "self.ever.set(1)"), at=120, watermark=115)
+    assert len(site.state) == 1
+
+
+def test_what_has_expired_stays_so_after_a_restore_and_a_roll_back() -> None:
+    """A TTL that resurrects would be seen here."""
+    site = Site(Timed())
+    site.gives(("a", "self.value.set(1)"), at=100)
+    site.state.freeze(N1)
+    part = b"".join(site.state.encoded(N1, CheckpointId(0)))
+    for _ in site.state.complete(N1):
+        pass
+    for _ in range(3):
+        site.gives(("b", "self.ever.set(1)"), at=120, watermark=115)
+    assert not site.state.tables["value"].has("a")
+    site.state.roll_back(N1)
+    site.begin(site.state)
+    assert site.gives(("a", "self.value.get()"), at=120, watermark=115) == [7]
+    assert not site.state.tables["value"].has("a"), "it is removed again"
+    other = site.fresh()
+    for _ in other.loading([(N1, part)], N1):
+        pass
+    site.begin(other)
+    assert site.gives(("a", "self.value.get()"), at=120, watermark=115) == [7]
+    assert not other.tables["value"].has("a")
+
+
+def test_event_time_is_refused_for_records_without_timestamps_by_name() -> None:
+    with pytest.raises(UserCodeError, match=r"'the-process', state 'value': its ttl is in event time"):
+        Site(Timed()).gives(("a", "self.value.set(1)"))
+
+
+def test_mistakes_are_found_where_they_are_written() -> None:
+    with pytest.raises(SettingsError, match="ttl='soon': expected a duration"):
+        cc.ValueState(ttl="soon")
+    with pytest.raises(FlowError, match="ttl=0: expected at least 1 ms"):
+        cc.ValueState(ttl=0)
+    with pytest.raises(FlowError, match=r"serializer=<class .*: expected a crosscut.Serializer; make one"):
+        cc.ValueState(serializer=cc.ArrowSerializer)  # type: ignore[arg-type]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.booleans()), max_size=60),
+    st.integers(1, 20),
+)
+def test_what_is_there_is_what_was_written_less_than_a_ttl_ago(
+    steps: list[tuple[str, int, bool]], ttl_ms: int
+) -> None:
+    """Against a dict of times, whatever the order of event times."""
+
+    class One(cc.KeyedProcess[bool, Any]):
+        last = cc.ValueState[int](ttl=ttl_ms / 1_000)
+
+        def on_record(self, record: bool, ctx: cc.Context) -> Iterator[Any]:
+            yield self.last.get()
+            if record:
+                assert ctx.timestamp is not None
+                self.last.set(ctx.timestamp)
+
+    site, written, watermark = Site(One()), dict[str, int](), 0
+    for key, time, is_write in steps:
+        watermark = max(watermark, time - 5)
+        alive = written.get(key, -100) + ttl_ms > watermark
+        assert site.gives((key, is_write), at=time, watermark=watermark) == [written[key] if alive else None]
+        if is_write:
+            written[key] = time
+    for _ in range(3):
+        site.gives(("d", False), at=1_000, watermark=1_000)
+    assert len(site.state) == 0, "all are removed in the end"
+
+
+def test_rows_are_due_a_quarter_of_the_time_to_live_late_at_most_and_a_bounded_number_at_once() -> None:
+    expiry = ExpiryInMemory(100)
+    for row in range(50):
+        expiry.note(row, 1_000 + row)
+    assert expiry.due(1_099, 1_000) == []
+    found: set[int] = set()
+    for now in range(1_100, 1_200):
+        some = expiry.due(now, 7)
+        assert len(some) <= 7
+        found |= set(some)
+        assert all(1_000 + row + 100 <= now for row in some)
+    assert found == set(range(50))
+    assert expiry._slots == {}
+
+
+# Serializers.
+
+
+class Visit(msgspec.Struct):
+    page: str
+    seconds: int = 0
+
+
+@dataclass
+class Plain:
+    page: str
+
+
+class Visits(cc.KeyedProcess[str, Any]):
+    last = cc.ValueState[Visit](serializer=cc.MsgspecSerializer(Visit))
+    pages = cc.ListState[str](serializer=cc.MsgspecSerializer(list[str]))
+    times = cc.MapState[str, Any](
+        serializer=cc.ArrowSerializer(pyarrow.struct({"n": pyarrow.int64(), "s": pyarrow.string()}))
+    )
+    brief = cc.ValueState[Visit](serializer=cc.MsgspecSerializer(Visit), ttl="10ms")
+
+    def on_record(self, record: str, ctx: cc.Context) -> Iterator[Any]:
+        yield eval(record)  # noqa: S307 - the tests' own words
+
+
+def test_values_are_kept_as_the_bytes_of_their_serializer(new: NewState) -> None:
+    site = Site(Visits(), new)
+    said = site.gives(
+        ("a", "self.last.set(Visit('/', 3))"),
+        ("a", "self.pages.append('/')"),
+        ("a", "self.times.update(x={'n': 1, 's': None})"),
+        ("a", "self.brief.set(Visit('/b'))"),
+        ("a", "(self.last.get(), self.pages.get(), dict(self.times), len(self.times), self.brief.get())"),
+        at=100,
+    )
+    assert said[-1] == (Visit("/", 3), ["/"], {"x": {"n": 1, "s": None}}, 1, Visit("/b"))
+    assert site.state.tables["last"].peek("a") == b"\0\1" + msgspec.msgpack.encode(Visit("/", 3))
+    states = declared(Visits())
+    rows = {"last": "a", "pages": "a", "times": ("a", "x"), "brief": "a"}
+    shown = {
+        name: plain_value(states[name], site.state.tables[name].peek(row), "here", row)
+        for name, row in rows.items()
+    }
+    assert shown == {
+        "last": Visit("/", 3),
+        "pages": ["/"],
+        "times": {"n": 1, "s": None},
+        "brief": Visit("/b"),
+    }
+    assert site.gives(("a", "self.brief.exists"), at=110, watermark=110) == [False]
+
+
+def test_an_old_value_that_cant_be_read_names_operator_state_key_and_versions() -> None:
+    site = Site(Visits())
+    site.gives(("a", "self.last.set(Visit('/', 3))"))
+
+    class Changed(cc.KeyedProcess[str, Any]):
+        last = cc.ValueState[Any](serializer=cc.MsgspecSerializer(list[int], version=2))
+
+        def on_record(self, record: str, ctx: cc.Context) -> Iterator[Any]:
+            yield self.last.get()
+
+    other = Site(Changed())
+    other.state.tables["last"].put("a", site.state.tables["last"].peek("a"))
+    with pytest.raises(
+        UserCodeError,
+        match=r"operator 'the-process', state 'last', key 'a': a value of version 1 can't be read by "
+        r"MsgspecSerializer version 2: ValidationError",
+    ):
+        other.gives(("a", ""))
+
+
+def test_an_old_value_is_read_by_what_the_newer_version_says_of_it() -> None:
+    old = cc.MsgspecSerializer(Visit).dumps(Visit("/", 3))
+    newer = cc.MsgspecSerializer(
+        Plain, version=2, older=lambda plain, version: Plain(f"{plain} of {version}")
+    )
+    assert newer.loads(old, 1) == Plain("{'page': '/', 'seconds': 3} of 1")
+    assert newer.loads(newer.dumps(Plain("/")), 2) == Plain("/")
+    assert pickle.loads(pickle.dumps(cc.MsgspecSerializer(Visit))).loads(old, 1) == Visit("/", 3)
+
+
+def test_a_value_that_cant_be_written_names_operator_state_and_key() -> None:
+    with pytest.raises(
+        UserCodeError, match=r"state 'last', key 'a': a value of type object can't be written by"
+    ):
+        Site(Visits()).gives(("a", "self.last.set(object())"))
+
+
+def test_a_pickled_value_that_cant_be_read_names_its_state_and_its_key(new: NewState) -> None:
+    class Gone:
+        def __reduce__(self) -> Any:
+            return _raise, ()
+
+    site = Site(Timed(), new)
+    site.state.tables["ever"].put("a", Gone())
+    stored(site.state, N1)
+    table = site.state.tables["ever"]
+    if isinstance(site.state, RocksState):
+        with pytest.raises(
+            StateError, match="state 'ever' of key 'a' can't be decoded: ValueError: not this one"
+        ):
+            table.get("a")
+        return
+    site.state.tables["ever"].put("b", Gone())
+    site.state.freeze(N2)
+    part = b"".join(site.state.encoded(N2, CheckpointId(0)))
+    with pytest.raises(
+        StateError, match=r"state 'ever' of one of the keys .*'b'.*: ValueError: not this one"
+    ):
+        for _ in site.fresh().loading([(N2, part)], N2):
+            pass
+
+
+def _raise() -> None:
+    raise ValueError("not this one")
+
+
+def test_what_is_stored_is_part_of_what_the_flow_is() -> None:
+    forms = {name: one.form for name, one in declared(Visits()).items()}
+    assert forms["last"] == "value, MsgspecSerializer"
+    assert forms["brief"] == "value, ttl in event time, MsgspecSerializer"
+    assert isinstance(Site(Visits()).state.named["times"], NamedTable)
