@@ -295,8 +295,10 @@ class CoordinatorDriver:
             for text in seen.silences.note(now_ns, message.tasks):
                 LOGGER.warning("job %r: %s", self._name, text)
             if seen.is_rate_due(now_ns):
-                read = records_read(seen.statistics(self._coordinator), self._terms.sources)
-                seen.note_rate(now_ns, read)
+                tasks = seen.statistics(self._coordinator)
+                seen.note_rate(now_ns, records_read(tasks, self._terms.sources))
+                for text in seen.growths.note(now_ns, tasks):
+                    LOGGER.warning("job %r: %s", self._name, text)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.first_flow_ns = seen.first_flow_ns or now_ns
             if seen.failed_ns:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from crosscut.driver.growth import GrowingState, Growths
 from crosscut.driver.invariants import InvariantStatus
 from crosscut.driver.silence import Silences, SilentSource
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
@@ -73,7 +74,8 @@ class JobStatus:
         records_read: By the sources, since the job's beginning: a failover takes it back to the checkpoint,
             a resumed job goes on from there. When the job is over, it is what the newest checkpoint covers.
         tasks: Counters of each task, which go back and on likewise.
-        state_keys: Distinct keys in the state of all tasks.
+        state_keys: Rows of keyed state in all tasks: one for each key that has a value; in a process one for
+            each of its states in which the key has one, and for each entry of a map.
         dropped: Messages that came late or again, and therefore had no effect, by reason. Harmless; after
             a failover there are always some.
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
@@ -84,6 +86,7 @@ class JobStatus:
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
+        growing_states: Vertices whose keyed state has grown without a pause for some minutes.
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
         refused_peers: Connections to the driver and to its present workers that did not prove the job's
             secret, by reason.
@@ -117,6 +120,7 @@ class JobStatus:
     spilled_bytes: int = 0
     longest_freeze_us: int = 0
     silent_sources: tuple[SilentSource, ...] = ()
+    growing_states: tuple[GrowingState, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
     resumes_from: int | None = None
@@ -144,6 +148,7 @@ class Observations:
     refused: dict[WorkerIndex | None, Mapping[str, int]] = field(default_factory=dict)
     """By worker; None: the driver itself."""
     silences: Silences = field(default_factory=Silences)
+    growths: Growths = field(default_factory=Growths)
     now_ns: int = 0
     """When something was last seen."""
 
@@ -279,6 +284,7 @@ def build_status(
         termination=coordinator.termination.name.lower(),
         invariants=seen.invariants,
         silent_sources=seen.silences.status(seen.now_ns),
+        growing_states=seen.growths.status(),
         takeover=coordinator.takeover,
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
         resumes_from=completed.checkpoint_id if completed is not None else None,

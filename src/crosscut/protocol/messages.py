@@ -74,7 +74,7 @@ class Snapshot:
         in_flight: How many those are.
         records_in: Records that the task has taken since the job's beginning; for a source, read.
         records_out: Those that it has sent on or, with a sink, written.
-        state_keys: Distinct keys of its state.
+        state_keys: Rows of its keyed state.
         forerunners: Only where a task takes over from those of another parallelism: how many of `parts` are
             of each, in order.
         floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
