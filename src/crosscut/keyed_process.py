@@ -26,10 +26,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
-from crosscut.callables import name_of, several
+from crosscut.callables import argument_problem, name_of, several
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import FlowError
 from crosscut.serializers import VERSION_MAX, Serializer
+from crosscut.timestamps import Moment, as_timer_time
 
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
@@ -37,6 +38,11 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 _ABSENT: Any = object()
+
+EVENT_TIMERS = "event timers"
+PROCESSING_TIMERS = "processing timers"
+TIMERS = "timers"
+"""The kind of these two tables. No attribute of a process is called like them."""
 
 
 class Cells(Protocol):
@@ -65,19 +71,37 @@ class NamedCells(Cells, Protocol):
         """Return how many values `key` has."""
 
 
+class Clocks(Protocol):
+    """What a running process has of time."""
+
+    def now(self) -> int:
+        """Return the processing time, in milliseconds since 1970."""
+
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        """Have the process called at `time`."""
+
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        """Take that back."""
+
+
 class Context:
-    """What a process is told along with a record.
+    """What a process is told along with a record, and how it has itself called later.
+
+    Times are whole milliseconds since 1970 in UTC; a `datetime` with a time zone is taken as well.
 
     Attributes:
-        key: The key of the record.
-        timestamp: When the record happened, in milliseconds since 1970; None in a flow without event time.
-        watermark: No record older than this will come; None as long as nothing is known.
+        key: The key of the record, or of the timer.
+        timestamp: When the record happened, or the time of the timer; what is yielded has it, too. None in a
+            flow without event time.
+        watermark: No record older than this will come. None as long as nothing is known, `cc.END_OF_TIME`
+            after the end of all input.
     """
 
-    __slots__ = ("_say", "key", "timestamp", "watermark")
+    __slots__ = ("_clocks", "_say", "key", "timestamp", "watermark")
 
-    def __init__(self, say: Callable[[str, Any, int | None], None]) -> None:
+    def __init__(self, say: Callable[[str, Any, int | None], None], clocks: Clocks | None = None) -> None:
         self._say = say
+        self._clocks = clocks
         self.key: Any = _ABSENT
         self.timestamp: int | None = None
         self.watermark: int | None = None
@@ -93,6 +117,40 @@ class Context:
     def leave_key(self) -> None:
         """The next record has no key."""
         self.key = _ABSENT
+
+    def now(self) -> int:
+        """Return the processing time: the worker's clock, but it never goes back, also after a failure."""
+        return self._of_job("the processing time").now()
+
+    def set_timer(self, time: int | Moment) -> None:
+        """Have `on_timer` called for this key, once the watermark has come to `time`.
+
+        A key has one timer for each time, however often it is set. One that is past is called soon.
+        """
+        self._set(time, is_event_time=True)
+
+    def delete_timer(self, time: int | Moment) -> None:
+        """Take a timer of this key back, if it is set."""
+        self._delete(time, is_event_time=True)
+
+    def set_processing_timer(self, time: int | Moment) -> None:
+        """Have `on_processing_timer` called for this key, once `now` has come to `time`; see `set_timer`."""
+        self._set(time, is_event_time=False)
+
+    def delete_processing_timer(self, time: int | Moment) -> None:
+        """Take a timer of processing time back, if it is set."""
+        self._delete(time, is_event_time=False)
+
+    def _set(self, time: Any, *, is_event_time: bool) -> None:
+        self._of_job("a timer").set_timer(self.key, as_timer_time(time), is_event_time=is_event_time)
+
+    def _delete(self, time: Any, *, is_event_time: bool) -> None:
+        self._of_job("a timer").delete_timer(self.key, as_timer_time(time), is_event_time=is_event_time)
+
+    def _of_job(self, what: str) -> Clocks:
+        if self._clocks is None or self.key is _ABSENT:
+            raise FlowError(f"{what} was asked for outside of a key: only a process in a running job has it")
+        return self._clocks
 
 
 class State:
@@ -374,6 +432,18 @@ class KeyedProcess(ABC, Generic[RecordT, ResultT]):
         The records of one key come one after the other, in the order in which they arrive.
         """
 
+    def on_timer(self, time: int, ctx: Context) -> Iterable[ResultT] | None:
+        """Return or yield what is to go on, for a timer of `ctx.key` that has come due.
+
+        Timers come in the order of their time, each once. When the input has ended, all that are left come
+        at once, and those that are set then, too. What is yielded has the timer's time as its timestamp.
+        """
+        return None
+
+    def on_processing_timer(self, time: int, ctx: Context) -> Iterable[ResultT] | None:
+        """As `on_timer`, for processing time; what is yielded has the watermark as its timestamp."""
+        return None
+
 
 class Stateful(KeyedProcess[Any, Any]):
     """A function of state and record as a process: `keyed.stateful`."""
@@ -396,6 +466,40 @@ class Stateful(KeyedProcess[Any, Any]):
         else:
             self.state.set(state)
         return several(results, self._function)
+
+
+def kinds_of(process: KeyedProcess[Any, Any]) -> tuple[tuple[str, str], ...]:
+    """Return name and kind of each state that `process` declares, and of its tables of timers.
+
+    Raises:
+        FlowError: As in `declared`.
+    """
+    kinds = ((name, state.kind) for name, state in declared(process).items())
+    return (*kinds, *((name, TIMERS) for name in timer_tables(process)))
+
+
+def states_of(process: KeyedProcess[Any, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the same with the form that a state has in snapshots."""
+    forms = ((name, state.form) for name, state in declared(process).items())
+    return (*forms, *((name, TIMERS) for name in timer_tables(process)))
+
+
+def timer_problem(process: KeyedProcess[Any, Any]) -> str:
+    """Return what is wrong with the methods that timers call, "" if nothing is."""
+    for method in (process.on_timer, process.on_processing_timer):
+        if problem := argument_problem(method, "time", "ctx"):
+            return f"{method.__name__}: {problem}"
+    return ""
+
+
+def timer_tables(process: KeyedProcess[Any, Any]) -> tuple[str, ...]:
+    """Return the names of the tables of timers: for each kind for which `process` has a method."""
+    kind = type(process)
+    event, processing = KeyedProcess.on_timer, KeyedProcess.on_processing_timer
+    return (
+        *([EVENT_TIMERS] if kind.on_timer is not event else []),
+        *([PROCESSING_TIMERS] if kind.on_processing_timer is not processing else []),
+    )
 
 
 def declared(process: KeyedProcess[Any, Any]) -> Mapping[str, State]:

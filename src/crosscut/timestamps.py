@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from calendar import timegm
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, Protocol
 
 TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999. What operators say after the end of input has this timestamp."""
 
 END_OF_TIME = 2**63 - 1
 """The watermark after the end of input: nothing will come at all."""
+
+
+class Moment(Protocol):
+    """What of a `datetime` counts here. Operators have no clock, and so don't import the module."""
+
+    @property
+    def tzinfo(self) -> Any: ...
+
+    @property
+    def microsecond(self) -> int: ...
+
+    def utcoffset(self) -> Any: ...
+
+    def utctimetuple(self) -> Any: ...
 
 
 def as_timestamp(value: Any) -> int:
@@ -27,7 +41,6 @@ def as_timestamp(value: Any) -> int:
         if 0 <= value <= TIMESTAMP_MAX:
             return value
         raise ValueError(f"{value} is no timestamp: {_EXPECTED}{_hint(value)}")
-    # By what it can do: this runs in operators, which have no clock, and so don't import one.
     if hasattr(value, "utctimetuple") and hasattr(value, "microsecond"):
         if value.tzinfo is None or value.utcoffset() is None:
             raise ValueError(
@@ -38,6 +51,15 @@ def as_timestamp(value: Any) -> int:
     if value is None:
         raise TypeError(f"there is no timestamp: {_EXPECTED}; leave records without one out before this")
     raise TypeError(f"{shortened(value)} of type {type(value).__name__} is no timestamp: {_EXPECTED}")
+
+
+def as_timer_time(value: Any) -> int:
+    """Return the time of a timer that `value` names: as `as_timestamp`, but any time before the end of time.
+
+    Raises:
+        TypeError, ValueError: As there.
+    """
+    return value if type(value) is int and TIMESTAMP_MAX < value < END_OF_TIME else as_timestamp(value)
 
 
 _EXPECTED = "expected whole milliseconds since 1970 in UTC (an int), or a datetime with a time zone"

@@ -385,6 +385,10 @@ def test_the_watermark_follows_the_newest_record_at_the_distance_that_was_said()
     assert times.process(Batch([31])).watermark == 26
 
 
+def test_no_watermark_is_before_1970_since_records_get_it_as_their_timestamp() -> None:
+    assert assigner(lambda n: n, out_of_orderness_ms=100).process(Batch([20])).watermark == 0
+
+
 def test_each_split_has_a_watermark_and_one_that_is_not_begun_holds_it_up() -> None:
     times = assigner(lambda n: n)
     times.begin(["one", "two", "three"], None)
@@ -539,6 +543,14 @@ def test_what_goes_round_a_loop_does_not_hold_the_watermark_up() -> None:
     assert work(task) == [("watermark", 5)]
     task.offer(B, Batch([1], None, [1], 2))
     assert work(task) == [2]
+
+
+def test_news_that_is_still_in_a_loop_when_that_is_closed_harms_nobody() -> None:
+    task = task_of(Alarms(), back_edges=frozenset({B}))
+    task.offer(A, EndOfInput())
+    task.close_loops([HERE.vertex])
+    task.offer(B, Batch([], watermark=5))
+    assert work(task) == [EndOfInput()]
 
 
 def test_a_channel_that_is_idle_is_not_waited_for_until_it_says_otherwise() -> None:

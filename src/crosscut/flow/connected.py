@@ -11,7 +11,7 @@ from crosscut.connected_process import ConnectedProcess, state_problem
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.graph.specs import ConnectSpec
-from crosscut.keyed_process import declared
+from crosscut.keyed_process import kinds_of, states_of, timer_problem
 
 if TYPE_CHECKING:
     from crosscut.flow.stream import Stream
@@ -63,11 +63,11 @@ class ConnectedStreams(Generic[Record, Other]):
         for name, method in (("on_record", process.on_record), ("on_other", process.on_other)):
             if problem := argument_problem(method, "record", "ctx"):
                 raise self._error(f"{name}: {problem}")
-        kinds = tuple((name, state.kind) for name, state in declared(process).items())
-        if problem := state_problem(process, kinds, keyed=self._keyed, broadcast=self._broadcast):
+        if problem := timer_problem(process):
             raise self._error(problem)
-        states = tuple((name, state.form) for name, state in declared(process).items())
-        return self._made(self._draft.add("connect", ConnectSpec(process, states), *self._inputs))
+        if problem := state_problem(process, kinds_of(process), keyed=self._keyed, broadcast=self._broadcast):
+            raise self._error(problem)
+        return self._made(self._draft.add("connect", ConnectSpec(process, states_of(process)), *self._inputs))
 
     def _error(self, problem: str) -> FlowError:
         label = self._draft.label("connect")

@@ -51,7 +51,7 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.interfaces import Sink
-from crosscut.keyed_process import KeyedProcess, Stateful, declared
+from crosscut.keyed_process import KeyedProcess, Stateful, kinds_of, states_of, timer_problem
 from crosscut.type_variables import Key, Record
 from crosscut.windows import Trigger, Window, Windowed
 
@@ -713,12 +713,13 @@ def _states(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple[str, str]
         )
     elif found := argument_problem(process.on_record, "record", "ctx"):
         problem = f"on_record: {found}"
+    else:
+        problem = timer_problem(process)
     if problem:
         raise _error(draft, "process", problem)
-    kinds = tuple((name, state.kind) for name, state in declared(process).items())
-    if problem := state_problem(process, kinds, keyed=keyed, broadcast=False):
+    if problem := state_problem(process, kinds_of(process), keyed=keyed, broadcast=False):
         raise _error(draft, "process", problem)
-    return tuple((name, state.form) for name, state in declared(process).items())
+    return states_of(process)
 
 
 def _connected(draft: Draft, first: DraftInput, other: Any, *, keyed: bool) -> ConnectedStreams[Any, Any]:

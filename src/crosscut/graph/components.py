@@ -9,6 +9,7 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpe
 from crosscut.graph.specs import Edge, JobGraph, OperatorNode, Vertex
 from crosscut.graph.windows import WindowSpec
 from crosscut.ids import VertexId
+from crosscut.keyed_process import TIMERS
 from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.rescaling import Link
 
@@ -72,6 +73,13 @@ def _check_member(name: str, vertex: Vertex) -> None:
                 f"flow {name!r}: operator {node.uid!r} says what is left at the end of its input, and that "
                 f"goes round a loop to that very input, so it has no end before; lead what it says out of "
                 f"the loop only",
+                operator=node.uid,
+            )
+        if any(kind == TIMERS for _, kind in getattr(node.spec, "states", ())):
+            raise FlowError(
+                f"flow {name!r}: operator {node.uid!r} has timers and stands in a loop: what a timer says "
+                f"may go round to it again, so nobody could know whether the loop has run empty; lead what "
+                f"it says out of the loop only",
                 operator=node.uid,
             )
 

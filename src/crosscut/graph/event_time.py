@@ -8,6 +8,7 @@ from crosscut.errors import FlowError
 from crosscut.graph.joins import IntervalJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode, OperatorSpec
 from crosscut.graph.windows import WindowSpec
+from crosscut.keyed_process import EVENT_TIMERS, TIMERS
 from crosscut.windows import CountWindow, Early, GlobalWindow
 
 
@@ -44,6 +45,13 @@ def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
             raise FlowError(
                 f"flow {name!r}, operator {node.uid!r}: it goes by event time, and its records have none: "
                 f"say when each happened, with assign_timestamps(...), before key_by",
+                operator=node.uid,
+            )
+        if node.uid not in timed and (EVENT_TIMERS, TIMERS) in getattr(node.spec, "states", ()):
+            raise FlowError(
+                f"flow {name!r}, operator {node.uid!r}: it has on_timer, and its records have no timestamps, "
+                f"so its timers would never be due: call assign_timestamps on the stream before it, or write "
+                f"on_processing_timer instead",
                 operator=node.uid,
             )
     return frozenset(timed)

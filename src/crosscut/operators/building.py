@@ -33,7 +33,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
-from crosscut.keyed_process import MapState, declared
+from crosscut.keyed_process import MapState, declared, timer_tables
 from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
     AttemptedAggregate,
@@ -82,7 +82,10 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
             state = new(
                 nothing_yet,
                 {name: nothing_yet for name, one in states.items() if one.kind not in _NAMED},
-                [NamedTable(name) for name, one in states.items() if one.kind in _NAMED],
+                [
+                    *(NamedTable(name) for name, one in states.items() if one.kind in _NAMED),
+                    *(NamedTable(name, lists_names=False) for name in timer_tables(process)),
+                ],
                 shared=[name for name, one in states.items() if one.kind in SHARED_KINDS],
             )
             for name, one in states.items():

@@ -22,10 +22,11 @@ class Course:
         is_over: The time is up: no other operator is to begin.
         rest: What the operator has not taken.
         begun: How often user code was handed something.
+        now_ms: The processing time, in milliseconds since 1970, when the slice began.
         rows_max: How many records an operator may make at once that makes them of none.
     """
 
-    __slots__ = ("_batch", "_remaining", "begun", "is_over", "rest", "rows_max")
+    __slots__ = ("_batch", "_remaining", "begun", "is_over", "now_ms", "rest", "rows_max")
 
     def __init__(self) -> None:
         self.leave()
@@ -33,6 +34,7 @@ class Course:
         self.is_over = False
         self.rest: Batch | None = None
         self.rows_max = 1
+        self.now_ms = 0
 
     def begin(self, rows_max: int) -> None:
         """A slice begins."""

@@ -274,6 +274,8 @@ class AttemptedProcess(Process):
 
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         self._journal: list[tuple[Any, Any, Any]] = []
+        # Key, time, whether it is of event time, and whether it was set, or deleted.
+        self._timer_journal: list[tuple[Any, int, bool, bool]] = []
         super().__init__(uid, process, state, sides)
         self._letters = sides
 
@@ -299,6 +301,7 @@ class AttemptedProcess(Process):
                 context.key = key
                 context.timestamp = timestamp
                 journal.clear()
+                self._timer_journal.clear()
                 said = sides.mark()
                 try:
                     found = on_record(record, context)
@@ -315,7 +318,20 @@ class AttemptedProcess(Process):
         self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        if not self._timers_of(is_event_time=is_event_time).has(key, time):
+            super().set_timer(key, time, is_event_time=is_event_time)
+            self._timer_journal.append((key, time, is_event_time, True))
+
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        if self._timers_of(is_event_time=is_event_time).has(key, time):
+            super().delete_timer(key, time, is_event_time=is_event_time)
+            self._timer_journal.append((key, time, is_event_time, False))
+
     def _undo(self) -> None:
+        for key, time, is_event_time, was_set in reversed(self._timer_journal):
+            timers = self._timers_of(is_event_time=is_event_time)
+            (timers.delete if was_set else timers.register)(key, time)
         for cells, key, value in reversed(self._journal):
             if value is _ABSENT:
                 cells.delete(key)

@@ -51,6 +51,10 @@ class Operator(ABC):
         self.taken_count = 0
         """Records taken in this epoch, in whole batches."""
 
+    def loading(self) -> Iterator[None]:
+        """Make ready what goes with restored state, a step at a time, before anything else is called."""
+        return iter(())
+
     @abstractmethod
     def process(self, batch: Batch) -> Batch:
         """Return what the records of `batch` become, in order. May keep neither list.

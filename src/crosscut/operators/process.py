@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.callables import several
-from crosscut.errors import InternalError
-from crosscut.keyed_process import Cells, Context, KeyedProcess, attached
+from crosscut.errors import FlowError, InternalError
+from crosscut.keyed_process import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Cells,
+    Context,
+    KeyedProcess,
+    attached,
+)
 from crosscut.operators.cells import cells_of
-from crosscut.operators.operator import Operator
+from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
+from crosscut.state.timers import Timers
+from crosscut.timestamps import END_OF_TIME
+
+TIMERS_AFTER_THE_END_MAX = 10_000
+"""That one key may set after the end of input, until it is taken for one that always sets the next one."""
+
+OnTimer = Callable[[int, Context], Iterable[Any] | None]
 
 Call = Callable[[Any, Any], Iterable[Any] | None]
 
 
 class Process(Operator):
-    """Calls the user's process for each record, at the record's key."""
+    """Calls the user's process for each record, at the record's key, and for each timer that is due."""
 
     hears_watermarks = True
 
@@ -28,13 +43,23 @@ class Process(Operator):
         self._state = state
         cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid)
         self._process = attached(process, cells, self._context)
+        self._event_timers = _timers(state, EVENT_TIMERS)
+        self._processing_timers = _timers(state, PROCESSING_TIMERS)
+        # What the next operator has been told of.
+        self._passed: int | None = None
+        self._set_after_the_end: Counter[Any] = Counter()
         self._is_open = False
 
     def _new_context(self, sides: Sides) -> Context:
-        return Context(sides.say)
+        return Context(sides.say, self)
 
     def _cells(self, state: KeyedState) -> Mapping[str, Cells]:
         return state.tables
+
+    def loading(self) -> Iterator[None]:
+        for timers in (self._event_timers, self._processing_timers):
+            if timers is not None:
+                yield from timers.loading()
 
     def process(self, batch: Batch) -> Batch:
         return self._each(batch, batch.keys, self._process.on_record)
@@ -71,13 +96,97 @@ class Process(Operator):
         return Batch(results, None, timestamps)
 
     def advance(self, watermark: int | None) -> Batch | None:
+        context = self._context
         if watermark is not None:
-            self._context.watermark = watermark
-        for timed in self._timed:
-            timed.remove_expired()
-        return None
+            context.watermark = watermark
+        has_ended = context.watermark == END_OF_TIME
+        due_now = END_OF_TIME if has_ended else self.course.now_ms
+        is_event = _is_due(self._event_timers, context.watermark)
+        if not is_event and not _is_due(self._processing_timers, due_now):
+            if watermark is not None:
+                self._passed = watermark
+            for timed in self._timed:
+                timed.remove_expired()
+            return None
+        made = Batch([], None, [])
+        # An item for each timer that may fire in this slice.
+        turns = self.course.through(Batch([None] * self.course.rows_max))
+        if is_event and self._event_timers is not None:
+            self._fire(turns, self._event_timers.due(context.watermark or 0), self._process.on_timer, made)
+        if self._processing_timers is not None:
+            due = self._processing_timers.due(due_now)
+            self._fire(turns, due, self._process.on_processing_timer, made, is_event_time=False)
+        return made
+
+    def _fire(
+        self,
+        turns: Iterator[None],
+        due: Iterator[tuple[int, Any]],
+        on_timer: OnTimer,
+        made: Batch,
+        *,
+        is_event_time: bool = True,
+    ) -> None:
+        context, results, timestamps = self._context, made.records, made.timestamps
+        passed = self._passed or 0
+        # In this order: where there is no turn left, no timer is taken out.
+        for _, (time, key) in zip(turns, due, strict=False):
+            context.key = key
+            # For whoever is next, nothing older than the watermark that it knows may come.
+            context.timestamp = max(time, passed) if is_event_time else passed
+            try:
+                self._open_once()
+                found = on_timer(time, context)
+                if found is not None:
+                    results.extend(several(found, on_timer))
+            except BaseException as error:
+                raise user_code_error(self.uid, error, {"timer": time, "key": key}) from error
+            if timestamps is not None:
+                timestamps += [context.timestamp] * (len(results) - len(timestamps))
 
     def _open_once(self) -> None:
         if not self._is_open:
             self._process.open()
             self._is_open = True
+
+    # What its context has of time.
+
+    def now(self) -> int:
+        return self.course.now_ms
+
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        if self._context.watermark == END_OF_TIME:
+            self._set_after_the_end[key] += 1
+            if self._set_after_the_end[key] > TIMERS_AFTER_THE_END_MAX:
+                raise FlowError(
+                    f"key {key!r:.100} has set {TIMERS_AFTER_THE_END_MAX} timers after the end of input, "
+                    f"each of which is due at once: a timer that always sets the next one has no end; "
+                    f"set none when ctx.watermark is crosscut.END_OF_TIME",
+                    operator=self.uid,
+                )
+        self._timers_of(is_event_time=is_event_time).register(key, time)
+
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        self._timers_of(is_event_time=is_event_time).delete(key, time)
+
+    def _timers_of(self, *, is_event_time: bool) -> Timers:
+        timers = self._event_timers if is_event_time else self._processing_timers
+        if timers is None:
+            method = "on_timer" if is_event_time else "on_processing_timer"
+            raise FlowError(
+                f"{type(self._process).__qualname__} sets a timer and has no {method}(self, time, ctx): "
+                f"write the method that is to be called then",
+                operator=self.uid,
+            )
+        return timers
+
+
+def _timers(state: KeyedState, table: str) -> Timers | None:
+    return Timers(state.named[table]) if table in state.named else None
+
+
+def _is_due(timers: Timers | None, up_to: int | None) -> bool:
+    if timers is None or up_to is None:
+        return False
+    next_time = timers.next_time
+    return next_time is not None and next_time <= up_to

@@ -94,7 +94,9 @@ class AssignTimestamps(Operator):
         if set(map(type, timestamps)) != _INT or min(timestamps) < 0 or max(timestamps) > TIMESTAMP_MAX:
             timestamps = self._converted(timestamps, batch.records)
         self.taken_count += len(batch)
-        self._add_news(self._combined.heard(self.origin, max(timestamps) - self._out_of_orderness_ms))
+        # Before 1970 nothing has happened: a watermark is a time as well.
+        watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
+        self._add_news(self._combined.heard(self.origin, watermark))
         made = Batch(batch.records, batch.keys, timestamps)
         if (news := self.take_news()) is not None:
             made.add_news(news.watermark, idle=news.idle)

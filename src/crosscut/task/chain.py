@@ -155,7 +155,7 @@ class Chain:
                 self._course.leave()
                 self._course.rest = None
                 self._take_aside(operator)
-                self._run(due, position + 1)
+                self._run(self._timed(due), position + 1)
                 yield
             for batch, place in operator.end(after):
                 self.said = (position, place)
@@ -165,6 +165,11 @@ class Chain:
                 self._run(batch, position + 1)
                 yield
             after = ""
+
+    def _timed(self, due: Batch) -> Batch:
+        if not self._has_event_time:
+            due.timestamps = None
+        return due
 
     def _run(self, batch: Batch, first: int) -> None:
         course = self._course
@@ -184,6 +189,7 @@ class Chain:
                 course.leave()
                 course.rest = None
                 self._take_aside(operator)
+                due = self._timed(due)
                 # Last in, first out: the watermark goes on when nothing is due any more.
                 self._waiting.append((position, batch.take_news()))
                 if made.records:
@@ -207,4 +213,4 @@ class Chain:
                 if self._has_event_time and batch.timestamps is None:
                     # Said at the end of input, of no record in particular.
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
-                self._emit_aside(batch, side)
+                self._emit_aside(self._timed(batch), side)

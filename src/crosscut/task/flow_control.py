@@ -137,7 +137,11 @@ class ReceivingEnd:
         return self._ledger_bytes + self._earned_bytes
 
     def arrived(self, rows: int, size_bytes: int) -> None:
-        """A batch has come in from another worker, and is to wait in memory."""
+        """A batch has come in from another worker, and is to wait in memory.
+
+        One without records has its credit back with the records before it: its news becomes theirs in the
+        queue, so of news there is never much.
+        """
         self._ledger.append(_Arrived(rows, size_bytes))
         self._ledger_rows += rows
         self._ledger_bytes += size_bytes

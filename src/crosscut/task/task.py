@@ -420,7 +420,9 @@ class Task:
         item = self.intake.take(channel, self.rows_max)
         match item:
             case Batch():
-                if self.intake.has_ended(channel):
+                # The end of a loop is told from outside; what a task of it has said of time before that is
+                # still on its way, and of no use to anybody.
+                if len(item) and self.intake.has_ended(channel):
                     raise ProtocolError(
                         f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )

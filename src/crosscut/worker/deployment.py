@@ -256,6 +256,9 @@ async def build_tasks(
         )
         begins = Begins(deploy.restore, worker)
         operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
+        for operator in operators:
+            for _ in operator.loading() if operator is not None else ():
+                await pool.pause()
         _, said_before = read_said(snapshot.said)
         if said_before:
             forerunners = Forerunners(said_before, graph.max_parallelism)

@@ -1,0 +1,92 @@
+"""Timers: when to come back to a key. They are rows `(key, time)` of its state: one for each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from crosscut.state.named import NamedTable
+
+ROWS_PER_STEP = 1_000
+_STALE_MIN = 1_000
+
+
+class Timers:
+    """The timers of one table, in the order of their time; those of one time in the order they were set.
+
+    The table is the truth, and what snapshots hold. The order is kept in memory beside it, and made again
+    from the table in each epoch.
+
+    Args:
+        table: Has the place of each timer among those of the same time.
+    """
+
+    def __init__(self, table: NamedTable) -> None:
+        self._table = table
+        # Time, place, and what decides between timers of one place: they were set in different tasks.
+        # An entry is stale if its timer is gone, or was set again since.
+        self._heap: list[tuple[int, int, str, Any]] = []
+        self._stale_count = 0
+        self._next_place = 0
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def loading(self) -> Iterator[None]:
+        """Put the timers of the table in order, before anything else, with other things to do in between."""
+        for count, ((key, time), place) in enumerate(self._table.items(), start=1):
+            heappush(self._heap, (time, place, repr(key), key))
+            self._next_place = max(self._next_place, place + 1)
+            if not count % ROWS_PER_STEP:
+                yield
+
+    @property
+    def next_time(self) -> int | None:
+        """When the next one is due; None if there is none."""
+        heap = self._heap
+        while heap:
+            time, place, _, key = heap[0]
+            if self._table.get((key, time)) == place:
+                return time
+            heappop(heap)
+            self._stale_count -= 1
+        return None
+
+    def has(self, key: Any, time: int) -> bool:
+        """Tell whether `key` has a timer at that time."""
+        return self._table.has((key, time))
+
+    def register(self, key: Any, time: int) -> None:
+        """Set a timer; nothing changes if `key` has one at that time."""
+        row = (key, time)
+        if self._table.has(row):
+            return
+        place = self._next_place
+        self._next_place += 1
+        self._table.put(row, place)
+        heappush(self._heap, (time, place, "", key))
+
+    def delete(self, key: Any, time: int) -> None:
+        """Take a timer away, if it is there."""
+        row = (key, time)
+        if not self._table.has(row):
+            return
+        self._table.delete(row)
+        self._stale_count += 1
+        if self._stale_count > max(_STALE_MIN, len(self._heap) // 2):
+            # Else timers that are always put off would stay here until their time has come.
+            table = self._table
+            self._heap = [entry for entry in self._heap if table.get((entry[3], entry[0])) == entry[1]]
+            heapify(self._heap)
+            self._stale_count = 0
+
+    def due(self, up_to: int) -> Iterator[tuple[int, Any]]:
+        """Take out, one at a time, and yield as (time, key) those whose time is at most `up_to`.
+
+        Timers may be set and deleted meanwhile; they take their place among the others.
+        """
+        while (time := self.next_time) is not None and time <= up_to:
+            _, _, _, key = heappop(self._heap)
+            self._table.delete((key, time))
+            yield time, key
