@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -135,6 +136,22 @@ def all_merged(records: Records, parallelism: int) -> Iterable[Any]:
     ]
 
 
+class Sides(cc.ConnectedProcess[Record, Record, Any]):
+    def on_record(self, record: Record, ctx: cc.Context) -> list[Any]:
+        return [("first", record)]
+
+    def on_other(self, record: Record, ctx: cc.Context) -> list[Any]:
+        return [("other", record)]
+
+
+def sides(one: Any, other: Any) -> Any:
+    return one.connect(other).process(Sides())
+
+
+def all_sides(records: Records, parallelism: int) -> Iterable[Any]:
+    return [(side, record) for side, some in zip(("first", "other"), records, strict=True) for record in some]
+
+
 Make = Callable[[Any, Any], Any]
 Expected = Callable[[Records, int], Iterable[Any]]
 
@@ -226,3 +243,40 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     assert any(lived(seed, "aligned", make, expected).failure for seed in range(5))
+
+
+# At another parallelism.
+
+
+@pytest.mark.parametrize("protocol", EXACTLY_ONCE)
+@pytest.mark.parametrize(
+    ("make", "expected"), [(pairs, all_pairs), (sides, all_sides)], ids=["pairs", "sides"]
+)
+def test_a_record_on_its_way_stays_on_its_input_at_another_parallelism(
+    make: Make, expected: Expected, protocol: ProtocolKind
+) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        deaths = [at("kill the driver", ms) for ms in (60, 140, 220, 300)]
+        options = world(
+            seed,
+            "chain",
+            protocol,
+            faults=tuple(deaths),
+            rescaled_to=(3, 1),
+            batch_rows=2,
+            channel_bytes=50,
+            record_count=25,
+            source_ms=20,
+            interval_ms=10,
+            step_us=2_000,
+            latency_us=100,
+            store_us=200,
+            checkpoint_timeout_ms=1_000,
+        )
+        life = live(options, make=lambda options: World(options, job_of(options, make, expected)))
+        assert not life.failure, life.report()
+        seen += life.seen
+    assert seen["rescaled"]
+    if protocol == "unaligned":
+        assert seen["rescaled: records on their way"]

@@ -160,8 +160,11 @@ class InputQueue:
 
     @property
     def newest_rows(self) -> int:
-        """How many of the records are in memory with nothing on disk after them."""
-        return sum(map(_rows, self._tail if self._on_disk else self._head))
+        """How many of the records are in memory, with nothing on disk after them, and were never on disk."""
+        if self._on_disk:
+            return sum(map(_rows, self._tail))
+        # The first item may be the rest of one that was.
+        return sum(map(_rows, list(self._head)[1 if self.spilled_bytes else 0 :]))
 
     def append(self, item: Item) -> None:
         """Add at the end."""

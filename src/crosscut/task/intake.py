@@ -20,8 +20,8 @@ class Intake:
         is_blocked: Whether a channel may deliver nothing for now.
         channel_bytes: That each channel may have under way.
         spills_blocked: A channel that is blocked may be spilled to disk; a back edge always may.
-        replayed_first: Channels in which what was on its way at another parallelism waits in front of so many
-            `REPLAYED`.
+        replayed_first: Channels with records that were on their way at another parallelism, in so many
+            sections, as many in each; a `REPLAYED` ends one. They are taken section by section.
 
     Attributes:
         ends: The receiving ends.
@@ -67,17 +67,19 @@ class Intake:
         return bool(self._turn)
 
     def begin_turn(self) -> ChannelId:
-        """Return the channel whose turn it is; `has_next` has said that there is one."""
+        """Return the channel whose turn it is; `has_next` has said that there is one.
+
+        Records that were on their way at another parallelism come before all others.
+        """
+        if self._replaying:
+            channel = next(iter(self._replaying))
+            self._turn.remove(channel)
+            return channel
         return self._turn.popleft()
 
     def end_turn(self, channel: ChannelId) -> None:
-        """What was taken from `channel` is dealt with: it is the last in turn, if something is left.
-
-        But what was on its way at another parallelism goes on until all of it is taken.
-        """
-        if channel in self._replaying:
-            self._turn.appendleft(channel)
-        elif self._queues[channel]:
+        """The item from `channel` is dealt with: if more waits there, the channel is the last in turn."""
+        if self._queues[channel]:
             self._turn.append(channel)
 
     @property
@@ -90,10 +92,10 @@ class Intake:
         return channel in self._replaying
 
     def note_replayed(self, channel: ChannelId) -> None:
-        """One mark behind it was taken."""
-        self._replaying[channel] -= 1
-        if not self._replaying[channel]:
-            del self._replaying[channel]
+        """The mark after a section was taken: the next channel goes on with the same section."""
+        left = self._replaying.pop(channel) - 1
+        if left:
+            self._replaying[channel] = left
 
     def take(self, channel: ChannelId, rows_max: int) -> Item:
         """Take the first item of `channel`, of at most `rows_max` records.

@@ -278,12 +278,13 @@ async def build_tasks(
         unsent: list[LoggedBatch] = []
         replayed_first: dict[ChannelId, int] = {}
         if deploy.rescaled_from and snapshot.log and inputs:
-            # What comes around always finds room on disk.
-            through = min(inputs, key=lambda one: one not in closing)
-            queue = queues[through]
-            marks = await pool.in_thread(_hand_on, snapshot, read_part, task_id, graph, owner_of, queue)
+            # One for each input, since operators may tell them apart. A back edge always finds room on disk.
+            through: dict[int, InputQueue] = {}
+            for channel in sorted(inputs, key=lambda one: one not in closing):
+                through.setdefault(channel.input, queues[channel])
+            marks = await pool.in_thread(_hand_on, snapshot, read_part, task_id, graph, owner_of, through)
             if marks:
-                replayed_first[through] = marks
+                replayed_first = {queue.channel: marks for _, queue in sorted(through.items())}
         elif not deploy.rescaled_from:
             for part in snapshot.log:
                 unsent += await pool.in_thread(_put_back, part, read_part, queues)
@@ -337,31 +338,41 @@ def _hand_on(
     task: TaskId,
     graph: JobGraph,
     owner_of: Callable[[Any], int],
-    queue: InputQueue,
+    through: Mapping[int, InputQueue],
 ) -> int:
-    """Put what was on its way at another parallelism, and is for `task`, into an input of its.
+    """Put records that were on their way at another parallelism, and are for `task`, into its inputs.
+
+    Marks part them into sections: the n-th of all inputs are taken before the next ones of any.
+
+    Args:
+        through: A queue for each input.
 
     Returns:
-        How many marks stand behind it; 0: there was nothing.
+        How many marks there are in each of the queues; 0: there was nothing.
     """
     logs = (decoded_log(read_part(part)) for part in snapshot.log)
     marks = 0
     for floor, batches in rerouted(logs, task, graph, owner_of, snapshot.floors):
-        marks += _restore_watermark(queue, floor)
+        marks += _restore_watermark(through, floor)
         for logged in batches:
-            queue.restore(logged)
-        queue.restore_mark(REPLAYED)
-        marks += 1
-    return marks + (_restore_watermark(queue, snapshot.watermark) if marks else 0)
+            through[logged.channel.input].restore(logged)
+        marks += _mark_all(through)
+    return marks + (_restore_watermark(through, snapshot.watermark) if marks else 0)
 
 
-def _restore_watermark(queue: InputQueue, watermark: int | None) -> int:
+def _restore_watermark(through: Mapping[int, InputQueue], watermark: int | None) -> int:
     if watermark is None:
         return 0
+    queue = next(iter(through.values()))
     news = LoggedBatch(queue.channel, encode_batch(Batch([], watermark=watermark)), 0, by_sender=False)
     queue.restore(news)
-    # Else it would be merged with what follows, and come after that.
-    queue.restore_mark(REPLAYED)
+    # Else it would be merged with the records that follow, and come after them.
+    return _mark_all(through)
+
+
+def _mark_all(through: Mapping[int, InputQueue]) -> int:
+    for queue in through.values():
+        queue.restore_mark(REPLAYED)
     return 1
 
 
