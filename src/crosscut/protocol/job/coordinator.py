@@ -25,7 +25,6 @@ from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
-from crosscut.protocol.job.rescaling import Inheritance, inheritance
 from crosscut.protocol.job.restarts import Failures
 from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speaks_for_itself
 from crosscut.protocol.job.series import Series
@@ -69,12 +68,9 @@ class Coordinator:
         self.phase = Phase.CLAIMING
         self.epoch = Epoch(0)
         self.lineage = Lineage("")
-        self.restart_count = 0
         self.dropped: Counter[str] = Counter()
         self._now = on.ClockRead(0, "")
         self._failures = Failures(terms.restart)
-        # A failure that no restart can mend, if this driver still owns the job; the next claim tells.
-        self._hopeless: FailureCause | None = None
         self._log = Ownership(
             terms.identity,
             self.dropped,
@@ -92,6 +88,11 @@ class Coordinator:
     def completed(self) -> CheckpointCompleted | None:
         """The newest completed checkpoint."""
         return self.series.newest
+
+    @property
+    def restart_count(self) -> int:
+        """How often the job has failed over."""
+        return self._failures.restart_count
 
     @property
     def failures(self) -> tuple[FailureCause, ...]:
@@ -196,7 +197,7 @@ class Coordinator:
             case NoCheckpoint(entry, reason):
                 return [*effects, *self._append_refused(entry, reason)]
             case Over("failed", cause):
-                return [*effects, *self._end("failed", self._hopeless or cause)]
+                return [*effects, *self._end("failed", self._failures.hopeless or cause)]
             case Over(outcome, cause):
                 return [*effects, *self._end(outcome, cause)]
             case _:
@@ -217,8 +218,8 @@ class Coordinator:
         # Decision moment: from here on every older epoch is fenced.
         self.epoch, self.lineage = entry.epoch, entry.lineage
         self.series.claimed(entry.first_checkpoint_id)
-        if self._hopeless is not None:
-            return self._end("failed", self._hopeless)
+        if self._failures.hopeless is not None:
+            return self._end("failed", self._failures.hopeless)
         self._go(Turn.CLAIMED)
         timer = self._timer("gather", self._terms.start_timeout_ms)
         return [timer, *self._gathering.submit(), *self._deploy_if_gathered()]
@@ -295,20 +296,8 @@ class Coordinator:
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
-            *self._gathering.deploy(self.epoch, self.lineage, self._inheritance(), self._log.splits),
+            *self._gathering.deploy(self.epoch, self.lineage, self.completed, self._log),
         ]
-
-    def _inheritance(self) -> Inheritance:
-        terms, identity = self._terms, self._terms.identity
-        sinks = {task.vertex for task in terms.sinks}
-        return inheritance(
-            self.completed,
-            identity.parallelism,
-            identity.max_parallelism,
-            self._log.writers,
-            sinks,
-            terms.edges,
-        )
 
     def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:
         if self.phase is not Phase.RESTORING:
@@ -457,25 +446,17 @@ class Coordinator:
             return []
         if self.phase is Phase.STOPPING:
             return self._stop_short(cause)
-        forget, decision = self._failures.note(cause)
-        delay_ms = 0
-        if not isinstance(decision, restarts.GiveUp):
-            self.restart_count += 1
-            delay_ms = decision.delay_ms
-        elif cause.is_final and self.phase is Phase.RESTORING:
-            # A driver that has slept finds parts gone, and output newer than its checkpoint: all is well,
-            # and it is fenced. Only the owner of a job may call it damaged, so it claims once more.
-            self._hopeless = decision.shown
-        else:
+        forget, decision = self._failures.failover(cause, is_restoring=self.phase is Phase.RESTORING)
+        if isinstance(decision, restarts.GiveUp):
             return self._end("failed", decision.shown)
         halted = [forget, *self.roster.to_holders(HaltTasks(self.epoch))]
         halted += self.series.end(f"the job has failed over: {cause.message}")
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
         self._go(Turn.FAILURE)
-        if delay_ms == 0:
+        if decision.delay_ms == 0:
             return [*halted, *self._claim_next()]
-        return [*halted, self._timer("restart", delay_ms)]
+        return [*halted, self._timer("restart", decision.delay_ms)]
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Turn.END)

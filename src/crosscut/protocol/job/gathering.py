@@ -8,13 +8,14 @@ from dataclasses import replace
 from crosscut.ids import Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
-from crosscut.protocol.job.rescaling import Inheritance
+from crosscut.protocol.job.ownership import Ownership
+from crosscut.protocol.job.rescaling import inheritance
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
+    CheckpointCompleted,
     FailureCause,
     RegisterWorker,
-    SplitAssignment,
     WorkerFailed,
 )
 
@@ -81,12 +82,21 @@ class Gathering:
         self,
         epoch: Epoch,
         lineage: Lineage,
-        restored: Inheritance,
-        splits: tuple[SplitAssignment, ...],
+        restored: CheckpointCompleted | None,
+        log: Ownership,
     ) -> list[JobEffect]:
-        """Give all workers their tasks; none is ready yet."""
+        """Give all workers their tasks, with their shares of `restored`; none is ready yet."""
         self._ready = set()
-        return self._roster.deploy(epoch, lineage, restored, splits, self._terms.identity.driver)
+        terms, identity = self._terms, self._terms.identity
+        shares = inheritance(
+            restored,
+            identity.parallelism,
+            identity.max_parallelism,
+            log.writers,
+            {task.vertex for task in terms.sinks},
+            terms.edges,
+        )
+        return self._roster.deploy(epoch, lineage, shares, log.splits, identity.driver)
 
     def ready(self, index: WorkerIndex) -> bool:
         """Note that a worker is ready; return whether all are now."""

@@ -100,6 +100,9 @@ class Failures:
         self._policy = policy
         self.failures: tuple[FailureCause, ...] = ()
         """Those within the window, the newest last."""
+        self.restart_count = 0
+        self.hopeless: FailureCause | None = None
+        """A failure that no restart can mend, if this driver still owns the job: its next claim tells."""
         self._failures_seen = 0
         self._failures_in_a_row = 0
 
@@ -110,6 +113,24 @@ class Failures:
         self._failures_in_a_row += 1
         forget = StartTimer(Timer("forget-failure", number=self._failures_seen), self._policy.window_ms)
         return forget, restart(self.failures, self._failures_in_a_row, self._policy)
+
+    def failover(
+        self, cause: FailureCause, *, is_restoring: bool
+    ) -> tuple[StartTimer, RestartAfter | GiveUp]:
+        """Note a failure of a deployed job; return the timer as `note`, and whether to claim another epoch.
+
+        Args:
+            is_restoring: Tasks were being restored. A driver that has slept finds parts gone, and output
+                newer than its checkpoint: all is well, and it is fenced. Only the owner of a job may call
+                it damaged, so it claims once more.
+        """
+        forget, decision = self.note(cause)
+        if isinstance(decision, RestartAfter):
+            self.restart_count += 1
+        elif cause.is_final and is_restoring:
+            self.hopeless = decision.shown
+            return forget, RestartAfter(0)
+        return forget, decision
 
     def forget_oldest(self) -> None:
         """Note that the oldest failure has left the window."""
