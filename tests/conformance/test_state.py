@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -25,7 +26,9 @@ import crosscut.state.rocksdb.table as rocksdb_table_module
 import crosscut.state.table as table_module
 from crosscut.batch import Batch
 from crosscut.errors import StateError
-from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, ProcessSpec
+from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec
+from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, OperatorSpec, ProcessSpec
+from crosscut.graph.windows import AggregateFold, CountFold, WindowSpec
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keyed_process import declared
 from crosscut.operators.building import NewState, build, keyed_state
@@ -36,6 +39,8 @@ from crosscut.state.parts import PartChain
 from crosscut.state.reading import is_of_database, stored_blocks, stored_contents
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
+from crosscut.timestamps import END_OF_TIME
+from crosscut.windows import CountWindow, Early, Session, Sliding, Tumbling
 from crosscut.worker.backends import OnDisk
 
 N1, N2, N3 = map(CheckpointId, (1, 2, 3))
@@ -385,6 +390,86 @@ def test_operators_say_the_same_over_every_backend_and_over_failures(name: str, 
         return said
 
     assert run(new, fails=True) == run(KeyedState, fails=False)
+
+
+TIMED: dict[str, OperatorSpec] = {
+    "tumbling": WindowSpec(Tumbling(10), AggregateFold(list, _add, tuple, lambda one, other: one + other)),
+    "sliding, early": WindowSpec(Sliding(10, 4), CountFold(), Early(3), lateness_ms=5),
+    "session": WindowSpec(Session(4), AggregateFold(list, _add, tuple, lambda one, other: one + other)),
+    "counted": WindowSpec(CountWindow(3), CountFold()),
+    "interval join": IntervalJoinSpec(-3, 3, "outer"),
+    "latest join": LatestJoinSpec("left"),
+}
+
+
+class TimedRun:
+    """An operator with event time over its state."""
+
+    def __init__(self, spec: OperatorSpec, new: NewState) -> None:
+        self._node = OperatorNode("it", spec, ())
+        self.keeper: Keeper = MemoryKeeper(new) if new is KeyedState else DiskKeeper(new)
+        self.keeper._new = lambda *_: self._fresh(new)
+        self.keeper.state = self._fresh(new)
+        self._watermark = 0
+        self.begin()
+
+    def _fresh(self, new: NewState) -> KeyedState:
+        state = keyed_state(self._node, new)
+        assert state is not None
+        return state
+
+    def begin(self) -> list[Any]:
+        """Begin an epoch: a restored chain tells of the watermark before anything else."""
+        operator = build(self._node, self.keeper.state, None)
+        assert operator is not None
+        self.operator = operator
+        operator.course.begin(4)
+        return self.advance(self._watermark) if self._watermark else []
+
+    def advance(self, watermark: int) -> list[Any]:
+        self._watermark = watermark
+        said: list[Any] = []
+        while (batch := self.operator.advance(watermark)) is not None:
+            said += deepcopy(batch.records)
+        return said
+
+    def step(self, draw: random.Random, now: int) -> list[Any]:
+        """Give it a batch of around `now`, and then a watermark."""
+        count = draw.randrange(1, 8)
+        records = [draw.randrange(100) for _ in range(count)]
+        keys = [draw.choice(["a", "b", 3]) for _ in records]
+        batch = Batch(records, keys, [max(0, now + draw.randrange(-6, 6)) for _ in records])
+        batch.input = draw.randrange(2)
+        return deepcopy(self.operator.process(batch).records) + self.advance(max(self._watermark, now - 4))
+
+
+def bag(results: list[Any]) -> list[str]:
+    """Those of one time come in another order after a restore."""
+    return sorted(map(repr, results))
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_windows_and_joins_say_the_same_over_every_backend_and_over_failures(
+    name: str, new: NewState
+) -> None:
+    plain, failing = TimedRun(TIMED[name], KeyedState), TimedRun(TIMED[name], new)
+    for n in range(1, 17):
+        expected = plain.step(random.Random(n), 3 * n)
+        assert bag(failing.step(random.Random(n), 3 * n)) == bag(expected), n
+        failing.keeper.checkpoint(CheckpointId(n))
+        failing.keeper.complete(CheckpointId(n))
+        if n % 3:
+            # What comes now is undone, and comes again.
+            failing.step(random.Random(-n), 3 * n + 3)
+            failing._watermark = plain._watermark
+            if n % 3 == 1:
+                failing.keeper.state.roll_back(CheckpointId(n))
+            else:
+                failing.keeper.restore(CheckpointId(n))
+            assert failing.begin() == []
+    assert bag(failing.advance(END_OF_TIME)) == bag(plain.advance(END_OF_TIME))
+    assert len(failing.keeper.state) == len(plain.keeper.state)
+    failing.keeper.state.close()
 
 
 # Anything, in any order, against a dict.

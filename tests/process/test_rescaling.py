@@ -12,11 +12,11 @@ import pytest
 from jobs import NumberedJob, until
 
 
-@pytest.mark.parametrize("snapshots", ["aligned", "unaligned"])
+@pytest.mark.parametrize(("snapshots", "backend"), [("aligned", "rocksdb"), ("unaligned", "memory")])
 def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
-    tmp_path: Path, started: Any, snapshots: str
+    tmp_path: Path, started: Any, snapshots: str, backend: str
 ) -> None:
-    settings = {"snapshots": snapshots, "retain": 100}
+    settings = {"snapshots": snapshots, "retain": 100, "state_backend": backend}
     numbered = NumberedJob(tmp_path, count=20_000, parallelism=1, branches=2, held=1, settings=settings)
 
     def runs_for_a_while(job: Any) -> None:
