@@ -22,6 +22,7 @@ from crosscut.testing.flows.shrinking import smaller_flows
 from crosscut.testing.flows.steps import (
     OPERATORS,
     AggregateName,
+    ClockName,
     FilterName,
     FlatMapName,
     Keyed,
@@ -33,6 +34,7 @@ from crosscut.testing.flows.steps import (
     Sink,
     Source,
     SumName,
+    TimeName,
     TireName,
 )
 from crosscut.testing.flows.ways import ways
@@ -103,6 +105,20 @@ def test_a_description_is_what_its_text_says() -> None:
         (
             "source 3 1; key_by 0 number 2; reduce 1 most updates; sink 2",
             "what it sends depends on the order of the records",
+        ),
+        (
+            "source 3 1; times 0 scattered 5; source 3 1; union 1,2; sink 3",
+            "records with timestamps and records without would meet there",
+        ),
+        (
+            "source 3 1; loop 0 flat_map first; times 1 scattered 5; leave 1 2 2; sink 3",
+            "records with timestamps and records without would meet there",
+        ),
+        ("source 3 1; key_by 0 one 1; hold 1 event time 5; sink 2", "its records have no timestamps"),
+        (
+            "source 3 1; loop 0 flat_map first; key_by 1 one 1; hold 2 processing time 5; leave 1 3 3; "
+            "sink 4",
+            "what its timers say leads back there",
         ),
         ("source 3 1; key_by 0 number 2; sum 1 itself final; sink 2", "only numbers can be added up"),
     ],
@@ -217,7 +233,7 @@ def test_every_operator_is_drawn_with_every_function() -> None:
     words = Counter(
         (type(step).__name__, value)
         for step in steps
-        for value in (getattr(step, name, None) for name in ("function", "key", "emit", "tire"))
+        for value in (getattr(step, name, None) for name in ("function", "key", "emit", "tire", "clock"))
     )
     names = {
         "Map": MapName,
@@ -228,6 +244,8 @@ def test_every_operator_is_drawn_with_every_function() -> None:
         "Reduce": ReduceName,
         "Aggregate": AggregateName,
         "Loop": TireName,
+        "Times": TimeName,
+        "Hold": ClockName,
     }
     for kind, literal in names.items():
         assert [one for one in get_args(literal) if not words[kind, one]] == []

@@ -18,6 +18,7 @@ from crosscut.testing.flows.steps import (
     Count,
     Filter,
     FlatMap,
+    Hold,
     KeyBy,
     Keyed,
     Leave,
@@ -31,6 +32,7 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Sum,
+    Times,
     Union,
     part_name,
 )
@@ -159,6 +161,12 @@ class _Building:
                 return self._streams[stream].broadcast()
             case KeyBy(stream):
                 return self._streams[stream].key_by(functions.key_function(step))
+            case Times(stream, _, out_of_orderness):
+                function = functions.time_function(step)
+                spread = f"{out_of_orderness}ms"
+                return self._streams[stream].assign_timestamps(function, out_of_orderness=spread)
+            case Hold(keyed):
+                return self._streams[keyed].process(functions.holding(step))
             case Sink(stream):
                 return self._streams[stream].sink(self._sink(number))
             case Count() | Sum() | Reduce() | Aggregate() | Process():

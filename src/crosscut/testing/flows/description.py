@@ -21,9 +21,11 @@ from crosscut.testing.flows.steps import (
     OPERATOR_OF,
     OPERATORS,
     UPDATES_ONLY,
+    AfterKeyBy,
     Attempt,
     Broadcast,
     Count,
+    Hold,
     KeyBy,
     Keyed,
     Leave,
@@ -36,6 +38,7 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Step,
+    Times,
     Union,
     part_count,
 )
@@ -46,6 +49,7 @@ from crosscut.testing.flows.ways import (
     is_dealt,
     on_cycles,
     resolved,
+    timed,
     unread,
     ways,
 )
@@ -70,6 +74,7 @@ class Description:
                 _check_emit(self.steps, number, step)
         _check_sides(self.steps)
         _check_loops(self.steps)
+        _check_times(self.steps)
         _check_ends(self.steps)
 
     def __str__(self) -> str:
@@ -151,7 +156,7 @@ def _check_inputs(steps: Steps, number: int) -> None:
         if not 0 <= one < number:
             raise _refused(steps, number, f"there is no step {one} before it")
         source = steps[resolved(steps, one)]
-        if isinstance(source, Sink) or isinstance(source, KeyBy) != isinstance(step, Keyed):
+        if isinstance(source, Sink) or isinstance(source, KeyBy) != isinstance(step, AfterKeyBy):
             raise _refused(steps, number, f"it can't follow step {one}")
         if isinstance(step, Rebalance | Broadcast) and is_dealt(steps, one):
             raise _refused(steps, number, f"step {one} is distributed already")
@@ -209,8 +214,22 @@ def _check_loops(steps: Steps) -> None:
             continue
         if isinstance(step, Map) and step.function == "energise":
             raise _refused(steps, number, "on a cycle nothing gets more energy")
+        if isinstance(step, Hold):
+            raise _refused(steps, number, "what its timers say leads back there")
         if isinstance(step, Keyed) and step.emit == "final":
             raise _refused(steps, number, "what it says at the end of its input leads back there")
+
+
+def _check_times(steps: Steps) -> None:
+    having = timed(steps)
+    for number, step in enumerate(steps):
+        inputs = [resolved(steps, one) for one in inputs_of(step)]
+        if isinstance(step, Leave):
+            inputs = [step.loop, resolved(steps, step.again)]
+        if not isinstance(step, Times) and len({one in having for one in inputs}) > 1:
+            raise _refused(steps, number, "records with timestamps and records without would meet there")
+        if isinstance(step, Hold) and step.clock == "event time" and number not in having:
+            raise _refused(steps, number, "its records have no timestamps")
 
 
 def _check_ends(steps: Steps) -> None:

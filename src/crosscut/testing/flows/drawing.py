@@ -43,6 +43,7 @@ from crosscut.testing.flows.steps import (
     Union,
     part_count,
 )
+from crosscut.testing.flows.timing import with_time
 from crosscut.testing.flows.ways import downstream, is_dealt, is_open, resolved, unread
 
 Action = Literal[
@@ -65,6 +66,8 @@ WORK_MAX = 1_200
 """Records that all steps of a drawn flow are given, with `PARALLELISM_MAX`."""
 PARALLELISM_MAX = 3
 STEPS_MAX = 14
+TIMED_SHARE = 0.3
+"""Of all flows, so many have time in them."""
 
 
 def drawn_flow(seed: int) -> Description:
@@ -75,6 +78,10 @@ def drawn_flow(seed: int) -> Description:
         attempt += 1
         try:
             description = _Drawing(dice).description()
+            # By dice of its own: with or without, the rest of the flow is the same.
+            time_dice = random.Random(f"crosscut time {seed} {attempt}")
+            if time_dice.random() < TIMED_SHARE:
+                description = with_time(description, time_dice)
             expected = expected_output(description, PARALLELISM_MAX, WORK_MAX)
         except (TooMuchError, FlowError):
             continue

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
 from crosscut.dead_letters import DeadLetter
-from crosscut.keyed_process import Context, KeyedProcess, ValueState
+from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
 from crosscut.testing.flows.steps import (
     Aggregate,
     AggregateName,
     Attempt,
     Filter,
     FlatMap,
+    Hold,
     KeyBy,
     KeyName,
     Map,
@@ -26,7 +27,9 @@ from crosscut.testing.flows.steps import (
     ReduceName,
     Step,
     SumName,
+    Times,
 )
+from crosscut.timestamps import END_OF_TIME
 
 MODULUS = 1_000_003
 
@@ -381,6 +384,105 @@ def _noted(value: dict[str, Any], one: Any) -> dict[str, Any]:
 
 def _numbers(value: dict[str, Any]) -> Any:
     return record(mixed(sorted(value["numbers"])), value["energy"])
+
+
+# Times, and what waits for them
+
+
+def time_function(step: Times) -> Callable[[Any], int]:
+    """Return the function of an `assign_timestamps`."""
+    match step.function:
+        case "in order":
+            return number_of
+        case "scattered":
+            return mixed
+        case _:
+            assert_never(step.function)
+
+
+WRONG = ("r", MODULUS, 0)
+"""What a process says if something is wrong with its timers: nothing else in a flow has this number."""
+
+
+class _Hold(KeyedProcess[Any, Any]):
+    """Keeps each record until its time has come. Which time that is changes nothing of what it says in all.
+
+    It says what is wrong if a timer fires early, late or twice, or time goes back: its state tells.
+    """
+
+    held = MapState[int, list[Any]]()
+    seen = ValueState[int](default=-1)
+
+    def __init__(self, delay: int) -> None:
+        self.delay = delay
+
+    def on_record(self, record: Any, ctx: Context) -> Iterator[Any]:
+        yield from self._complaints(ctx)
+        time = self._due(record, ctx)
+        self.held[time] = [*self.held.get(time, []), record]
+        self._set(time, ctx)
+
+    def _fired(self, time: int, ctx: Context) -> Iterator[Any]:
+        yield from self._complaints(ctx)
+        # When the input has ended, nobody waits.
+        is_early = time > self._now(ctx) and ctx.watermark != END_OF_TIME
+        held = self.held.pop(time, None)
+        if is_early or held is None:
+            yield WRONG
+        yield from held or ()
+
+    def _complaints(self, ctx: Context) -> Iterator[Any]:
+        now = self._now(ctx)
+        if now < self.seen.get():
+            yield WRONG
+        self.seen.set(now)
+
+    def _now(self, ctx: Context) -> int:
+        raise NotImplementedError
+
+    def _due(self, record: Any, ctx: Context) -> int:
+        raise NotImplementedError
+
+    def _set(self, time: int, ctx: Context) -> None:
+        raise NotImplementedError
+
+
+class HoldByEventTime(_Hold):
+    """See `Hold`."""
+
+    def on_timer(self, time: int, ctx: Context) -> Iterator[Any]:
+        return self._fired(time, ctx)
+
+    def _now(self, ctx: Context) -> int:
+        return -1 if ctx.watermark is None else ctx.watermark
+
+    def _due(self, record: Any, ctx: Context) -> int:
+        assert ctx.timestamp is not None
+        return self.delay + ctx.timestamp
+
+    def _set(self, time: int, ctx: Context) -> None:
+        ctx.set_timer(time)
+
+
+class HoldByProcessingTime(_Hold):
+    """See `Hold`."""
+
+    def on_processing_timer(self, time: int, ctx: Context) -> Iterator[Any]:
+        return self._fired(time, ctx)
+
+    def _now(self, ctx: Context) -> int:
+        return ctx.now()
+
+    def _due(self, record: Any, ctx: Context) -> int:
+        return ctx.now() + self.delay
+
+    def _set(self, time: int, ctx: Context) -> None:
+        ctx.set_processing_timer(time)
+
+
+def holding(step: Hold) -> KeyedProcess[Any, Any]:
+    """Return the process of a `hold`."""
+    return HoldByEventTime(step.delay) if step.clock == "event time" else HoldByProcessingTime(step.delay)
 
 
 # Loops

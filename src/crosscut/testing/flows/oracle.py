@@ -22,6 +22,7 @@ from crosscut.testing.flows.steps import (
     Count,
     Filter,
     FlatMap,
+    Hold,
     KeyBy,
     Keyed,
     Leave,
@@ -35,6 +36,7 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Sum,
+    Times,
     Union,
 )
 from crosscut.testing.flows.ways import cycles, key_by_of, ways
@@ -129,8 +131,11 @@ class _Run:
                     return (one,)
                 self._send(number, (one,), 0)
                 return ()
-            case Side() | Union() | Rebalance():
+            case Side() | Union() | Rebalance() | Times():
                 return (one,)
+            case Hold():
+                # Sooner or later each record leaves, once.
+                return (one[1],)
             case Broadcast():
                 return (one,) * self._parallelism
             case KeyBy():

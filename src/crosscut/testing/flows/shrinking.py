@@ -8,12 +8,13 @@ from dataclasses import replace
 from crosscut.errors import FlowError
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
+    AfterKeyBy,
     Attempt,
     Broadcast,
     Filter,
     FlatMap,
+    Hold,
     KeyBy,
-    Keyed,
     Leave,
     Loop,
     Map,
@@ -24,6 +25,7 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Step,
+    Times,
     Union,
 )
 from crosscut.testing.flows.ways import Steps, inputs_of, key_by_of, unread, ways
@@ -91,7 +93,7 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     for left_out in range(len(streams)):
                         fewer = streams[:left_out] + streams[left_out + 1 :]
                         yield (*steps[:number], Union(fewer), *steps[number + 1 :])
-            case Map() | Filter() | FlatMap() | Rebalance() | Broadcast():
+            case Map() | Filter() | FlatMap() | Rebalance() | Broadcast() | Times():
                 yield _without(steps, {number}, {number: step.stream})
             case _:
                 sides = _sides(steps, number)
@@ -129,6 +131,13 @@ def _plainer(step: Step) -> Iterator[Step]:
             yield replace(step, modulus=1)
             if key == "nested with energy":
                 yield replace(step, key="with energy")
+        case Times(_, function, out_of_orderness):
+            if function != "in order":
+                yield replace(step, function="in order")
+            if out_of_orderness:
+                yield replace(step, out_of_orderness=0)
+        case Hold(_, _, delay) if delay:
+            yield replace(step, delay=0)
         case Loop(_, tire) if tire != "flat_map first":
             yield replace(step, tire="flat_map first")
         case _:
@@ -161,10 +170,11 @@ def _without(steps: Steps, left_out: set[int], instead: Mapping[int, int]) -> St
         # What is not there any more is no step: the description is refused.
         return new_numbers.get(old, len(steps))
 
-    return tuple(_reading(step, renumbered) for number, step in enumerate(steps) if number not in left_out)
+    return tuple(reading(step, renumbered) for number, step in enumerate(steps) if number not in left_out)
 
 
-def _reading(step: Step, renumbered: Callable[[int], int]) -> Step:
+def reading(step: Step, renumbered: Callable[[int], int]) -> Step:
+    """Return `step` with other inputs; `renumbered` says which step takes the place of which."""
     match step:
         case Source():
             return step
@@ -172,7 +182,7 @@ def _reading(step: Step, renumbered: Callable[[int], int]) -> Step:
             return Union(tuple(map(renumbered, streams)))
         case Leave(loop, again, out):
             return Leave(renumbered(loop), renumbered(again), renumbered(out))
-        case _ if isinstance(step, Keyed):
+        case _ if isinstance(step, AfterKeyBy):
             return replace(step, keyed=renumbered(step.keyed))
         case _:
             (stream,) = inputs_of(step)

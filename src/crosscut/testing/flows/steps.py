@@ -17,6 +17,8 @@ ReduceName = Literal["newest", "most", "merged"]
 SumName = Literal["weight", "number", "itself"]
 AggregateName = Literal["length", "last", "both", "cell", "pair", "numbers"]
 AttemptName = Literal["map", "filter", "flat_map", "inspect"]
+TimeName = Literal["in order", "scattered"]
+ClockName = Literal["event time", "processing time"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
 
 UPDATES_ONLY = frozenset({"newest", "last", "both"})
@@ -151,6 +153,28 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """assign_timestamps. Records may be late: nothing that a described flow says depends on it.
+
+    Attributes:
+        out_of_orderness: In milliseconds.
+    """
+
+    stream: int
+    function: TimeName
+    out_of_orderness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A process that keeps each record until a timer fires, `delay` ms after it happened or came."""
+
+    keyed: int
+    clock: ClockName
+    delay: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The body of a loop begins: what follows, until its `Leave`, is written in the body.
 
@@ -193,11 +217,14 @@ Step = (
     | Reduce
     | Aggregate
     | Process
+    | Times
+    | Hold
     | Loop
     | Leave
     | Sink
 )
 Keyed = Count | Sum | Reduce | Aggregate | Process
+AfterKeyBy = Keyed | Hold
 
 OPERATORS: Mapping[str, type[Any]] = {
     "source": Source,
@@ -216,6 +243,8 @@ OPERATORS: Mapping[str, type[Any]] = {
     "reduce": Reduce,
     "aggregate": Aggregate,
     "process": Process,
+    "times": Times,
+    "hold": Hold,
     "loop": Loop,
     "leave": Leave,
     "sink": Sink,

@@ -7,11 +7,12 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple, TypeVar
 
 from crosscut.testing.flows.steps import (
+    AfterKeyBy,
     Aggregate,
     Broadcast,
     Count,
+    Hold,
     KeyBy,
-    Keyed,
     Leave,
     Process,
     Rebalance,
@@ -21,6 +22,7 @@ from crosscut.testing.flows.steps import (
     Source,
     Step,
     Sum,
+    Times,
     Union,
 )
 
@@ -46,7 +48,7 @@ def inputs_of(step: Step) -> tuple[int, ...]:
             return ()
         case Union(streams):
             return streams
-        case Count() | Sum() | Reduce() | Aggregate() | Process():
+        case Count() | Sum() | Reduce() | Aggregate() | Process() | Hold():
             return (step.keyed,)
         case Leave(_, again, out):
             return (again, out)
@@ -54,7 +56,7 @@ def inputs_of(step: Step) -> tuple[int, ...]:
             return (step.stream,)
 
 
-def key_by_of(steps: Steps, step: Keyed) -> KeyBy:
+def key_by_of(steps: Steps, step: AfterKeyBy) -> KeyBy:
     """Return what gives the records of `step` their keys."""
     key_by = steps[step.keyed]
     if not isinstance(key_by, KeyBy):
@@ -92,6 +94,15 @@ def ways(steps: Steps) -> list[list[Way]]:
         for one in inputs_of(step):
             found[resolved(steps, one)].append(Way(number, is_round=False, part=part))
     return found
+
+
+def timed(steps: Steps) -> frozenset[int]:
+    """Return the steps whose records have timestamps."""
+    found: set[int] = set()
+    for number, step in enumerate(steps):
+        if isinstance(step, Times) or any(resolved(steps, one) in found for one in inputs_of(step)):
+            found.add(number)
+    return frozenset(found)
 
 
 def downstream(steps: Steps, start: int) -> set[int]:

@@ -42,13 +42,22 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
-from crosscut.keyed_process import Context, KeyedProcess, attached, declared
+from crosscut.keyed_process import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Context,
+    KeyedProcess,
+    MapState,
+    attached,
+    declared,
+    timer_tables,
+)
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.blame import UserCode
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
-from crosscut.timestamps import TIMESTAMP_MAX, as_timestamp
+from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 
 
 class Item(NamedTuple):
@@ -67,6 +76,7 @@ class Item(NamedTuple):
 
 
 _NOTHING: Any = object()
+_LONG_AFTER = 2**60
 _UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
 
 
@@ -134,6 +144,8 @@ class _Run:
         for name in (name for cycle in grouped(targets) for name in cycle):
             vertex = self._vertices[name]
             for position, node in enumerate(vertex.chain):
+                if isinstance(node.spec, ProcessSpec):
+                    self._fire_all(vertex, position, node)
                 if getattr(node.spec, "emit", "") == "final":
                     told = self._cut.told.get(name, set())
                     for key, value in self._states.get(name, {}).items():
@@ -150,6 +162,27 @@ class _Run:
 
     def _at_the_end(self, vertex: Vertex, record: Any) -> Item:
         return Item(record, None, TIMESTAMP_MAX if vertex.has_event_time else None)
+
+    def _fire_all(self, vertex: Vertex, position: int, node: OperatorNode) -> None:
+        """Call a process for all its timers, and for those that it sets then."""
+        if not isinstance(node.spec, ProcessSpec) or not timer_tables(node.spec.process):
+            return
+        running, context = self._process(vertex, node.uid, node.spec.process)
+        on_timer = {EVENT_TIMERS: running.on_timer, PROCESSING_TIMERS: running.on_processing_timer}
+        while due := [
+            (time, repr(key), key, table)
+            for table in on_timer
+            for key, times in self._states.get(state_name(vertex.vertex_id, table), {}).items()
+            for time in times
+        ]:
+            time, _, context.key, table = min(due, key=lambda one: one[:2])
+            del self._states[state_name(vertex.vertex_id, table)][context.key][time]
+            with UserCode(node.uid, (context.key, time)):
+                found = on_timer[table](time, context)
+                results = () if found is None else tuple(several(found, on_timer[table]))
+            for one in results:
+                self._through(vertex, position + 1, Item(one, None, time if vertex.has_event_time else None))
+            self._drain()
 
     def _drain(self) -> None:
         while self._queue:
@@ -232,9 +265,7 @@ class _Run:
                 state[key] = value = _folded(spec, known, record)
                 return () if spec.emit == "final" else (Item(_pair(node, key, copied(value)), None, time),)
             case ProcessSpec(process):
-                if node.uid not in self._processes:
-                    self._processes[node.uid] = self._begun(vertex, node.uid, process)
-                running, context = self._processes[node.uid]
+                running, context = self._process(vertex, node.uid, process)
                 context.key, context.timestamp = key, time
                 found = running.on_record(record, context)
                 return (
@@ -262,16 +293,28 @@ class _Run:
             self._timed_runs[uid] = TimedRun(spec, table)
         return self._timed_runs[uid]
 
+    def _process(
+        self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
+    ) -> tuple[KeyedProcess[Any, Any], Context]:
+        if uid not in self._processes:
+            self._processes[uid] = self._begun(vertex, uid, process)
+        return self._processes[uid]
+
     def _begun(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
     ) -> tuple[KeyedProcess[Any, Any], Context]:
         def say(name: str, record: Any, timestamp: int | None) -> None:
             self._send(vertex, SideOutput(uid, name), Item(record, None, timestamp))
 
-        context = Context(say)
+        def state(name: str) -> dict[Any, Any]:
+            return self._states.setdefault(state_name(vertex.vertex_id, name), {})
+
+        context = Context(say, _Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
+        # All at once: nothing is early here.
+        context.watermark = END_OF_TIME
         cells = {
-            name: _Cells(self._states.setdefault(state_name(vertex.vertex_id, name), {}))
-            for name in declared(process)
+            name: (_NamedCells if one.kind == MapState.kind else _Cells)(state(name))
+            for name, one in declared(process).items()
         }
         running = attached(process, cells, context)
         running.open()
@@ -293,6 +336,54 @@ class _Cells:
 
     def delete(self, key: Any) -> None:
         self._values.pop(key, None)
+
+
+class _NamedCells:
+    """A state of a process with values by name: a dict for each key."""
+
+    def __init__(self, values: dict[Any, dict[Any, Any]]) -> None:
+        self._values = {key: dict(found) for key, found in values.items()}
+
+    def get(self, row: tuple[Any, Any], default: Any = None) -> Any:
+        key, name = row
+        return copied(self._values[key][name]) if self.has(row) else default
+
+    def put(self, row: tuple[Any, Any], value: Any) -> None:
+        key, name = row
+        self._values.setdefault(key, {})[name] = value
+
+    def delete(self, row: tuple[Any, Any]) -> None:
+        key, name = row
+        self._values.get(key, {}).pop(name, None)
+
+    def has(self, row: tuple[Any, Any]) -> bool:
+        key, name = row
+        return name in self._values.get(key, ())
+
+    def names(self, key: Any) -> list[Any]:
+        return list(self._values.get(key, ()))
+
+    def count(self, key: Any) -> int:
+        return len(self._values.get(key, ()))
+
+
+class _Clocks:
+    """Times of a process, in plain dicts: the times of each key."""
+
+    def __init__(self, event: dict[Any, dict[int, Any]], processing: dict[Any, dict[int, Any]]) -> None:
+        for timers in (event, processing):
+            # A cut's values are others' too.
+            timers.update({key: dict(times) for key, times in timers.items()})
+        self._timers = {True: event, False: processing}
+
+    def now(self) -> int:
+        return _LONG_AFTER
+
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        self._timers[is_event_time].setdefault(key, {})[time] = None
+
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+        self._timers[is_event_time].get(key, {}).pop(time, None)
 
 
 def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:

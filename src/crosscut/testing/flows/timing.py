@@ -1,0 +1,77 @@
+"""Brings time into a drawn flow: timestamps at its sources or further on, and processes with timers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import get_args
+
+from crosscut.errors import FlowError
+from crosscut.testing.flows.description import Description
+from crosscut.testing.flows.shrinking import reading
+from crosscut.testing.flows.steps import (
+    Filter,
+    FlatMap,
+    Hold,
+    KeyBy,
+    KeyName,
+    Leave,
+    Loop,
+    Map,
+    Source,
+    Step,
+    TimeName,
+    Times,
+    Union,
+)
+from crosscut.testing.flows.ways import Steps
+
+_ATTEMPTS_MAX = 20
+
+
+def with_time(description: Description, dice: random.Random) -> Description:
+    """Return the flow with time in it; as it is, if no place is found for that."""
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            return Description(_drawn(description.steps, dice))
+        except FlowError:
+            # Records with and without timestamps would meet, or timers would stand in a loop.
+            continue
+    return description
+
+
+def _drawn(steps: Steps, dice: random.Random) -> Steps:
+    sources = [number for number, step in enumerate(steps) if isinstance(step, Source)]
+    others = [number for number, step in enumerate(steps) if isinstance(step, Map | Filter | FlatMap | Union)]
+    put_in: dict[int, list[Step]] = {}
+    is_timed = dice.random() < 0.7
+    if is_timed:
+        for number in sources:
+            put_in[number] = [_times(dice)]
+    for number in dice.sample(sources + others, min(len(sources + others), dice.choice((1, 1, 2)))):
+        is_event_time = dice.random() < 0.7
+        before: list[Step] = [_times(dice)] if is_event_time and not is_timed else []
+        key_by = KeyBy(0, dice.choice(get_args(KeyName)), dice.choice((1, 2, 3, 5)))
+        hold = Hold(
+            0, "event time" if is_event_time else "processing time", dice.choice((0, 1, 5, 20, 1_000))
+        )
+        put_in.setdefault(number, []).extend([*before, key_by, hold])
+    return _put_in(steps, put_in)
+
+
+def _times(dice: random.Random) -> Times:
+    return Times(0, dice.choice(get_args(TimeName)), dice.choice((0, 0, 3, 10, 1_000_000)))
+
+
+def _put_in(steps: Steps, put_in: Mapping[int, list[Step]]) -> Steps:
+    """Return `steps` with others behind some: whoever has read one of those reads the last of these."""
+    made: list[Step] = []
+    new_numbers: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, Loop | Leave) and number in put_in:
+            raise TypeError(f"step {number} is the beginning or the end of a loop")
+        made.append(reading(step, new_numbers.__getitem__))
+        for one in put_in.get(number, ()):
+            made.append(reading(one, lambda _: len(made) - 1))
+        new_numbers[number] = len(made) - 1
+    return tuple(made)
