@@ -75,6 +75,10 @@ class TaskState(State):
     is_shared = False
     """At another parallelism each task gets the rows of all tasks; else each row goes to one of them."""
 
+    def __init__(self) -> None:
+        # No time to live, and no serializer.
+        super().__init__()
+
     def _found(self) -> Any:
         if self._cells is None:
             raise FlowError(
@@ -269,6 +273,11 @@ def state_problem(
             return (
                 f"{type(process).__qualname__}.{name} belongs to a task, and a KeyedProcess has states of "
                 f"keys alone: declare it in a StreamProcess or in a ConnectedProcess"
+            )
+        if kind in TASK_KINDS and keyed and not broadcast:
+            return (
+                f"{type(process).__qualname__}.{name} belongs to a task, and two streams with keys have "
+                f"states of keys alone: declare a ValueState, ListState or MapState"
             )
         if kind == BroadcastState.kind and not broadcast:
             return (

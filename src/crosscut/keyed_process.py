@@ -120,7 +120,9 @@ class Context:
 
     def now(self) -> int:
         """Return the processing time: the worker's clock, but it never goes back, also after a failure."""
-        return self._of_job("the processing time").now()
+        if self._clocks is None:
+            raise FlowError("the processing time was asked for outside of a running job")
+        return self._clocks.now()
 
     def set_timer(self, time: int | Moment) -> None:
         """Have `on_timer` called for this key, once the watermark has come to `time`.

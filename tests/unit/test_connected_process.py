@@ -251,6 +251,21 @@ class KeyedWithList(cc.KeyedProcess[int, int]):
         self.held.append(record)
 
 
+class Shared(cc.ConnectedProcess[int, int, int]):
+    rules = cc.BroadcastState[int, int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None: ...
+
+    def on_other(self, record: int, ctx: cc.Context) -> None: ...
+
+
+class Alarm(cc.StreamProcess[int, int]):
+    def on_record(self, record: int, ctx: cc.Context) -> list[int]:
+        return [ctx.now()]
+
+    def on_timer(self, time: int, ctx: cc.Context) -> None: ...
+
+
 REFUSED: list[tuple[Any, str]] = [
     (lambda flow: keyed_by_itself(flow).process(KeyedWithList()), "KeyedWithList.held belongs to a task"),
     (lambda flow: keyed_by_itself(flow).connect(numbers(flow)), "the other stream has no keys"),
@@ -259,7 +274,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda flow: numbers(flow).connect("rules"), "expected a stream, found 'rules'"),
     (
         lambda flow: keyed_by_itself(flow).connect(keyed_by_itself(flow)).process(Limits()),
-        "Limits.limits is a BroadcastState",
+        "Limits.limits belongs to a task, and two streams with keys have states of keys alone",
     ),
     (
         lambda flow: numbers(flow).connect(numbers(flow).broadcast()).process(Limits()),
@@ -273,6 +288,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda flow: keyed_by_itself(flow).process(Held()), "a StreamProcess knows none"),
     (lambda flow: numbers(flow).process(Pairs()), "a ConnectedProcess reads two streams"),
     (lambda flow: numbers(flow).process(len), "expected a crosscut.StreamProcess"),
+    (lambda flow: numbers(flow).connect(numbers(flow)).process(Shared()), "Shared.rules is a BroadcastState"),
+    (lambda flow: numbers(flow).process(Alarm()), "Alarm.event timers has a value for each key"),
 ]
 
 
