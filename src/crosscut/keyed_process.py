@@ -24,7 +24,7 @@ import copy
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast, get_args
 
 from crosscut.callables import argument_problem, name_of, several
 from crosscut.durations import Duration, duration_ms
@@ -32,6 +32,7 @@ from crosscut.errors import FlowError
 from crosscut.serializers import VERSION_MAX, Serializer
 from crosscut.timestamps import Moment, as_timer_time
 
+TtlTime = Literal["event", "processing"]
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
 T = TypeVar("T")
@@ -159,9 +160,11 @@ class State:
     """One declared state. As it stands in the class it belongs to no key; a running process has its own.
 
     Args:
-        ttl: How long a value lives after it was set, in event time: when the watermark has come so far, it is
-            as if it had been cleared. An expired value is never returned, and is removed after a quarter of
-            that time more. Of a `MapState` each entry has a life of its own.
+        ttl: How long a value lives after it was set; then it is as if it had been cleared. An expired value
+            is never returned, and is removed after a quarter of that time more. Of a `MapState` each entry
+            has a life of its own.
+        ttl_time: Whether that is event time, which has passed when the watermark has come so far, or
+            processing time, which `Context.now` tells.
         serializer: What values are stored by; pickle if None.
     """
 
@@ -171,10 +174,14 @@ class State:
         self,
         *,
         ttl: Duration | None = None,
+        ttl_time: TtlTime = "event",
         serializer: Serializer[Any] | None = None,
     ) -> None:
         self.ttl_ms = None if ttl is None else int(duration_ms(ttl, "ttl"))
+        self.ttl_time = ttl_time
         self.serializer = serializer
+        if ttl_time not in get_args(TtlTime):
+            raise FlowError(f"ttl_time={ttl_time!r}: expected 'event' or 'processing'")
         if self.ttl_ms is not None and self.ttl_ms < 1:
             raise FlowError(f"ttl={ttl!r}: expected at least 1 ms")
         if serializer is not None and not isinstance(serializer, Serializer):
@@ -193,7 +200,7 @@ class State:
         """What is stored: part of what the flow is."""
         made = [self.kind]
         if self.ttl_ms is not None:
-            made.append("ttl in event time")
+            made.append(f"ttl in {self.ttl_time} time")
         if self.serializer is not None:
             made.append(type(self.serializer).__name__)
         return ", ".join(made)
@@ -233,9 +240,10 @@ class ValueState(State, Generic[T]):
         default: T | Callable[[], T] | None = None,
         *,
         ttl: Duration | None = None,
+        ttl_time: TtlTime = "event",
         serializer: Serializer[T] | None = None,
     ) -> None:
-        super().__init__(ttl=ttl, serializer=serializer)
+        super().__init__(ttl=ttl, ttl_time=ttl_time, serializer=serializer)
         self._default = default
 
     def get(self) -> T:
@@ -370,9 +378,10 @@ class AggregatingState(State, Generic[T, V]):
         result: Callable[[Any], V] | None = None,
         *,
         ttl: Duration | None = None,
+        ttl_time: TtlTime = "event",
         serializer: Serializer[Any] | None = None,
     ) -> None:
-        super().__init__(ttl=ttl, serializer=serializer)
+        super().__init__(ttl=ttl, ttl_time=ttl_time, serializer=serializer)
         self._initial, self._add, self._result = initial, add, result
 
     def add(self, value: T) -> None:
@@ -404,9 +413,10 @@ class ReducingState(State, Generic[T]):
         function: Callable[[T, T], T],
         *,
         ttl: Duration | None = None,
+        ttl_time: TtlTime = "event",
         serializer: Serializer[T] | None = None,
     ) -> None:
-        super().__init__(ttl=ttl, serializer=serializer)
+        super().__init__(ttl=ttl, ttl_time=ttl_time, serializer=serializer)
         self._function = function
 
     def add(self, value: T) -> None:

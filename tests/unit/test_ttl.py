@@ -155,6 +155,27 @@ def test_what_has_expired_stays_so_after_a_restore_and_a_roll_back() -> None:
     assert not other.tables["value"].has("a")
 
 
+def test_processing_time_is_the_one_that_the_operator_is_told(new: NewState) -> None:
+    class Briefly(cc.KeyedProcess[int, Any]):
+        last = cc.ValueState[int](ttl="10ms", ttl_time="processing")
+
+        def on_record(self, record: int, ctx: cc.Context) -> Iterator[Any]:
+            yield self.last.get()
+            self.last.set(record)
+
+    site = Site(Briefly(), new)
+    said = []
+    for now in (1_000, 1_009, 1_018, 1_028, 1_029):
+        site.operator.course.now_ms = now
+        said += site.gives(("a", now))
+    assert said == [None, 1_000, 1_009, None, 1_028]
+    stored(site.state, N1)
+    for now in (2_000, 2_005, 2_010):
+        site.operator.course.now_ms = now
+        site.gives(("b", 1))
+    assert not site.state.tables["last"].has("a")
+
+
 def test_event_time_is_refused_for_records_without_timestamps_by_name() -> None:
     with pytest.raises(UserCodeError, match=r"'the-process', state 'value': its ttl is in event time"):
         Site(Timed()).gives(("a", "self.value.set(1)"))
@@ -165,6 +186,8 @@ def test_mistakes_are_found_where_they_are_written() -> None:
         cc.ValueState(ttl="soon")
     with pytest.raises(FlowError, match="ttl=0: expected at least 1 ms"):
         cc.ValueState(ttl=0)
+    with pytest.raises(FlowError, match="ttl_time='wall': expected 'event' or 'processing'"):
+        cc.ValueState(ttl=1, ttl_time="wall")  # type: ignore[arg-type]
     with pytest.raises(FlowError, match=r"serializer=<class .*: expected a crosscut.Serializer; make one"):
         cc.ValueState(serializer=cc.ArrowSerializer)  # type: ignore[arg-type]
 

@@ -24,18 +24,20 @@ def cells_of(
     tables: Mapping[str, Table],
     context: Context,
     uid: str,
+    now: Callable[[], int],
 ) -> tuple[dict[str, Cells], list[TimedCells]]:
     """Return where the states of a process are kept, by name, and those of them that expire.
 
     Args:
         cells: What changes the tables.
+        now: Returns the processing time.
     """
     found: dict[str, Cells] = {}
     timed: list[TimedCells] = []
     for name, state in declared(process).items():
         one, table = cells[name], tables[name]
         if table.expiry is not None:
-            one = TimedCells(one, table, table.expiry, _clock_of(context, uid, name))
+            one = TimedCells(one, table, table.expiry, _clock_of(state, context, uid, name, now))
             timed.append(one)
         if state.serializer is not None:
             one = SerializedCells(one, state.serializer, uid, name)
@@ -144,12 +146,15 @@ class SerializedCells:
         self._cells.put(row, self._version + data)
 
 
-def _clock_of(context: Context, uid: str, name: str) -> _Clock:
+def _clock_of(state: State, context: Context, uid: str, name: str, now: Callable[[], int]) -> _Clock:
+    if state.ttl_time == "processing":
+        return now, now
+
     def written() -> int:
         if context.timestamp is None:
             raise FlowError(
                 f"operator {uid!r}, state {name!r}: its ttl is in event time, which needs records with "
-                f"timestamps: call assign_timestamps before key_by",
+                f"timestamps: call assign_timestamps before key_by, or say ttl_time='processing'",
                 operator=uid,
             )
         return context.timestamp

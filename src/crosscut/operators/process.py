@@ -41,7 +41,7 @@ class Process(Operator):
         super().__init__(uid, sides)
         self._context = self._new_context(sides)
         self._state = state
-        cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid)
+        cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid, self.now)
         self._process = attached(process, cells, self._context)
         self._event_timers = _timers(state, EVENT_TIMERS)
         self._processing_timers = _timers(state, PROCESSING_TIMERS)
