@@ -392,7 +392,28 @@ def test_operators_say_the_same_over_every_backend_and_over_failures(name: str, 
     assert run(new, fails=True) == run(KeyedState, fails=False)
 
 
+class Reminders(cc.KeyedProcess[int, Any]):
+    """Counts until a while after the last record of a key."""
+
+    count = cc.ValueState[int](0, ttl="9ms")
+    last = cc.ValueState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> Iterator[Any]:
+        assert ctx.timestamp is not None
+        if self.last.exists:
+            ctx.delete_timer(self.last.get())
+        self.last.set(ctx.timestamp + 5)
+        ctx.set_timer(ctx.timestamp + 5)
+        self.count.set(self.count.get() + 1)
+        yield ctx.key, record, self.count.get()
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        yield ctx.key, time, self.count.get()
+        self.last.clear()
+
+
 TIMED: dict[str, OperatorSpec] = {
+    "timers and a ttl": ProcessSpec(Reminders(), ()),
     "tumbling": WindowSpec(Tumbling(10), AggregateFold(list, _add, tuple, lambda one, other: one + other)),
     "sliding, early": WindowSpec(Sliding(10, 4), CountFold(), Early(3), lateness_ms=5),
     "session": WindowSpec(Session(4), AggregateFold(list, _add, tuple, lambda one, other: one + other)),
@@ -424,6 +445,8 @@ class TimedRun:
         assert operator is not None
         self.operator = operator
         operator.course.begin(4)
+        for _ in operator.loading():
+            pass
         return self.advance(self._watermark) if self._watermark else []
 
     def advance(self, watermark: int) -> list[Any]:
