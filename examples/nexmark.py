@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from time import time_ns
 from typing import Any
 
 import crosscut as cc
@@ -154,7 +153,7 @@ class LocalItems(cc.KeyedProcess[Person | Auction, tuple[str, str, str, int]]):
     seller = cc.ValueState[Person | None](default=None)
     waiting = cc.ListState[int]()
 
-    def on_record(self, record: Person | Auction, ctx: Any) -> Iterable[tuple[str, str, str, int]]:
+    def on_record(self, record: Person | Auction, ctx: cc.Context) -> Iterable[tuple[str, str, str, int]]:
         if isinstance(record, Person):
             self.seller.set(record)
             for auction in self.waiting.get():
@@ -184,40 +183,59 @@ def local_items(events: cc.Stream[Event]) -> cc.Stream[tuple[str, str, str, int]
     return events.filter(wanted).key_by(seller).process(LocalItems())
 
 
-@dataclass(frozen=True, slots=True)
-class Lot:
-    """An auction, and the bids for it: all of them until it is known when it takes bids, then the best."""
-
-    auction: Auction | None = None
-    bids: tuple[Bid, ...] = ()
-
-    def with_event(self, one: Auction | Bid) -> Lot:
-        auction = one if isinstance(one, Auction) else self.auction
-        found = (*self.bids, one) if isinstance(one, Bid) else self.bids
-        if auction is not None:
-            found = tuple(
-                sorted(filter(lambda bid: auction.time <= bid.time <= auction.expires, found), key=rank)[:1]
-            )
-        return Lot(auction, found)
-
-
 def rank(bid: Bid) -> tuple[int, int, int]:
     """The best bid comes first: the highest, of these the earliest."""
     return -bid.price, bid.time, bid.bidder
 
 
+class Lots(cc.KeyedProcess[Auction | Bid, tuple[Auction, Bid]]):
+    """Keeps the best bid of each auction until it closes; a closed auction leaves nothing."""
+
+    auction = cc.ValueState[Auction | None](default=None)
+    best = cc.ValueState[Bid | None](default=None)
+    early = cc.ListState[Bid]()
+    """Bids that have come before their auction."""
+
+    def on_record(self, record: Auction | Bid, ctx: cc.Context) -> None:
+        auction = self.auction.get()
+        if isinstance(record, Auction):
+            self.auction.set(record)
+            # Once the watermark is there, every bid that is in time has come.
+            ctx.set_timer(record.expires + 1)
+            for bid in self.early.get():
+                self._offer(record, bid)
+            self.early.clear()
+        elif auction is not None:
+            self._offer(auction, record)
+        else:
+            self.early.append(record)
+            # No auction comes later than that after a bid for it.
+            ctx.set_timer(record.time + LATE_MS_MAX)
+
+    def _offer(self, auction: Auction, bid: Bid) -> None:
+        best = self.best.get()
+        is_in_time = auction.time <= bid.time <= auction.expires
+        if is_in_time and (best is None or rank(bid) < rank(best)):
+            self.best.set(bid)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterable[tuple[Auction, Bid]]:
+        auction, best = self.auction.get(), self.best.get()
+        if auction is None:
+            self.early.set([bid for bid in self.early.get() if bid.time + LATE_MS_MAX > time])
+        elif time > auction.expires:
+            if best is not None:
+                yield auction, best
+            self.auction.clear()
+            self.best.clear()
+
+
 def winning_bids(events: cc.Stream[Event]) -> cc.Stream[tuple[Auction, Bid]]:
-    """9: which bid has won each auction?"""
+    """9: which bid has won each auction, as soon as it has closed?"""
 
     def auction(one: Any) -> int:
         return int(one.auction if isinstance(one, Bid) else one.id)
 
-    def won(lot: tuple[int, Lot]) -> list[tuple[Auction, Bid]]:
-        auction, found = lot[1].auction, lot[1].bids
-        return [(auction, found[0])] if auction is not None and found else []
-
-    lots = events.filter(lambda one: not isinstance(one, Person)).key_by(auction)
-    return lots.aggregate(Lot, Lot.with_event, emit="final").flat_map(won)
+    return events.filter(lambda one: not isinstance(one, Person)).key_by(auction).process(Lots())
 
 
 def average_price_by_category(events: cc.Stream[Event]) -> cc.Stream[tuple[int, float]]:
@@ -293,34 +311,48 @@ def bids_by_session(events: cc.Stream[Event]) -> cc.Stream[Any]:
     return bids(events).key_by(lambda bid: bid.bidder).window(cc.session("1s")).count()
 
 
-def bids_by_arrival(events: cc.Stream[Event]) -> cc.Stream[Any]:
-    """12: how many bids of each person have come within ten seconds of the clock?
+class Arrivals(cc.KeyedProcess[Bid, tuple[int, int, int]]):
+    """Counts the bids of each person by the ten seconds of the clock in which they come."""
 
-    The clock is asked where the events come from, so the answer differs each time. Each bid counts once all
-    the same: what has been staged is kept, and not computed again.
+    counts = cc.MapState[int, int]()
+
+    def on_record(self, record: Bid, ctx: cc.Context) -> None:
+        start = ctx.now() // PERIOD_MS * PERIOD_MS
+        self.counts[start] = self.counts.get(start, 0) + 1
+        ctx.set_processing_timer(start + PERIOD_MS)
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> Iterable[tuple[int, int, int]]:
+        yield ctx.key, time - PERIOD_MS, self.counts.pop(time - PERIOD_MS)
+
+
+PERIOD_MS = 10_000
+
+
+def bids_by_arrival(events: cc.Stream[Event]) -> cc.Stream[tuple[int, int, int]]:
+    """12: how many bids of each person have come in each ten seconds? (person, start, bids)
+
+    By the clock: the answer differs each time. Each bid counts once all the same: what has been staged is
+    kept, and not computed again.
     """
-    arrivals = events.assign_timestamps(lambda _: time_ns() // 1_000_000, out_of_orderness="1s")
-    return bids(arrivals).key_by(lambda bid: bid.bidder).window(cc.tumbling("10s")).count()
+    return bids(events).key_by(lambda bid: bid.bidder).process(Arrivals())
 
 
-TIMED: dict[str, Query] = {
+BY_EVENT_TIME: dict[str, Query] = {
+    "q4": average_price_by_category,
     "q5": hot_items,
+    "q6": average_price_by_seller,
     "q7": highest_bids,
     "q8": new_sellers,
+    "q9": winning_bids,
     "q11": bids_by_session,
 }
-"""Those that go by when something has happened."""
-
 QUERIES: dict[str, Query] = {
     "q0": pass_through,
     "q1": in_euros,
     "q2": of_some_auctions,
     "q3": local_items,
-    "q4": average_price_by_category,
-    "q6": average_price_by_seller,
-    "q9": winning_bids,
     "q12": bids_by_arrival,
-    **TIMED,
+    **BY_EVENT_TIME,
 }
 
 
@@ -328,7 +360,7 @@ def flow_of(name: str, events: int = EVENTS, sink: Any = None) -> cc.Flow:
     """Return the flow of one question, about so many events."""
     flow = cc.Flow(f"nexmark-{name}")
     source = flow.source(cc.generate(event, count=events)).named("events")
-    if name in TIMED:
+    if name in BY_EVENT_TIME:
         source = source.assign_timestamps(lambda one: one.time, out_of_orderness=LATE_MS_MAX)
     answers = QUERIES[name](source)
     answers.sink(sink or cc.files.jsonl(f"nexmark-{name}")).named("answers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -182,10 +181,10 @@ def told(name: str, records: Sequence[Any]) -> Iterable[Any]:
     """Return what can be compared: not when a bid has arrived, but that each has."""
     if name != "q12":
         return records
-    assert all((one.start % 10_000, one.end - one.start) == (0, 10_000) for one in records)
+    assert all(start % 10_000 == 0 for _, start, _ in records)
     totals: Counter[int] = Counter()
-    for one in records:
-        totals[one.key] += one.value
+    for person, _, count in records:
+        totals[person] += count
     return totals.items()
 
 
@@ -197,11 +196,7 @@ def rehearsed(name: str, events: Sequence[Event]) -> Rehearsal:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_question_is_answered_as_by_a_batch_whatever_fails(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = itertools.count(nexmark.START_MS * 1_000_000, 100_000_000)
-    monkeypatch.setattr(nexmark, "time_ns", lambda: next(ticks))
+def test_a_question_is_answered_as_by_a_batch_whatever_fails(name: str) -> None:
     events = SAMPLE[:EVENTS]
     expected = Counter(answers(name, events))
     assert expected
