@@ -34,7 +34,7 @@ class ChannelTime:
             )
         if batch.watermark is not None:
             ensure(
-                self.watermark is None or batch.watermark > self.watermark,
+                self.watermark is None or batch.watermark >= self.watermark,
                 f"I14: {where}: watermark {batch.watermark} comes after {self.watermark}",
             )
             self.watermark = batch.watermark
