@@ -7,6 +7,8 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +19,7 @@ from crosscut.errors import FlowError
 from crosscut.graph.shipping import pack_graph
 from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
 from crosscut.testing.flows.building import built_flow, source_records, step_uid
+from crosscut.testing.flows.functions import of_join, of_window, time_of
 from crosscut.testing.flows.oracle import TooMuchError
 from crosscut.testing.flows.shrinking import smaller_flows
 from crosscut.testing.flows.steps import (
@@ -25,6 +28,10 @@ from crosscut.testing.flows.steps import (
     ClockName,
     FilterName,
     FlatMapName,
+    FoldName,
+    HowName,
+    Join,
+    JoinName,
     Keyed,
     KeyName,
     Loop,
@@ -36,12 +43,15 @@ from crosscut.testing.flows.steps import (
     SumName,
     TimeName,
     TireName,
+    Window,
+    WindowName,
 )
 from crosscut.testing.flows.ways import ways
 from crosscut.testing.simulator.drawn import drawn_job, drawn_options
 from crosscut.testing.simulator.oracle import Cut, run_from
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.windows import Windowed
 
 SEEDS = range(400)
 FLOWS = {seed: drawn_flow(seed) for seed in SEEDS}
@@ -121,6 +131,33 @@ def test_a_description_is_what_its_text_says() -> None:
             "what its timers say leads back there",
         ),
         ("source 3 1; key_by 0 number 2; sum 1 itself final; sink 2", "only numbers can be added up"),
+        ("source 3 1; key_by 0 one 1; window 1 tumbling 50 count; sink 2", "the records have no times"),
+        (
+            "timed_source 3 1; source 3 1; union 0,1; sink 2",
+            "step 1, 'source 3 1': the records of all sources have times, or of none",
+        ),
+        (
+            "timed_source 3 1; key_by 0 one 1; window 1 tumbling 0 count; sink 2",
+            "expected a size of 1 at least",
+        ),
+        (
+            "timed_source 3 1; key_by 0 one 1; count 1 updates; key_by 2 one 1; window 3 session 9 sum; "
+            "sink 4",
+            "which record has which time depends on their order",
+        ),
+        (
+            "timed_source 3 1; loop 0 flat_map first; key_by 1 one 1; window 2 session 9 sum; leave 1 1 3; "
+            "sink 4",
+            "which record has which time depends on their order",
+        ),
+        (
+            "timed_source 3 1; key_by 0 one 1; key_by 0 one 2; join 1 2 window inner 9; sink 3",
+            "expected the same keys on both sides",
+        ),
+        (
+            "timed_source 3 1; key_by 0 one 1; key_by 0 one 1; join 1 2 latest outer 9; sink 3",
+            "a join with the latest is 'inner' or 'left'",
+        ),
     ],
 )
 def test_what_can_not_be_built_or_has_no_determined_output_is_refused(text: str, problem: str) -> None:
@@ -187,6 +224,55 @@ def test_the_oracle_says_what_can_be_found_out_by_hand(text: str, expected: list
     assert output(text, parallelism=3) == expected
 
 
+def results_of(text: str, make: Callable[..., Any], *results: Any) -> None:
+    """Check that a timed flow gives just these results."""
+    assert output(text) == sorted((make(result) for result in results), key=repr)
+
+
+def test_the_oracle_says_of_windows_and_joins_what_can_be_found_out_by_hand() -> None:
+    one, two, three = (("r", number, 0) for number in range(3))
+    times = [time_of(record) for record in (one, two, three)]
+    assert times == [6, 139, 151]
+    results_of(
+        "timed_source 3 0; key_by 0 one 1; window 1 tumbling 50 count; sink 2",
+        of_window,
+        *(Windowed(None, start, start + 50, 1) for start in (0, 100, 150)),
+    )
+    results_of(
+        "timed_source 3 0; key_by 0 one 1; window 1 sliding 50 reduce; sink 2",
+        of_window,
+        *(
+            Windowed(None, *row)
+            for row in ((-50, 50, one), (0, 100, one), (50, 150, two), (100, 200, three), (150, 250, three))
+        ),
+    )
+    results_of(
+        "timed_source 3 0; key_by 0 one 1; window 1 session 50 sum; sink 2",
+        of_window,
+        Windowed(None, 6, 56, 0),
+        Windowed(None, 139, 201, 3),
+    )
+    join = "timed_source 3 0; key_by 0 one 1; filter 0 multiples 0; key_by 2 one 1; join 1 3 {} 50; sink 4"
+    results_of(
+        join.format("interval left"),
+        partial(of_join, "interval"),
+        *((None, pair) for pair in ((one, one), (two, three), (three, three))),
+    )
+    results_of(
+        join.format("window outer"),
+        partial(of_join, "window"),
+        *(
+            Windowed(None, *row)
+            for row in ((0, 50, (one, one)), (100, 150, (two, None)), (150, 200, (three, three)))
+        ),
+    )
+    results_of(
+        join.format("latest inner"),
+        partial(of_join, "latest"),
+        *((None, (left, 1)) for left in (one, two, three)),
+    )
+
+
 def test_a_loop_behind_a_final_count_goes_round_with_what_that_says() -> None:
     text = (
         "source 4 1; loop 0 flat_map last; leave 1 1 1; key_by 1 with energy 2; count 3 final; "
@@ -247,6 +333,14 @@ def test_every_operator_is_drawn_with_every_function() -> None:
         "Times": TimeName,
         "Hold": ClockName,
     }
+    timed = {
+        Window: {"window": WindowName, "fold": FoldName},
+        Join: {"join": JoinName, "how": HowName},
+    }
+    for step_kind, fields in timed.items():
+        for field, literal in fields.items():
+            drawn = {getattr(step, field) for step in steps if isinstance(step, step_kind)}
+            assert drawn == set(get_args(literal))
     for kind, literal in names.items():
         assert [one for one in get_args(literal) if not words[kind, one]] == []
     for keyed in {*get_args(Keyed)} - {Process}:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import TypeVar, assert_never
 
 from crosscut.connected_process import FROM_NOTHING, SHARED_KINDS, Begins, BroadcastState
@@ -46,7 +45,6 @@ from crosscut.operators.dead_letters import (
     inspecting,
     mapping,
 )
-from crosscut.operators.joins.building import JoinSpec, join_operator, join_state
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
@@ -54,8 +52,6 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.operators.windows.building import window_operator, window_state
-from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -92,10 +88,11 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
                 if one.ttl_ms is not None:
                     state.tables[name].expire_after(one.ttl_ms)
             return state
-        case WindowSpec(window):
-            return window_state(window, new)
-        case IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
-            return join_state(node.spec, new)
+        case WindowSpec() | IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
+            # Not above: a worker loads what its graph needs.
+            from crosscut.operators.timed_building import timed_state
+
+            return timed_state(node.spec, new)
         case _:
             return None
 
@@ -148,7 +145,9 @@ def build(
         case ProcessSpec(process):
             return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
         case WindowSpec() | IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():
-            return _timed(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
+            from crosscut.operators.timed_building import timed_operator
+
+            return timed_operator(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
         case StreamProcessSpec(process):
             sides = Sides(node.uid, read_aside)
             return StreamProcessing(node.uid, process, _present(state, node), sides, begins)
@@ -186,19 +185,6 @@ def _attempting(node: OperatorNode, state: KeyedState | None, sides: Sides) -> O
             return AttemptedProcess(node.uid, process, _present(state, node), sides)
         case _:
             raise InternalError(f"operator {node.uid!r} has no dead letters")
-
-
-def _timed(uid: str, spec: WindowSpec | JoinSpec, state: KeyedState, sides: Sides) -> Operator:
-    say_late = partial(sides.say, spec.late) if spec.late is not None else None
-    operator: Operator
-    if isinstance(spec, WindowSpec):
-        operator = window_operator(
-            uid, state, folding(spec.fold), spec.window, spec.trigger, spec.lateness_ms, say_late
-        )
-    else:
-        operator = join_operator(uid, state, spec, say_late)
-    operator.sides = sides
-    return operator
 
 
 def _present(part: T | None, node: OperatorNode) -> T:

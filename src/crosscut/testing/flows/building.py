@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import crosscut as cc
@@ -19,6 +20,7 @@ from crosscut.testing.flows.steps import (
     Filter,
     FlatMap,
     Hold,
+    Join,
     KeyBy,
     Keyed,
     Leave,
@@ -32,8 +34,10 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Sum,
+    TimedSource,
     Times,
     Union,
+    Window,
     part_name,
 )
 from crosscut.testing.flows.ways import key_by_of, resolved
@@ -122,6 +126,10 @@ class _Building:
         # These are no operators of their own.
         if not isinstance(step, Rebalance | Broadcast | Split | Side):
             stream = stream.named(uid)
+        if isinstance(step, Window):
+            stream = stream.map(functions.of_window).named(f"{uid}-records")
+        if isinstance(step, Join):
+            stream = stream.map(partial(functions.of_join, step.join)).named(f"{uid}-records")
         if functions.is_followed_by_separation(step):
             stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
         self._streams[number] = stream
@@ -130,6 +138,12 @@ class _Building:
     def _made(self, number: int) -> Any:
         step = self._description.steps[number]
         match step:
+            case TimedSource():
+                source = self.flow.source(self._source(number, step))
+                source = source.named(f"{step_uid(self._description, number)}-splits")
+                return source.assign_timestamps(
+                    functions.time_of, out_of_orderness=f"{functions.DISORDER_MS}ms"
+                )
             case Source():
                 return self.flow.source(self._source(number, step))
             case Map(stream):
@@ -171,10 +185,26 @@ class _Building:
                 return self._streams[stream].sink(self._sink(number))
             case Count() | Sum() | Reduce() | Aggregate() | Process():
                 return self._keyed(step)
+            case Window(keyed, _, _, fold):
+                return functions.folded(self._streams[keyed].window(functions.window_of(step)), fold)
+            case Join():
+                return self._joined(step)
             case Loop() | Leave():
                 raise TypeError(f"step {number} is no operator by itself")
             case _:
                 assert_never(step)
+
+    def _joined(self, step: Join) -> Any:
+        left, right = self._streams[step.keyed], self._streams[step.other]
+        match step.join:
+            case "interval":
+                return left.interval_join(right, f"-{step.size}ms", f"{step.size}ms", how=step.how)
+            case "window":
+                return left.window_join(right, cc.tumbling(f"{step.size}ms"), how=step.how)
+            case "latest":
+                return left.latest_join(right, how=step.how)
+            case _:
+                assert_never(step.join)
 
     def _keyed(self, step: Keyed) -> Any:
         keyed = self._streams[step.keyed]

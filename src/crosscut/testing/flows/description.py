@@ -12,7 +12,7 @@ Both follow from the steps alone:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from crosscut.errors import FlowError
@@ -26,6 +26,7 @@ from crosscut.testing.flows.steps import (
     Broadcast,
     Count,
     Hold,
+    Join,
     KeyBy,
     Keyed,
     Leave,
@@ -38,6 +39,8 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Step,
+    Timed,
+    TimedSource,
     Times,
     Union,
     part_count,
@@ -45,6 +48,7 @@ from crosscut.testing.flows.steps import (
 from crosscut.testing.flows.ways import (
     Steps,
     downstream,
+    has_determined_times,
     inputs_of,
     is_dealt,
     on_cycles,
@@ -72,6 +76,7 @@ class Description:
             _check_inputs(self.steps, number)
             if isinstance(step, Keyed):
                 _check_emit(self.steps, number, step)
+        _check_windows(self.steps)
         _check_sides(self.steps)
         _check_loops(self.steps)
         _check_times(self.steps)
@@ -185,6 +190,30 @@ def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
         before = steps[resolved(steps, key_by.stream)] if isinstance(key_by, KeyBy) else None
         if not (isinstance(before, Map) and before.function == "number"):
             raise _refused(steps, number, "only numbers can be added up: expected 'map ... number' before it")
+
+
+def _check_windows(steps: Steps) -> None:
+    sources = [step for step in steps if isinstance(step, Source)]
+    is_timed = any(isinstance(step, TimedSource) for step in sources)
+    for number, step in enumerate(steps):
+        if isinstance(step, Source) and isinstance(step, TimedSource) != is_timed:
+            raise _refused(steps, number, "the records of all sources have times, or of none")
+        if not isinstance(step, Timed):
+            continue
+        if not is_timed:
+            raise _refused(steps, number, "the records have no times")
+        if step.size < 1:
+            raise _refused(steps, number, "expected a size of 1 at least")
+        if not all(has_determined_times(steps, one) for one in inputs_of(step)):
+            raise _refused(steps, number, "which record has which time depends on their order")
+        if isinstance(step, Join):
+            left, right = steps[step.keyed], steps[step.other]
+            if not (isinstance(left, KeyBy) and isinstance(right, KeyBy)) or left != replace(
+                right, stream=left.stream
+            ):
+                raise _refused(steps, number, "expected the same keys on both sides")
+            if step.join == "latest" and step.how not in ("inner", "left"):
+                raise _refused(steps, number, "a join with the latest is 'inner' or 'left'")
 
 
 def _check_sides(steps: Steps) -> None:

@@ -22,6 +22,10 @@ from crosscut.testing.flows.steps import (
     FilterName,
     FlatMap,
     FlatMapName,
+    FoldName,
+    HowName,
+    Join,
+    JoinName,
     KeyBy,
     KeyName,
     Leave,
@@ -39,12 +43,15 @@ from crosscut.testing.flows.steps import (
     Step,
     Sum,
     SumName,
+    TimedSource,
     TireName,
     Union,
+    Window,
+    WindowName,
     part_count,
 )
 from crosscut.testing.flows.timing import with_time
-from crosscut.testing.flows.ways import downstream, is_dealt, is_open, resolved, unread
+from crosscut.testing.flows.ways import downstream, has_determined_times, is_dealt, is_open, resolved, unread
 
 Action = Literal[
     "map",
@@ -66,6 +73,8 @@ WORK_MAX = 1_200
 """Records that all steps of a drawn flow are given, with `PARALLELISM_MAX`."""
 PARALLELISM_MAX = 3
 STEPS_MAX = 14
+WINDOWS_EVERY = 6
+"""Of so many seeds one may have windows and joins: then no record of a source is ever late."""
 TIMED_SHARE = 0.3
 """Of all flows, so many have time in them."""
 
@@ -77,10 +86,11 @@ def drawn_flow(seed: int) -> Description:
         dice = random.Random(f"crosscut flow {seed} {attempt}")
         attempt += 1
         try:
-            description = _Drawing(dice).description()
+            has_windows = seed % WINDOWS_EVERY == WINDOWS_EVERY - 1
+            description = _Drawing(dice, is_timed=has_windows).description()
             # By dice of its own: with or without, the rest of the flow is the same.
             time_dice = random.Random(f"crosscut time {seed} {attempt}")
-            if time_dice.random() < TIMED_SHARE:
+            if not has_windows and time_dice.random() < TIMED_SHARE:
                 description = with_time(description, time_dice)
             expected = expected_output(description, PARALLELISM_MAX, WORK_MAX)
         except (TooMuchError, FlowError):
@@ -91,8 +101,9 @@ def drawn_flow(seed: int) -> Description:
 
 
 class _Drawing:
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, *, is_timed: bool) -> None:
         self._dice = dice
+        self._is_timed = is_timed
         self._steps: list[Step] = []
         self._open_loops: list[int] = []
         # Swarm testing: a flow has much of some operators and none of others.
@@ -183,10 +194,14 @@ class _Drawing:
     def _source(self) -> None:
         dice = self._dice
         splits = tuple(dice.choice((0, 1, 2, 3, 5, 8)) for _ in range(dice.choice((1, 1, 2, 3))))
-        self._add(Source(splits, dice.choice((0, 1, 2, 3))))
+        kind = TimedSource if self._is_timed else Source
+        self._add(kind(splits, dice.choice((0, 1, 2, 3))))
 
     def _keyed(self) -> None:
         dice = self._dice
+        if self._is_timed and dice.random() < 0.7:
+            self._timed()
+            return
         stream = self._any()
         is_of_numbers = dice.random() < 0.1
         if is_of_numbers:
@@ -198,6 +213,27 @@ class _Drawing:
         key_by = self._add(KeyBy(stream, name, dice.choice((1, 2, 3, 5))))
         for _ in range(dice.choice((1, 1, 1, 1, 2))):
             self._with_sides(self._folding(key_by, is_of_numbers=is_of_numbers))
+
+    def _timed(self) -> None:
+        """Add a window or a join, where it is determined which record has which time."""
+        dice = self._dice
+        steps = tuple(self._steps)
+        streams = [
+            one for one in range(len(steps)) if is_open(steps, one) and has_determined_times(steps, one)
+        ]
+        if not streams or self._open_loops:
+            return
+        name, modulus = dice.choice(get_args(KeyName)), dice.choice((1, 2, 3, 5))
+        key_by = self._add(KeyBy(self._one_of(streams), name, modulus))
+        size = dice.choice((20, 50, 90, 200))
+        if dice.random() < 0.5:
+            window, fold = dice.choice(get_args(WindowName)), dice.choice(get_args(FoldName))
+            self._add(Window(key_by, window, size, fold))
+            return
+        other = self._add(KeyBy(self._one_of(streams), name, modulus))
+        join: JoinName = dice.choice(get_args(JoinName))
+        how: HowName = dice.choice(get_args(HowName) if join != "latest" else ("inner", "left"))
+        self._add(Join(key_by, other, join, how, size))
 
     def _folding(self, key_by: int, *, is_of_numbers: bool) -> Step:
         dice = self._dice

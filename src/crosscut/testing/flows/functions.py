@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
+import crosscut as cc
 from crosscut.dead_letters import DeadLetter
 from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
 from crosscut.testing.flows.steps import (
@@ -19,7 +20,9 @@ from crosscut.testing.flows.steps import (
     Attempt,
     Filter,
     FlatMap,
+    FoldName,
     Hold,
+    JoinName,
     KeyBy,
     KeyName,
     Map,
@@ -28,6 +31,7 @@ from crosscut.testing.flows.steps import (
     Step,
     SumName,
     Times,
+    Window,
 )
 from crosscut.timestamps import END_OF_TIME
 
@@ -483,6 +487,96 @@ class HoldByProcessingTime(_Hold):
 def holding(step: Hold) -> KeyedProcess[Any, Any]:
     """Return the process of a `hold`."""
     return HoldByEventTime(step.delay) if step.clock == "event time" else HoldByProcessingTime(step.delay)
+
+
+# windows, joins
+
+DISORDER_MS = 100
+"""How much older than the newest record of its split another may be."""
+
+
+def time_of(one: Any) -> int:
+    """Return when a record of a source happened: not in order, and not too far from it."""
+    number = number_of(one)
+    return 40 * (number % 100) + mixed(number) % DISORDER_MS
+
+
+def window_of(step: Window) -> Any:
+    """Return the window of a `window`."""
+    match step.window:
+        case "tumbling":
+            return cc.tumbling(f"{step.size}ms")
+        case "sliding":
+            return cc.sliding(f"{2 * step.size}ms", every=f"{step.size}ms")
+        case "session":
+            return cc.session(f"{step.size}ms")
+        case _:
+            assert_never(step.window)
+
+
+def folded(windows: Any, name: FoldName) -> Any:
+    """Return the stream of what windows come to."""
+    match name:
+        case "count":
+            return windows.count()
+        case "sum":
+            return windows.sum(number_of)
+        case "reduce":
+            return windows.reduce(_most)
+        case "aggregate":
+            return windows.aggregate(_new_numbers, _noted, _numbers, _noted_together)
+        case "process":
+            return windows.process(_both_of)
+        case _:
+            assert_never(name)
+
+
+def folds_to(name: FoldName, records: list[Any]) -> list[Any]:
+    """Return the values that a window of these records says."""
+    match name:
+        case "count":
+            return [len(records)]
+        case "sum":
+            return [sum(map(number_of, records))]
+        case "reduce":
+            return [max(records, key=_rank)]
+        case "aggregate":
+            energy = max(map(energy_of, records))
+            return [record(mixed(sorted(map(number_of, records))), energy)]
+        case "process":
+            return [len(records), mixed(sorted(map(number_of, records)))]
+        case _:
+            assert_never(name)
+
+
+def _noted_together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "numbers": one["numbers"] + other["numbers"],
+        "energy": max(one["energy"], other["energy"]),
+    }
+
+
+def _both_of(window: Any) -> Iterator[Any]:
+    yield len(window.value)
+    yield mixed(sorted(map(number_of, window.value)))
+
+
+def of_window(result: Any) -> Any:
+    """Return a record for what a window says."""
+    pair = (result.key, result.value)
+    return record(mixed(result.key, result.start, result.end, number_of(pair)), energy_of(pair))
+
+
+def of_join(name: JoinName, result: Any) -> Any:
+    """Return a record for what a join says."""
+    if name == "window":
+        key, (left, right) = (result.key, result.start, result.end), result.value
+    else:
+        key, (left, right) = result
+    numbers = [None if one is None else number_of(one) for one in (left, right)]
+    if name == "latest":
+        numbers[1] = None if right is None else 1
+    return record(mixed(key, *numbers), 0 if left is None else energy_of(left))
 
 
 # Loops

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
@@ -23,6 +24,7 @@ from crosscut.testing.flows.steps import (
     Filter,
     FlatMap,
     Hold,
+    Join,
     KeyBy,
     Keyed,
     Leave,
@@ -36,12 +38,25 @@ from crosscut.testing.flows.steps import (
     Source,
     Split,
     Sum,
+    Timed,
     Times,
     Union,
+    Window,
 )
+from crosscut.testing.flows.timed_oracle import Happened, said_of
 from crosscut.testing.flows.ways import cycles, key_by_of, ways
+from crosscut.timestamps import TIMESTAMP_MAX
 
 _NOTHING: Any = object()
+
+
+class _Item(NamedTuple):
+    """A record with its time, which counts only where all records have one; `place`: as in `Way`."""
+
+    record: Any
+    time: int
+    is_round: bool
+    place: int
 
 
 class Expected(NamedTuple):
@@ -80,13 +95,14 @@ class _Run:
         self._parallelism = parallelism
         self._work_max = work_max
         self._states: dict[int, dict[Any, Any]] = {}
+        self._gathered: dict[int, list[_Item]] = {}
         self._ways = ways(self._steps)
         self.out: dict[int, list[Any]] = {
             number: [] for number, step in enumerate(self._steps) if isinstance(step, Sink)
         }
         self.work = 0
         # By step, what is still to be done there.
-        self._todo: list[deque[tuple[Any, bool]]] = [deque() for _ in self._steps]
+        self._todo: list[deque[_Item]] = [deque() for _ in self._steps]
         for cycle in cycles(self._steps):
             self._settle(cycle)
             for number in cycle:
@@ -99,20 +115,21 @@ class _Run:
         while busy := [number for number in cycle if todo[number]]:
             for number in busy:
                 while todo[number]:
-                    one, is_round = todo[number].popleft()
+                    item = todo[number].popleft()
                     self.work += 1
                     if self.work > self._work_max:
                         raise TooMuchError(f"a run is given more than {self._work_max} records")
-                    self._send(number, self._processed(number, one, is_round=is_round))
+                    self._send(number, self._processed(number, item), item.time)
 
-    def _send(self, number: int, records: Iterable[Any], part: int | None = None) -> None:
+    def _send(self, number: int, records: Iterable[Any], time: int, part: int | None = None) -> None:
         for one in records:
             for way in self._ways[number]:
                 if way.part == part:
-                    self._todo[way.target].append((one, way.is_round))
+                    self._todo[way.target].append(_Item(one, time, way.is_round, way.place))
 
-    def _processed(self, number: int, one: Any, *, is_round: bool) -> Iterable[Any]:
+    def _processed(self, number: int, item: _Item) -> Iterable[Any]:
         step = self._steps[number]
+        one, is_round = item.record, item.is_round
         match step:
             case Map():
                 return (functions.map_function(step)(one),)
@@ -124,12 +141,12 @@ class _Run:
                 part = functions.number_of(one) % (parts + 1)
                 if part == parts:
                     return (one,)
-                self._send(number, (one,), part)
+                self._send(number, (one,), item.time, part)
                 return ()
             case Attempt(_, _, modulus):
                 if functions.number_of(one) % modulus:
                     return (one,)
-                self._send(number, (one,), 0)
+                self._send(number, (one,), item.time, 0)
                 return ()
             case Side() | Union() | Rebalance() | Times():
                 return (one,)
@@ -146,13 +163,17 @@ class _Run:
                 self.out[number].append(one)
                 return ()
             case Count() | Sum() | Reduce() | Aggregate() | Process():
-                return self._folded(number, step, *one)
+                key, record = one
+                return self._folded(number, step, key, record, item.time)
+            case Window() | Join():
+                self._gathered.setdefault(number, []).append(item)
+                return ()
             case Source() | Leave():
                 raise TypeError(f"step {number} is given no record")
             case _:
                 assert_never(step)
 
-    def _folded(self, number: int, step: Keyed, key: Any, one: Any) -> Iterable[Any]:
+    def _folded(self, number: int, step: Keyed, key: Any, one: Any, time: int) -> Iterable[Any]:
         state = self._states.setdefault(number, {})
         key_by = key_by_of(self._steps, step)
         value = state.get(key, _NOTHING)
@@ -161,11 +182,11 @@ class _Run:
         match step:
             case Process(_, every):
                 if functions.is_refused(one):
-                    self._send(number, (one,), 1)
+                    self._send(number, (one,), time, 1)
                     return ()
                 value = 1 if is_first else value + 1
                 if value % every == 0:
-                    self._send(number, ((key, value),), 0)
+                    self._send(number, ((key, value),), time, 0)
             case Count():
                 value = 1 if is_first else value + 1
             case Sum():
@@ -193,12 +214,20 @@ class _Run:
     def _say_at_the_end(self, number: int) -> None:
         step = self._steps[number]
         if isinstance(step, Source):
-            for split in source_records(number, step):
-                self._send(number, split)
+            for one in chain.from_iterable(source_records(number, step)):
+                self._send(number, (one,), functions.time_of(one))
+        if isinstance(step, Timed):
+            gathered = [
+                Happened(item.record[0], item.record[1], item.time, item.place)
+                for item in self._gathered.get(number, ())
+            ]
+            for record, time in said_of(step, gathered):
+                self._send(number, (record,), time)
         if not isinstance(step, Keyed) or step.emit != "final":
             return
         result = None
         if isinstance(step, Aggregate):
             result = functions.folding(step.function, key_by_of(self._steps, step)).result
         for key, value in self._states.get(number, {}).items():
-            self._send(number, self._said(number, key, value if result is None else result(value)))
+            said = self._said(number, key, value if result is None else result(value))
+            self._send(number, said, TIMESTAMP_MAX)

@@ -14,6 +14,7 @@ from crosscut.testing.flows.steps import (
     Filter,
     FlatMap,
     Hold,
+    Join,
     KeyBy,
     Leave,
     Loop,
@@ -27,6 +28,7 @@ from crosscut.testing.flows.steps import (
     Step,
     Times,
     Union,
+    Window,
 )
 from crosscut.testing.flows.ways import Steps, inputs_of, key_by_of, unread, ways
 
@@ -93,6 +95,10 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     for left_out in range(len(streams)):
                         fewer = streams[:left_out] + streams[left_out + 1 :]
                         yield (*steps[:number], Union(fewer), *steps[number + 1 :])
+            case Window() | Join():
+                for one in inputs_of(step):
+                    if isinstance(key_by := steps[one], KeyBy):
+                        yield _without(steps, {number}, {number: key_by.stream})
             case Map() | Filter() | FlatMap() | Rebalance() | Broadcast() | Times():
                 yield _without(steps, {number}, {number: step.stream})
             case _:
@@ -125,6 +131,10 @@ def _plainer(step: Step) -> Iterator[Step]:
             yield replace(step, function="all", argument=0)
         case FlatMap(_, function, argument) if (function, argument) != ("copies", 1):
             yield replace(step, function="copies", argument=1)
+        case Window(_, window, _, fold) if (window, fold) != ("tumbling", "count"):
+            yield replace(step, window="tumbling", fold="count")
+        case Join(_, _, _, how) if how != "inner":
+            yield replace(step, how="inner")
         case Process(_, every) if every > 1:
             yield replace(step, every=1)
         case KeyBy(_, key, modulus) if modulus > 1:
@@ -182,6 +192,8 @@ def reading(step: Step, renumbered: Callable[[int], int]) -> Step:
             return Union(tuple(map(renumbered, streams)))
         case Leave(loop, again, out):
             return Leave(renumbered(loop), renumbered(again), renumbered(out))
+        case Join(keyed, other):
+            return replace(step, keyed=renumbered(keyed), other=renumbered(other))
         case _ if isinstance(step, AfterKeyBy):
             return replace(step, keyed=renumbered(step.keyed))
         case _:

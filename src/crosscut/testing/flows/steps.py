@@ -19,6 +19,10 @@ AggregateName = Literal["length", "last", "both", "cell", "pair", "numbers"]
 AttemptName = Literal["map", "filter", "flat_map", "inspect"]
 TimeName = Literal["in order", "scattered"]
 ClockName = Literal["event time", "processing time"]
+WindowName = Literal["tumbling", "sliding", "session"]
+FoldName = Literal["count", "sum", "reduce", "aggregate", "process"]
+JoinName = Literal["interval", "window", "latest"]
+HowName = Literal["inner", "left", "right", "outer"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
 
 UPDATES_ONLY = frozenset({"newest", "last", "both"})
@@ -38,6 +42,11 @@ class Source:
 
     splits: tuple[int, ...]
     energy: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSource(Source):
+    """A source whose records have event time; none of them is ever late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,31 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Windows of `size` ms, or sessions with such a gap; a map makes a record of each result."""
+
+    keyed: int
+    window: WindowName
+    size: int
+    fold: FoldName
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Joins two keyed streams; a map makes a record of each result.
+
+    An interval join reaches from `-size` to `size` ms, a window join has tumbling windows of `size`. Of a
+    join with the latest only counts whether there was a version: which one may depend on the order.
+    """
+
+    keyed: int
+    other: int
+    join: JoinName
+    how: HowName
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The body of a loop begins: what follows, until its `Leave`, is written in the body.
 
@@ -202,6 +236,7 @@ class Sink:
 
 Step = (
     Source
+    | TimedSource
     | Map
     | Filter
     | FlatMap
@@ -219,12 +254,15 @@ Step = (
     | Process
     | Times
     | Hold
+    | Window
+    | Join
     | Loop
     | Leave
     | Sink
 )
 Keyed = Count | Sum | Reduce | Aggregate | Process
-AfterKeyBy = Keyed | Hold
+Timed = Window | Join
+AfterKeyBy = Keyed | Hold | Timed
 
 OPERATORS: Mapping[str, type[Any]] = {
     "source": Source,
@@ -245,9 +283,12 @@ OPERATORS: Mapping[str, type[Any]] = {
     "process": Process,
     "times": Times,
     "hold": Hold,
+    "window": Window,
+    "join": Join,
     "loop": Loop,
     "leave": Leave,
     "sink": Sink,
+    "timed_source": TimedSource,
 }
 OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
 

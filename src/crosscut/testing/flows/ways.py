@@ -12,8 +12,10 @@ from crosscut.testing.flows.steps import (
     Broadcast,
     Count,
     Hold,
+    Join,
     KeyBy,
     Leave,
+    Loop,
     Process,
     Rebalance,
     Reduce,
@@ -22,8 +24,10 @@ from crosscut.testing.flows.steps import (
     Source,
     Step,
     Sum,
+    TimedSource,
     Times,
     Union,
+    Window,
 )
 
 Steps = tuple[Step, ...]
@@ -33,12 +37,14 @@ Name = TypeVar("Name", bound=Hashable)
 class Way(NamedTuple):
     """Where the records of a step go, and whether it is back to the head of a loop.
 
-    `part`: which of its side outputs goes there; None: what the step returns.
+    `part`: which of its side outputs goes there; None: what the step returns. `place`: where it stands among
+    the inputs of the target.
     """
 
     target: int
     is_round: bool
     part: int | None = None
+    place: int = 0
 
 
 def inputs_of(step: Step) -> tuple[int, ...]:
@@ -48,8 +54,10 @@ def inputs_of(step: Step) -> tuple[int, ...]:
             return ()
         case Union(streams):
             return streams
-        case Count() | Sum() | Reduce() | Aggregate() | Process() | Hold():
+        case Count() | Sum() | Reduce() | Aggregate() | Process() | Hold() | Window():
             return (step.keyed,)
+        case Join():
+            return (step.keyed, step.other)
         case Leave(_, again, out):
             return (again, out)
         case _:
@@ -62,6 +70,18 @@ def key_by_of(steps: Steps, step: AfterKeyBy) -> KeyBy:
     if not isinstance(key_by, KeyBy):
         raise TypeError(f"{step} does not follow a key_by")
     return key_by
+
+
+def has_determined_times(steps: Steps, number: int) -> bool:
+    """Whether it follows from the flow alone which record of the step's stream has which time.
+
+    A running count does not say which record was the first, and what goes round a loop may come late.
+    """
+    upstream = {one for one in range(len(steps)) if number in downstream(steps, one)}
+    return not any(
+        isinstance(steps[one], Loop | Process | Times | Hold) or getattr(steps[one], "emit", "") == "updates"
+        for one in upstream
+    )
 
 
 def resolved(steps: Steps, number: int) -> int:
@@ -91,8 +111,8 @@ def ways(steps: Steps) -> list[list[Way]]:
             found[resolved(steps, step.again)].append(Way(step.loop, is_round=True))
             continue
         part = step.part if isinstance(step, Side) else None
-        for one in inputs_of(step):
-            found[resolved(steps, one)].append(Way(number, is_round=False, part=part))
+        for place, one in enumerate(inputs_of(step)):
+            found[resolved(steps, one)].append(Way(number, is_round=False, part=part, place=place))
     return found
 
 
@@ -100,7 +120,9 @@ def timed(steps: Steps) -> frozenset[int]:
     """Return the steps whose records have timestamps."""
     found: set[int] = set()
     for number, step in enumerate(steps):
-        if isinstance(step, Times) or any(resolved(steps, one) in found for one in inputs_of(step)):
+        if isinstance(step, Times | TimedSource) or any(
+            resolved(steps, one) in found for one in inputs_of(step)
+        ):
             found.add(number)
     return frozenset(found)
 

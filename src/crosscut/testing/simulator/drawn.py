@@ -16,7 +16,7 @@ from crosscut.testing.flows import (
     source_records,
 )
 from crosscut.testing.flows.building import step_uid
-from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Process, Sink, Source, Sum
+from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Process, Sink, Source, Sum, Timed
 from crosscut.testing.flows.ways import resolved
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
@@ -89,7 +89,10 @@ def _judged_as(description: Description) -> Graph:
         return record if sink_uid in rising else None
 
     # What is said only at the end is said of all records: one that counts twice makes it another record.
-    has_totals = any(isinstance(step, Keyed) and step.emit == "final" for step in description.steps)
+    has_totals = any(
+        isinstance(step, Timed) or (isinstance(step, Keyed) and step.emit == "final")
+        for step in description.steps
+    )
     return Graph(lambda *_: None, lane=lane, survives_duplicates=not has_totals)
 
 

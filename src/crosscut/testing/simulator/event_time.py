@@ -33,6 +33,7 @@ class ChannelTime:
                 f"I14: {where}: a record of {min(batch.timestamps)} comes after watermark {self.watermark}",
             )
         if batch.watermark is not None:
+            # Not above it: a restored task says again what its unsent records may have said before.
             ensure(
                 self.watermark is None or batch.watermark >= self.watermark,
                 f"I14: {where}: watermark {batch.watermark} comes after {self.watermark}",
