@@ -63,8 +63,10 @@ def leaves_news_with_the_first_part(plain: Callable[..., Any]) -> Callable[..., 
 
 
 def promises_more_than_was_said(plain: Callable[..., None]) -> Callable[..., None]:
-    def begin(self: AssignTimestamps, uid: str, function: Any, out_of_orderness_ms: int) -> None:
-        plain(self, uid, function, 0)
+    def begin(
+        self: AssignTimestamps, uid: str, function: Any, out_of_orderness_ms: int, *others: Any
+    ) -> None:
+        plain(self, uid, function, 0, *others)
 
     return begin
 

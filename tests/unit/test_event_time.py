@@ -402,6 +402,42 @@ def test_each_split_has_a_watermark_and_one_that_is_not_begun_holds_it_up() -> N
     assert news(times).watermark == 50
 
 
+def test_a_split_that_has_had_nothing_to_read_for_long_is_not_waited_for_until_it_has() -> None:
+    times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
+    times.begin(["one", "two", "three"], None)
+    times.course.now_ms = 1_000
+    times.origin = "one"
+    assert times.process(Batch([50])).watermark is None
+    times.waits_for("two")
+    times.course.now_ms = 1_050
+    times.waits_for("two")
+    assert times.next_alarm_ms == 1_100
+    times.course.now_ms = 1_100
+    times.look()
+    # The third has not been asked yet: nobody knows.
+    assert times.take_news() is None
+    times.end_of("three")
+    assert news(times).watermark == 50
+    times.origin = "two"
+    # It is back, and late; it counts again.
+    assert times.process(Batch([20])).watermark is None
+    times.origin = "one"
+    assert times.process(Batch([70])).watermark is None
+    times.origin = "two"
+    assert times.process(Batch([60])).watermark == 60
+
+
+def test_a_source_of_which_nothing_comes_says_that_it_is_idle_and_when_it_is_so_no_more() -> None:
+    times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
+    times.begin(["one"], None)
+    times.waits_for("one")
+    times.course.now_ms = 100
+    times.look()
+    assert shown(news(times)) == ([], None, None, None, True)
+    times.origin = "one"
+    assert shown(times.process(Batch([50]))) == ([50], None, [50], 50, False)
+
+
 def test_what_was_known_of_splits_is_known_after_a_restore() -> None:
     times = assigner(lambda n: n)
     times.begin(["one", "two"], None)
@@ -595,6 +631,68 @@ def test_a_snapshot_has_the_watermark_and_a_restored_task_never_goes_below_it() 
     again.offer(A, Batch([], watermark=8))
     assert work(again) == ["at 8", ("watermark", 8)]
     assert alarms.heard == [7, 7, 8, 8]
+
+
+class Alarm(Operator):
+    """Says when it is told of a time that has come."""
+
+    hears_watermarks = True
+    hears_time = True
+
+    def __init__(self, *due: int) -> None:
+        super().__init__("alarm")
+        self.due = list(due)
+
+    def process(self, batch: Batch) -> Batch:
+        return batch
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        return self.due[0] if self.due else None
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        if watermark != END_OF_TIME and (not self.due or self.due[0] > self.course.now_ms):
+            return None
+        return Batch([f"at {self.due.pop(0)}"], None, [0]) if self.due else None
+
+
+def test_a_task_says_when_it_is_to_be_called_and_says_then_what_is_due() -> None:
+    task = task_of(Alarm(1_000, 1_500))
+    task.tell_time(900)
+    assert task.alarm_in_ms == 100
+    assert work(task) == []
+    task.tell_time(1_000)
+    assert task.alarm_in_ms == 0
+    task.run()
+    assert work(task) == ["at 1000"]
+    assert task.alarm_in_ms == 500
+    for channel in (A, B):
+        task.offer(channel, EndOfInput())
+    assert work(task) == ["at 1500", EndOfInput()]
+    assert task.alarm_in_ms is None
+
+
+def test_i1_processing_time_goes_on_from_its_snapshot_wherever_the_clock_is() -> None:
+    """Scenario I-1: clocks jump and differ."""
+    task = task_of(Alarm(), restored=Snapshot(now_ms=5_000))
+    task.tell_time(1_400)
+    for channel in (A, B):
+        task.offer(channel, Barrier(N1))
+    work(task)
+    assert frozen(task).now_ms == 5_000
+    # It stands still for no longer than the clock does.
+    task.tell_time(1_500)
+    alarm = Alarm(5_100)
+    task = task_of(alarm, restored=Snapshot(now_ms=5_000))
+    task.tell_time(1_400)
+    task.tell_time(1_300)
+    assert task.alarm_in_ms == 100
+    task.tell_time(1_500)
+    assert task.alarm_in_ms == 0
+    # A clock that is ahead is believed.
+    task = task_of(Alarm(9_100), restored=Snapshot(now_ms=5_000))
+    task.tell_time(9_000)
+    assert task.alarm_in_ms == 100
 
 
 def test_a_snapshot_is_taken_while_timers_fire_and_the_rest_of_them_fires_after_a_restore() -> None:

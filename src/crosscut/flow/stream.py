@@ -254,7 +254,11 @@ class Stream(_SideOutputs, Generic[Record]):
         return self._then("inspect", InspectSpec(checked, _on_error(self._draft, "inspect", on_error)))
 
     def assign_timestamps(
-        self, function: Callable[[Record], int | datetime], *, out_of_orderness: Duration = 0
+        self,
+        function: Callable[[Record], int | datetime],
+        *,
+        out_of_orderness: Duration = 0,
+        idle_after: Duration | None = None,
     ) -> Stream[Record]:
         """Say when each record happened: timers and windows go by it, whenever it comes.
 
@@ -266,6 +270,8 @@ class Stream(_SideOutputs, Generic[Record]):
             function: `function(record)` returns whole milliseconds since 1970 in UTC, or a `datetime` with a
                 time zone; not before 1970 or after 9999.
             out_of_orderness: How much older than the newest one a record of the same split may be.
+            idle_after: Nobody waits for a split that has had nothing to read for so long; what it gives
+                afterwards may be late. None: a split that gives nothing holds the watermark up.
 
         Raises:
             FlowError: An argument is not as described.
@@ -274,6 +280,9 @@ class Stream(_SideOutputs, Generic[Record]):
         spec = AssignTimestampsSpec(
             _of_one(self._draft, kind, function),
             _milliseconds(self._draft, kind, "out_of_orderness", out_of_orderness),
+            None
+            if idle_after is None
+            else max(1, _milliseconds(self._draft, kind, "idle_after", idle_after)),
         )
         return self._then(kind, spec)
 

@@ -64,10 +64,14 @@ class InspectSpec:
 
 @dataclass(frozen=True, slots=True)
 class AssignTimestampsSpec:
-    """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest."""
+    """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest.
+
+    `idle_after_ms`: Nobody waits for a split that has given nothing for so long.
+    """
 
     function: Callable[[Any], Any]
     out_of_orderness_ms: int = 0
+    idle_after_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,8 +128,8 @@ def build(
             return Split(node.uid, predicates, Sides(node.uid, read_aside), has_rest=has_rest)
         case InspectSpec(function):
             return Inspect(node.uid, function)
-        case AssignTimestampsSpec(function, out_of_orderness_ms):
-            return AssignTimestamps(node.uid, function, out_of_orderness_ms)
+        case AssignTimestampsSpec(function, out_of_orderness_ms, idle_after_ms):
+            return AssignTimestamps(node.uid, function, out_of_orderness_ms, idle_after_ms)
         case KeyBySpec(function, keys_only):
             return KeyBy(node.uid, function, keys_only=keys_only)
         case SinkSpec():

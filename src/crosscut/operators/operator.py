@@ -38,10 +38,12 @@ class Operator(ABC):
         course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
         sides: What it says beside what it returns; None: never anything.
         hears_watermarks: Whether `advance` is to be called.
+        hears_time: Whether it has use for processing time, which `course.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
     """
 
     hears_watermarks = False
+    hears_time = False
     passes_watermarks = True
 
     def __init__(self, uid: str, sides: Sides | None = None) -> None:
@@ -80,6 +82,11 @@ class Operator(ABC):
         Raises:
             UserCodeError: As in `process`.
         """
+        return None
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        """The processing time at which `advance` is to be called, whether records come or not."""
         return None
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:

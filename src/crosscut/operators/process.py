@@ -36,6 +36,7 @@ class Process(Operator):
     """Calls the user's process for each record, at the record's key, and for each timer that is due."""
 
     hears_watermarks = True
+    hears_time = True
 
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)
@@ -117,6 +118,10 @@ class Process(Operator):
             due = self._processing_timers.due(due_now)
             self._fire(turns, due, self._process.on_processing_timer, made, is_event_time=False)
         return made
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        return self._processing_timers.next_time if self._processing_timers is not None else None
 
     def _fire(
         self,

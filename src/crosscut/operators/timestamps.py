@@ -27,12 +27,23 @@ class AssignTimestamps(Operator):
 
     passes_watermarks = False
 
-    def __init__(self, uid: str, function: Callable[[Any], Any], out_of_orderness_ms: int) -> None:
+    def __init__(
+        self,
+        uid: str,
+        function: Callable[[Any], Any],
+        out_of_orderness_ms: int,
+        idle_after_ms: int | None = None,
+    ) -> None:
         super().__init__(uid)
+        self.hears_time = idle_after_ms is not None
+        self._idle_after_ms = idle_after_ms
+        # Since when nothing has come of those that are asked; splits that wait to be read are not.
+        self._silent_since: dict[str, int] = {}
         self._function = function
         self._out_of_orderness_ms = out_of_orderness_ms
         self.origin = ""
         self._combined: CombinedWatermark[str] = CombinedWatermark({"": None})
+        self._is_source = False
         self._news: Batch | None = None
 
     @property
@@ -63,6 +74,7 @@ class AssignTimestamps(Operator):
                 )
         sides = {split: known.get(split) for split in splits} or {"": known.get("")}
         self._combined = CombinedWatermark(sides, watermark)
+        self._is_source = "" not in sides
 
     @property
     def saved(self) -> JSON:
@@ -72,8 +84,34 @@ class AssignTimestamps(Operator):
         }
         return [self._combined.watermark, sides]
 
+    def waits_for(self, split: str) -> None:
+        """There is nothing to read there now."""
+        if self._idle_after_ms is not None:
+            self._silent_since.setdefault(split, self.course.now_ms)
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        """When the next one has been silent for so long that it is idle."""
+        if self._idle_after_ms is None or not self._silent_since:
+            return None
+        return min(self._silent_since.values()) + self._idle_after_ms
+
+    def look(self) -> None:
+        """Note who is idle by now."""
+        if self._idle_after_ms is None:
+            return
+        if not self._is_source and not self._combined.is_idle:
+            # Whether more might come, nobody can tell there.
+            self._silent_since.setdefault("", self.course.now_ms)
+        latest = self.course.now_ms - self._idle_after_ms
+        for side in [side for side, since in self._silent_since.items() if since <= latest]:
+            del self._silent_since[side]
+            if side in self._combined.sides:
+                self._add_news(self._combined.heard(side, None, idle=True))
+
     def end_of(self, split: str) -> None:
         """Nothing more comes from there."""
+        self._silent_since.pop(split, None)
         self._add_news(self._combined.ended(split))
 
     def take_news(self) -> Batch | None:
@@ -96,7 +134,9 @@ class AssignTimestamps(Operator):
         self.taken_count += len(batch)
         # Before 1970 nothing has happened: a watermark is a time as well.
         watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
-        self._add_news(self._combined.heard(self.origin, watermark))
+        self._silent_since.pop(self.origin, None)
+        idle = None if self._idle_after_ms is None else False
+        self._add_news(self._combined.heard(self.origin, watermark, idle=idle))
         made = Batch(batch.records, batch.keys, timestamps)
         if (news := self.take_news()) is not None:
             made.add_news(news.watermark, idle=news.idle)

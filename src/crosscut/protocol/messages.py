@@ -70,6 +70,7 @@ class Snapshot:
             meant: see `drained`.
         watermark: Of the inputs together; None: none has come yet, or the flow has no event time.
         assigned: The watermarks that operators of the task make themselves, by operator.
+        now_ms: The processing time of the task, in milliseconds since 1970; 0: it has no use for it.
         log: Records that were on their way in channels, where the protocol logs any.
         in_flight: How many those are.
         records_in: Records that the task has taken since the job's beginning; for a source, read.
@@ -90,6 +91,7 @@ class Snapshot:
     at_rest: bool = False
     watermark: int | None = None
     assigned: JSON = None
+    now_ms: int = 0
     freeze_us: int = 0
     log: tuple[Part, ...] = ()
     in_flight: int = 0

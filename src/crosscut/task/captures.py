@@ -108,6 +108,7 @@ class Captures:
             at_rest=at_rest,
             watermark=frozen.watermark,
             assigned=frozen.assigned,
+            now_ms=frozen.now_ms,
             freeze_us=stored.freeze_us,
             records_in=frozen.records_in,
             records_out=frozen.records_out,

@@ -73,6 +73,35 @@ class Chain:
         """A slice begins; what operators say at the end comes in batches of `rows_max`."""
         self._course.begin(rows_max)
 
+    @property
+    def hears_time(self) -> bool:
+        """Whether an operator has use for processing time."""
+        return any(operator.hears_time for operator in self._operators)
+
+    def tell_time(self, now_ms: int) -> None:
+        """It is so late now, for all that follows."""
+        self._course.now_ms = now_ms
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        """When `ring` is to be called next."""
+        alarms = [one.next_alarm_ms for one in self._operators if one.hears_time]
+        return min((alarm for alarm in alarms if alarm is not None), default=None)
+
+    def ring(self) -> None:
+        """Let operators say what is due by processing time, when nothing waits."""
+        for assigner in self._assigners:
+            assigner.look()
+        now_ms = self._course.now_ms
+        for position, operator in enumerate(self._operators):
+            alarm_ms = operator.next_alarm_ms if operator.hears_watermarks else None
+            if alarm_ms is not None and alarm_ms <= now_ms:
+                self._waiting.append((position, Batch([])))
+        if self._waiting:
+            self.go_on()
+        else:
+            self.tell_assigned()
+
     def process(self, batch: Batch) -> Batch | None:
         """Take a batch in, when nothing waits; return what the first operator has not taken of it."""
         self._run(batch, 0)
@@ -95,10 +124,12 @@ class Chain:
         if len(self._waiting) == 1 and not self._course.is_over:
             self.go_on()
 
-    def note_splits(self, origin: str, ended: Iterable[str]) -> None:
-        """The next records come from split `origin`; others have ended."""
+    def note_splits(self, origin: str, ended: Iterable[str], waiting: Iterable[str]) -> None:
+        """The next records come from split `origin`; others have ended, or have nothing to read now."""
         for assigner in self._assigners:
             assigner.origin = origin
+            for split in waiting:
+                assigner.waits_for(split)
             for split in ended:
                 assigner.end_of(split)
 

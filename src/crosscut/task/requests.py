@@ -32,6 +32,8 @@ class FrozenTask:
     said: JSON = None
     watermark: int | None = None
     assigned: JSON = None
+    # Like the counters, it tells no snapshot from another.
+    now_ms: int = field(default=0, compare=False)
     is_end_forwarded: bool = False
     # They tell no snapshot from another.
     records_in: int = field(default=0, compare=False)

@@ -45,6 +45,7 @@ class SplitQueue:
     Attributes:
         origin: The split whose records `read` has returned last.
         just_ended: Those that have ended in the last call of `read`.
+        just_waiting: Those that had nothing to read then.
     """
 
     def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str = "source") -> None:
@@ -54,6 +55,7 @@ class SplitQueue:
         self._open: deque[_OpenSplit] = deque()
         self.origin = ""
         self.just_ended: list[str] = []
+        self.just_waiting: list[str] = []
         # Positions to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
@@ -74,6 +76,7 @@ class SplitQueue:
             UserCodeError, ConnectorError: A split can't be opened; the message names it.
         """
         self.just_ended = []
+        self.just_waiting = []
         shortest = Wait(float("inf"))
         idle_count = 0
         for _ in range(len(self._open) + len(self._unread)):
@@ -90,6 +93,7 @@ class SplitQueue:
                     current.reader.close()
                 case Wait(delay_ms):
                     current.empty_reads = 0
+                    self.just_waiting.append(current.split.split_id)
                     idle_count += 1
                     self._open.rotate(-1)
                     shortest = min(shortest, Wait(delay_ms), key=lambda wait: wait.delay_ms)

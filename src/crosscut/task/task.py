@@ -56,6 +56,7 @@ from crosscut.task.intake import Intake
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
+from crosscut.task.processing_time import ProcessingTime
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.spilling import SpillSpace
@@ -158,6 +159,8 @@ class Task:
         )
         self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time)
         self._chain.said, self._said_before = read_said(said)
+        self.hears_time = self._chain.hears_time
+        self._time = ProcessingTime(restored.now_ms if restored is not None else 0)
         self._chain.restore(
             # What comes first raises it step by step.
             None if replayed_first else watermark,
@@ -198,6 +201,22 @@ class Task:
         if self._splits is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
         return self.intake.has_next
+
+    @property
+    def alarm_in_ms(self) -> int | None:
+        """In how long `run` is to be called, at the latest, for what is due by processing time."""
+        if not self.hears_time or self._protocol.is_halted or self._ending.is_forwarded:
+            return None
+        alarm_ms = self._chain.next_alarm_ms
+        return None if alarm_ms is None else max(0, alarm_ms - self._time.now_ms)
+
+    @property
+    def _is_alarm_due(self) -> bool:
+        return self.alarm_in_ms == 0
+
+    def tell_time(self, clock_ms: int) -> None:
+        """The machine's clock says `clock_ms`; to be told before `run` where `hears_time`."""
+        self._chain.tell_time(self._time.tell(clock_ms))
 
     @property
     def is_awaited(self) -> bool:
@@ -283,6 +302,8 @@ class Task:
         self._chain.begin(self.rows_max)
         if self._chain.is_midway:
             self._chain.go_on()
+        elif self._is_alarm_due:
+            self._chain.ring()
         elif self.intake.has_next:
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
@@ -401,7 +422,7 @@ class Task:
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
             is_first = self.records_in == self._records_before
             raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
-        self._chain.note_splits(splits.origin, splits.just_ended)
+        self._chain.note_splits(splits.origin, splits.just_ended, splits.just_waiting)
         if isinstance(found, Wait):
             self.wait_ms = found.delay_ms
             if splits.is_drained:
@@ -482,6 +503,7 @@ class Task:
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=ending.is_said,
             watermark=self._watermarks.watermark,
+            now_ms=self._time.now_ms if self.hears_time else 0,
             assigned=self._chain.assigned,
             said=None if ending.is_said else shown_said(self._chain.said, self._said_before),
             is_end_forwarded=ending.is_forwarded,

@@ -47,6 +47,8 @@ class TaskRunner:
     ) -> None:
         self.task = task
         self.due_ns = 0
+        # 0: none is set.
+        self.alarm_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
         self._pace = pool.pace_of(task.task_id)
@@ -62,7 +64,16 @@ class TaskRunner:
         """Whether a call of `run` is worthwhile."""
         task = self.task
         is_free = not task.departures.clogged or task.is_awaited
-        return is_free and self.due_ns <= now_ns and task.has_work
+        is_due = self.due_ns <= now_ns and task.has_work
+        return is_free and (is_due or 0 < self.alarm_ns <= now_ns)
+
+    def set_alarm(self, now_ns: int) -> None:
+        """Tell the task the time, and note when something is due by it."""
+        task = self.task
+        if task.hears_time:
+            task.tell_time(self._pool.clock_ms(now_ns))
+            alarm_ms = task.alarm_in_ms
+            self.alarm_ns = 0 if alarm_ms is None else now_ns + int(min(alarm_ms, WAIT_MS_MAX) * 1e6)
 
     def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call `action`, which does something with the task. Everything that reaches the task does so here.
@@ -84,6 +95,8 @@ class TaskRunner:
     def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
         rows_before = task.records_in
+        if task.hears_time:
+            task.tell_time(pool.clock_ms(now_ns))
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
         try:
             channel = task.run()
@@ -97,6 +110,7 @@ class TaskRunner:
         self._note(rows, ended_ns - now_ns)
         if task.is_source:
             self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
+        self.set_alarm(ended_ns)
         if channel is not None:
             self._pool.relieve(self, channel)
             if self._pool.failpoints.is_armed and task.is_aligning:
@@ -114,6 +128,7 @@ class TaskRunner:
     def _tell(self, word: Callable[[Task], None]) -> None:
         started_ns = self._now_ns()
         word(self.task)
+        self.set_alarm(started_ns)
         self.drain((self._now_ns() - started_ns) // 1_000)
         # It may have unblocked an input, and then nobody else would wake the worker.
         self._pool.schedule()
@@ -204,6 +219,8 @@ class TaskPool:
         self.alignment_timeout_ms = alignment_timeout_ms
         self.threads = Threads(epoch, sink_timeout_ms, start_thread)
         self.now_ns = clock.monotonic_ns
+        # The date is read once: whoever sets the machine's clock moves no timer.
+        self._began_ms = int(clock.now().timestamp() * 1_000) - clock.monotonic_ns() // 1_000_000
         self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
         self.slices = slices
         self.failpoints = failpoints
@@ -221,6 +238,10 @@ class TaskPool:
         self._timer_due_ns = 0
         self._is_running = False
         self._has_flowed = False
+
+    def clock_ms(self, now_ns: int) -> int:
+        """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
+        return self._began_ms + now_ns // 1_000_000
 
     @property
     def tasks(self) -> list[Task]:
@@ -273,6 +294,7 @@ class TaskPool:
         if self.failpoints.is_armed and any(waiting):
             self.failpoints("restore.replaying")
         for runner in self._runners:
+            runner.set_alarm(self.now_ns())
             # A restored task may have items to send again.
             runner.reach(runner.drain)
         self.schedule()
@@ -475,6 +497,7 @@ class TaskPool:
             for one in self._runners
             if one.due_ns and not one.task.departures.clogged and one.task.has_work
         ]
+        waiting += [one.alarm_ns for one in self._runners if one.alarm_ns and not one.task.departures.clogged]
         if not waiting:
             return
         due_ns = min(waiting)

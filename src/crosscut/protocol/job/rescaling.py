@@ -140,6 +140,7 @@ def rescaled(
                 log=_once(logs),
                 watermark=watermark if is_keyed else _lowest(watermarks),
                 assigned=assigned,
+                now_ms=max((one.now_ms for one in mine), default=0),
                 floors=tuple(watermarks) if is_keyed else (),
                 records_in=sum(one.records_in for one in named),
                 records_out=sum(one.records_out for one in named),
