@@ -14,7 +14,7 @@
 
     clicks.key_by(lambda click: click.user).connect(rules.broadcast()).process(Alerts())
 
-A job may be restored at another parallelism. Each kind of state says what becomes of it then.
+A job may be restored at another parallelism. Each kind of state says who has it then.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ListCells(Protocol):
 
 
 class ConnectedContext(Context):
-    """What a connected process is told along with a record.
+    """The context of a record in a connected process.
 
     Attributes:
         is_other: The record is one of the connected stream.
@@ -89,7 +89,7 @@ class TaskState(State):
 
 
 class BroadcastState(TaskState, MutableMapping[T, V]):
-    """A dictionary that is the same in every task: what `on_other` has made of a stream that was broadcast.
+    """A dictionary that is the same in every task: `on_other` makes it from a stream that is broadcast.
 
     Only `on_other` may change it, and must do the same in every task; `on_record` reads it. At another
     parallelism each task has it again.
@@ -224,23 +224,23 @@ class UnionState(_ListOfTask[T]):
 
 
 class StreamProcess(KeyedProcess[RecordT, ResultT]):
-    """What `stream.process` calls: a process without keys.
+    """A process without keys, which `stream.process` calls.
 
     Its states are those of a task: SplitState and UnionState.
     """
 
 
 class ConnectedProcess(KeyedProcess[RecordT, ResultT], Generic[RecordT, OtherT, ResultT]):
-    """What `connect(...).process` calls for the records of two streams.
+    """A process of the records of two streams, which `connect(...).process` calls.
 
     Records come in the order in which they arrive, from either stream: nothing says which comes first.
     """
 
     @abstractmethod
     def on_other(self, record: OtherT, ctx: Context) -> Iterable[ResultT] | None:
-        """Return or yield what is to go on, for one record of the stream that was connected.
+        """Return or yield the results of one record of the stream that was connected.
 
-        If that was broadcast, every task is called for the record, at no key; what it returns goes on from
+        If that was broadcast, every task is called for the record, at no key; the results go on from
         every task. If it is keyed, the states are those of the record's key, the same as in `on_record`.
         """
 

@@ -31,7 +31,7 @@ class StreamProcessing(Process):
         return self._each_alone(batch, self._process.on_record)
 
     def _each_alone(self, batch: Batch, call: Call) -> Batch:
-        """Return what `call` makes of the records, at no key."""
+        """Call `call` for the records, at no key; return all results."""
         remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None

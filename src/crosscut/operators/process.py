@@ -66,7 +66,7 @@ class Process(Operator):
         return self._each(batch, batch.keys, self._process.on_record)
 
     def _each(self, batch: Batch, keys: Sequence[Any] | None, call: Call) -> Batch:
-        """Return what `call` makes of the records, each at its key."""
+        """Call `call` for the records, each at its key; return all results."""
         if keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
         self._state.fetch(keys)

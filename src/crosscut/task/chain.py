@@ -1,4 +1,4 @@
-"""The operators of a task, and what is on its way between them when a slice ends early."""
+"""The operators of a task, and the records between them when a slice ends early."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 
 
 class Chain:
-    """Takes batches from operator to operator, and hands on what comes out at the end.
+    """Passes batches from operator to operator, and hands on the last one's.
 
     When the course is stopped, the records that an operator has not taken, and what the others have made
     of those before them, wait here and go on first. A snapshot can't see them: none is to be taken while
     the chain `is_halfway`.
 
-    A watermark goes from operator to operator behind the records, and waits with each of them until all is
+    A watermark goes from operator to operator after the records, and waits with each of them until all is
     said that it makes due. A snapshot may be taken meanwhile: a restored chain is told of it again.
 
     Args:
-        emit: Takes what the last operator has made.
-        emit_aside: Takes what operators have said under names.
+        emit: Takes the batches of the last operator.
+        emit_aside: Takes side outputs.
         has_event_time: Records that leave have timestamps.
 
     Attributes:
@@ -70,7 +70,7 @@ class Chain:
         return bool(self._waiting)
 
     def begin(self, rows_max: int) -> None:
-        """A slice begins; what operators say at the end comes in batches of `rows_max`."""
+        """A slice begins; at the end of input operators speak in batches of `rows_max`."""
         self._course.begin(rows_max)
 
     @property
@@ -103,7 +103,7 @@ class Chain:
             self.tell_assigned()
 
     def process(self, batch: Batch) -> Batch | None:
-        """Take a batch in, when nothing waits; return what the first operator has not taken of it."""
+        """Take a batch in, when nothing waits; return the rest that the first operator has not taken."""
         self._run(batch, 0)
         if self._waiting:
             position, rest = self._waiting[0]
@@ -113,7 +113,7 @@ class Chain:
         return None
 
     def keep(self, rest: Batch) -> None:
-        """Let what `process` has returned wait here, after everything else."""
+        """Let the rest that `process` has returned wait here, after everything else."""
         self._waiting.insert(0, (0, rest))
 
     def tell(self, news: Batch | None, first: int = 0) -> None:
@@ -141,11 +141,11 @@ class Chain:
 
     @property
     def assigned(self) -> JSON:
-        """What a snapshot holds of the watermarks that are made here; None if none are."""
+        """The watermarks that are made here, for a snapshot; None if none are."""
         return {one.uid: one.saved for one in self._assigners} or None
 
     def restore(self, watermark: int | None, assigned: JSON, splits: Sequence[str], *, is_new: bool) -> None:
-        """Begin with the watermarks of a snapshot: what was due then is said first.
+        """Begin with the watermarks of a snapshot: timers that were due then fire first.
 
         Args:
             watermark: Of the inputs.
@@ -160,7 +160,7 @@ class Chain:
         if not isinstance(saved, dict):
             raise StateError(f"a snapshot says of watermarks {assigned!r:.100}: expected one by operator")
         if not is_new and self._has_event_time:
-            # Whoever was told that this task is idle must not go on believing it.
+            # Receivers that were told that this task is idle must not go on believing it.
             self._waiting.append((0, Batch([], watermark=watermark, idle=False)))
         for position, operator in enumerate(self._operators):
             if isinstance(operator, AssignTimestamps):
@@ -170,14 +170,14 @@ class Chain:
                     self._waiting.append((position + 1, news))
 
     def go_on(self) -> None:
-        """Go on with what is furthest ahead."""
+        """Go on with the batch that is furthest ahead."""
         position, batch = self._waiting.pop()
         self._run(batch, position)
 
     def end(self) -> Iterator[None]:
         """Tell one operator after the other that no record will come any more, a batch at a time.
 
-        It goes on after `said`. Whoever asks for the next step sees to it first that nothing is halfway.
+        It goes on after `said`. The caller asks for the next step only when nothing is halfway.
         """
         first, after = self.said
         for position in range(first, len(self._operators)):
@@ -238,7 +238,7 @@ class Chain:
         self._emit(batch)
 
     def _take_aside(self, operator: Operator) -> None:
-        """Hand on what an operator has said under names: no snapshot sees what is still there."""
+        """Hand on an operator's side outputs: no snapshot sees records that are still there."""
         if operator.sides is not None and operator.sides.has_some:
             for side, batch in operator.sides.take():
                 if self._has_event_time and batch.timestamps is None:

@@ -52,7 +52,7 @@ class Intake:
         self._outlets = outlets
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
-        # What comes now may have been sent later by somebody else, who has taken over a split, or a key.
+        # New records may have been sent later by another task, which has taken over a split, or a key.
         self._replaying = dict(replayed_first or {})
         # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
         # looking at them again for each item would cost the square of their number.
@@ -84,11 +84,11 @@ class Intake:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether some of what was on its way at another parallelism is still to be taken."""
+        """Whether records that were on their way at another parallelism are still to be taken."""
         return bool(self._replaying)
 
     def replays(self, channel: ChannelId) -> bool:
-        """Whether what comes out of `channel` is of that."""
+        """Whether `channel` delivers such records now."""
         return channel in self._replaying
 
     def note_replayed(self, channel: ChannelId) -> None:

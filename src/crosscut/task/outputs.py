@@ -1,4 +1,4 @@
-"""The outputs of a task: which record goes into which channel, and what waits there to be sent."""
+"""The outputs of a task: each picks a channel for a record, and buffers it there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Output(ABC):
     waits until they leave, so it makes no batch smaller, and then goes to every channel.
 
     Attributes:
-        side: What leaves there; None: what the last operator returns.
+        side: The side output that leaves there; None: the results of the last operator.
     """
 
     side: SideOutput | None = None
@@ -70,7 +70,7 @@ class Output(ABC):
         return [None for _ in self.channels] if taken is None else taken
 
     def _with_news(self, taken: list[tuple[ChannelId, Batch]], news: Batch) -> list[tuple[ChannelId, Batch]]:
-        """Let `news` follow what goes to each channel, also where nothing does."""
+        """Let `news` follow the records of each channel, also where there are none."""
         batches = dict(taken)
         told = [(channel, batches.get(channel) or Batch([])) for channel in self.channels]
         for _, batch in told:

@@ -87,7 +87,7 @@ def _frames() -> list[bytes]:
 
 
 def _conversation(role: Role) -> tuple[bytes, bytes]:
-    """Return what the client and what the server said in a genuine handshake of another connection."""
+    """Return the bytes of client and server in a genuine handshake of another connection."""
     client = ClientHandshake(
         secret=SECRET, job=JOB, role=role, epoch=Epoch(1), detail=DETAILS[role], nonce=b"c" * NONCE_BYTES
     )
@@ -120,7 +120,7 @@ class Corpus:
         self._all = [*self.frames, *self.of_clients.values(), *self.of_servers.values(), self.tls_hello]
 
     def hostile(self, random: Random, genuine: bytes) -> bytes:
-        """Return `genuine`, altered; now and then as it is, with what would follow it."""
+        """Return `genuine`, altered; now and then as it is, with the frames that would follow it."""
         data = bytearray(genuine + b"".join(random.choices(self.frames, k=random.randrange(3))))
         for _ in range(random.choice((0, 1, 1, 1, 2, 4))):
             at = random.randrange(len(data) + 1)
@@ -160,7 +160,7 @@ def pieces(random: Random, data: bytes) -> Iterator[bytes]:
 
 
 class Deserialisers:
-    """Counts calls of what turns bytes into objects."""
+    """Counts calls of the functions that turn bytes into objects."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -187,7 +187,7 @@ class Deserialisers:
 
 
 class Wire(asyncio.Transport):
-    """A transport without a socket: what is written is counted, and it can be closed."""
+    """A transport without a socket: it counts the bytes that are written, and can be closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Wire(asyncio.Transport):
 
 
 class Owner:
-    """What owns the ends, and must never hear of them."""
+    """The owner of the ends, which must never hear of them."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("link_lost", "neighbour_lost"):
@@ -224,7 +224,7 @@ class Fuzzer:
         seed: Input i of a seed is always the same.
 
     Attributes:
-        count: Inputs so far, by what they were thrown at.
+        count: Inputs so far, by their target.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -303,7 +303,7 @@ class Fuzzer:
         return link, corpus.of_servers[Role.WORKER_TO_COORDINATOR]
 
     def _frames(self, random: Random) -> None:
-        """A peer that has proven the secret: its bytes are frames, or an error, and cost what they weigh."""
+        """A peer that has proven the secret: its bytes are frames or an error, at a cost by their length."""
         decoder = FrameDecoder(DEFAULT_LIMITS, sequenced=bool(random.randrange(2)))
         data = self._corpus.hostile(random, random.choice(self._corpus.frames))
         fed = 0
@@ -320,7 +320,7 @@ class Fuzzer:
             return
 
     def _sealed(self, random: Random) -> None:
-        """Somebody on the way: what comes out is what was sent, or the beginning of it."""
+        """Somebody on the way: the bytes that come out are those that were sent, or the first of them."""
         seals = FrameSeals(KEY)
         sent = random.choices(self._corpus.frames[:4], k=3)
         whole = [(frame, seals.next(frame[: HEADER.size], frame[HEADER.size :])) for frame in sent]
@@ -390,6 +390,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # That peers are refused is what is wanted here.
+    # Peers are to be refused here.
     logging.getLogger("crosscut").setLevel(logging.ERROR)
     sys.exit(main())

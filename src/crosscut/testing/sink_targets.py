@@ -1,4 +1,4 @@
-"""What the conformance checks of sinks have in common: a sink to look at, and what the runtime does to it."""
+"""For all conformance checks of sinks: a sink to look at, and the calls that the runtime makes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SINK_UID = "sink"
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """A sink, and how to see what it wrote.
+    """A sink, and how to see its output.
 
     Attributes:
         sink: Writes to a location where nothing is yet.
@@ -64,7 +64,7 @@ def open_writer(
 
 
 def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:
-    """Return what snapshots hold of a logical task: it is there again for every writer of `sink`."""
+    """Return the data that snapshots hold of a logical task: every writer of `sink` has it again."""
     # With the sink itself, or another one might come to have its id.
     return _HELD.setdefault(id(sink), (sink, {}))[1].setdefault(task, HeldData())
 
@@ -99,7 +99,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_visible(target: SinkTarget, expected: list[Any], why: str = "") -> None:
-    """Compare what is visible, in order, with what should be."""
+    """Compare the visible output, in order, with the expected one."""
     found = target.visible()
     if found != expected:
         index = next(

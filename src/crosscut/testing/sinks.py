@@ -8,7 +8,7 @@ Point it at a sink of your own. Every check needs a target of its own, with noth
 
 A check plays the runtime: it makes writers as workers do (from a pickled sink), hands handles over as
 the job log does (as JSON), and makes the permits that in a job only a durable log entry yields. Every
-check raises AssertionError that says what was visible and what should have been.
+check raises AssertionError with the visible output and the expected one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_order_is_kept(target: SinkTarget) -> None:
 
 
 def check_rotation_cuts_at_once(target: SinkTarget) -> None:
-    """What is written after rotate is in a later transaction, even if it is written before prepare."""
+    """Records written after rotate are in a later transaction, even if they are written before prepare."""
     writer = open_writer(target.sink, 1)
     writer.write(target.records(0, 10))
     transaction = writer.rotate(CheckpointId(1))

@@ -7,7 +7,7 @@ splits:
     def test_my_source_conforms(check):
         check(MySource(...))
 
-Every check raises AssertionError with the split, the position and what was expected. `check_restarts`
+Every check raises AssertionError with the split, the position and the expected records. `check_restarts`
 also takes a plan, so that hypothesis can look for the worst one.
 """
 
@@ -63,7 +63,7 @@ def read_source(source: Source, parallelism: int = _PARALLELISM) -> list[Any]:
 
 
 def next_batch(reader: SplitReader, limit: int) -> list[Any]:
-    """Return what `reader` has next, waiting as it asks to; an empty list at the end of the split.
+    """Return the next records of `reader`, waiting as it asks to; an empty list at the end of the split.
 
     Raises:
         AssertionError: It returned too many records, an empty list, or nothing for a minute.

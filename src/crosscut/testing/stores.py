@@ -34,7 +34,7 @@ Operation = Literal["put_if_absent", "write_new", "read", "delete", "settle"]
 
 
 class Fault(Enum):
-    """What goes wrong in one operation."""
+    """A fault of one operation."""
 
     REFUSED = "an error, certainly not applied (the disk is full)"
     NOT_APPLIED = "an error after which nothing is known; it was not applied"
@@ -48,7 +48,7 @@ class MemoryFiles(Files):
     """Files in memory. Give one instance to several stores to have them share a place.
 
     Attributes:
-        content: What is stored, by path; tests may damage it.
+        content: The stored bytes, by path; tests may damage them.
         calls: Every operation that was carried out, with its path, in order.
     """
 
@@ -199,7 +199,7 @@ def refused(call: Callable[[], object]) -> StoreError:
 
 
 class StoreConformance:
-    """What every checkpoint store has to pass. Subclass it as a pytest class and say how to open one."""
+    """Every checkpoint store must pass this. Subclass it as a pytest class and say how to open one."""
 
     def open(self) -> CheckpointStore:
         """Open the store of this test, empty at the beginning; further calls open the same place."""
@@ -347,7 +347,7 @@ class StoreConformance:
         assert self.open().append(at(0), opened(7)) == Taken(at(0))
 
     def test_an_entry_that_is_missing_where_it_is_needed_is_an_error_and_no_shorter_log(self) -> None:
-        """D5, I12: nothing but what was deleted on purpose may be missing."""
+        """D5, I12: nothing may be missing that was not deleted on purpose."""
         entries: list[LogEntry] = [opened(1), checkpoint(1, 1), checkpoint(1, 2), closed(2)]
         entries += [opened(2, previous=at(3)), claim(3)]
         store = self.fill(*entries)

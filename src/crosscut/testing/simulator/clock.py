@@ -1,4 +1,4 @@
-"""Virtual time: one clock for a whole world, and one list of what will happen in it."""
+"""Virtual time: one clock for a whole world, and one list of its future events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
         heapq.heappush(self._due, (self.now_us + max(delay_us, 0), self._count, action))
 
     def tick(self) -> bool:
-        """Do what is due next, and let time pass until then. Return whether there was anything."""
+        """Let time pass until the next event, which happens. Return whether there was one."""
         if not self._due:
             return False
         self.now_us, _, action = heapq.heappop(self._due)

@@ -1,4 +1,4 @@
-"""The files of the checkpoint store in a simulated world, and what goes wrong with them."""
+"""The files of the checkpoint store in a simulated world, and their faults."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class WatchedFiles(MemoryFiles):
 
     Args:
         appended: Called with the path and the bytes of a new entry.
-        deleted: Called with the path of what is there no more.
-        permit: Called before each operation, with the path: whoever runs may not be there any more.
+        deleted: Called with the path of a file that is there no more.
+        permit: Called before each operation, with the path: the process that runs may not be there any more.
 
     Attributes:
-        damaged: Parts that are not what was written, though the store has confirmed them.
-        next_read: What goes wrong with the next read of a part; what is stored is right.
+        damaged: Parts that differ from the bytes written, though the store has confirmed them.
+        next_read: The fault of the next read of a part; the stored bytes are right.
         listing: How far a listing can be relied on.
         is_log_away: Nobody knows what becomes of an append, and nothing can be read.
         has_lost_entries: Of the job log: the store has broken its promise.
@@ -65,7 +65,7 @@ class WatchedFiles(MemoryFiles):
         self.has_lost_entries = True
 
     def arrive(self) -> None:
-        """Apply what is late."""
+        """Apply the operations that are late."""
         before = self.content.keys() | set()
         super().arrive()
         for path in sorted(self.content.keys() - before):
@@ -79,7 +79,7 @@ class WatchedFiles(MemoryFiles):
             self.damaged.add(path)
 
     def read(self, path: str) -> bytes:
-        """Read, perhaps not what is stored there."""
+        """Read, perhaps other bytes than are stored there."""
         if self.is_log_away and path.startswith("log/"):
             raise OSError(errno.ETIMEDOUT, "no answer", path)
         data = super().read(path)
@@ -98,7 +98,7 @@ class WatchedFiles(MemoryFiles):
         self._tell_deleted(path)
 
     def walk(self, path: str) -> Iterator[str]:
-        """List: it may miss what is there, and show what is gone (D5)."""
+        """List: it may miss files that are there, and show files that are gone (D5)."""
         self._permit("walk", path)
         found = list(super().walk(path))
         if self.listing == "misses objects":
@@ -113,7 +113,7 @@ class WatchedFiles(MemoryFiles):
 
     @property
     def parts(self) -> list[str]:
-        """What parts there are."""
+        """The parts that there are."""
         return [path for path in self.content if path.startswith("parts/")]
 
     def rot(self, path: str) -> None:
@@ -127,7 +127,7 @@ class WatchedFiles(MemoryFiles):
         self.is_log_away = False
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; what is damaged stays so."""
+        """No faults any more; damage stays."""
         self._faults.clear()
         self.next_read = None
         self.listing = "right"

@@ -31,7 +31,7 @@ class Killed(BaseException):
 
 
 class VirtualHandle(asyncio.Handle):
-    """What is to be called. Unlike asyncio's it has no context of its own: nobody uses context variables."""
+    """A call to make. Unlike asyncio's it has no context of its own: nobody uses context variables."""
 
     __slots__ = ()
 
@@ -89,10 +89,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._overdue: list[VirtualTimer] = []
         self._has_turn = False
 
-    # What the world does with it.
+    # Calls of the world.
 
     def turn(self) -> None:
-        """Do what is ready now; what becomes ready by that waits for the next turn."""
+        """Make the calls that are ready now; those that become ready meanwhile wait for the next turn."""
         self._has_turn = False
         process = self._process
         if process.is_paused or not process.is_alive:
@@ -131,7 +131,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._clock.after(self._process.turn_us(), self.turn)
 
     def wake(self, *, timers_first: bool) -> None:
-        """Go on after a stop: what came in meanwhile, and what became due, is all ready at once.
+        """Go on after a stop: all that came in or became due meanwhile is ready at once.
 
         Args:
             timers_first: As in libuv; asyncio's own loop looks at the sockets first.
@@ -144,7 +144,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.arm()
 
     def unwind(self) -> None:
-        """Close what a dead process leaves: its coroutines end where they are, and nothing comes of it."""
+        """Close the coroutines of a dead process: they end where they are, and nothing comes of it."""
         invariant(not self._process.is_alive, "the coroutines of a process that lives are closed")
         events._set_running_loop(self)
         try:
@@ -244,7 +244,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._process.operate()
         return await self._process.network.connect(self._process, protocol_factory, host, port)
 
-    # The rest of what is asked of a loop.
+    # The rest of a loop's interface.
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

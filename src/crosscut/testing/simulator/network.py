@@ -1,7 +1,8 @@
 """A virtual network: streams of bytes between processes; slow, cut anywhere, clogged, half-open, reset.
 
-What is written is the kernel's at once, and survives the process unless it is lost with it. Each direction
-of a connection is FIFO and has its own pace. What has arrived is read in one piece or, by chance, in two.
+Written bytes are the kernel's at once, and survive the process unless they are lost with it. Each direction
+of a connection is FIFO and has its own pace. Bytes that have arrived are read in one piece or, by chance, in
+two.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Line:
         self._waiting: deque[Action] = deque()
 
     def carry(self, action: Action) -> None:
-        """Do `action`, behind everything that has to wait."""
+        """Do `action`, after everything that must wait."""
         if self._is_clogged:
             self._waiting.append(action)
         else:
@@ -60,7 +61,7 @@ class Line:
         self._is_clogged = True
 
     def unclog(self) -> None:
-        """Carry again, first what had to wait: TCP has kept it and sends it again."""
+        """Carry again, first the bytes that had to wait: TCP has kept them and sends them again."""
         self._is_clogged = False
         waiting, self._waiting = self._waiting, deque()
         for action in waiting:
@@ -81,15 +82,15 @@ class Stream:
         self.source: VirtualTransport | None = None
         self.slow_us = 0
         self.is_silent = False
-        """Half-open: what is sent is never seen, and nobody is told."""
+        """Half-open: bytes are sent and never seen, and nobody is told."""
 
     def send(self, data: bytes) -> None:
-        """Send, behind everything that was sent before."""
+        """Send, after everything that was sent before."""
         if not self._is_ended and not self.is_silent:
             self._line.carry(lambda: self._arrive(lambda: self._received(data)))
 
     def end(self, error: OSError | None, *, loses: bool) -> None:
-        """Send the end, a reset if there is an `error`; `loses`: what is on its way never arrives."""
+        """Send the end, a reset if there is an `error`; `loses`: bytes on their way never arrive."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -129,7 +130,7 @@ class VirtualTransport(asyncio.Transport):
     """One end of a connection, as asyncio's selector loop has it.
 
     Attributes:
-        out: What is sent from here.
+        out: The line for bytes from here.
         peer: The other end.
         has_connected: It is the one that asked for the connection.
     """
@@ -215,7 +216,7 @@ class VirtualTransport(asyncio.Transport):
         self.process.operate()
         self._is_closing = True
         if self._inbox:
-            # What was not read is a reason for a reset, and that may be faster than what was sent.
+            # Unread bytes are a reason for a reset, and that may be faster than bytes that were sent.
             self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
         else:
             self.out.end(None, loses=False)
@@ -226,10 +227,10 @@ class VirtualTransport(asyncio.Transport):
             self.process.operate()
             self._fail(None)
 
-    # What the network does.
+    # Events of the network.
 
     def opened(self, protocol: asyncio.Protocol) -> None:
-        """It is connected; `protocol` hears of it at once, and of what comes in from now on."""
+        """It is connected; `protocol` hears of it at once, and of all bytes from now on."""
         self.protocol = protocol
         if self._is_closing:
             return
@@ -238,7 +239,7 @@ class VirtualTransport(asyncio.Transport):
         self._look()
 
     def arrived(self, data: bytes) -> None:
-        """Take what has come in; to a socket that is closed it is answered by a reset."""
+        """Take bytes that have come in; a socket that is closed answers by a reset."""
         if self._is_closing or not self.process.is_alive:
             self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
             return
@@ -247,7 +248,7 @@ class VirtualTransport(asyncio.Transport):
             self._look()
 
     def taken(self, size: int) -> None:
-        """So much of what was written has left: the writer may go on when there is room."""
+        """So many bytes have left: the writer may go on when there is room."""
         self._unsent_bytes -= size
         if self._is_writer_paused and self._unsent_bytes <= self._network.buffer_bytes // 4:
             self._is_writer_paused = False
@@ -260,13 +261,13 @@ class VirtualTransport(asyncio.Transport):
             return
         self._end = (error,)
         if error is not None:
-            # A reset does not wait for what was not read yet.
+            # A reset does not wait for bytes that were not read yet.
             self._inbox.clear()
         if not self._inbox:
             self._look()
 
     def process_died(self, *, loses: bool) -> None:
-        """The operating system closes what the process has left open."""
+        """The operating system closes all that the process has left open."""
         self._is_closing = True
         error = ConnectionResetError("reset by peer") if loses or self._inbox else None
         self.out.end(error, loses=loses)
@@ -294,7 +295,7 @@ class VirtualTransport(asyncio.Transport):
                 data = data[:size]
             self._network.read(self, data)
             if self._inbox or self._end is not None:
-                # Before the protocol is told: what it raises must not keep the rest from it.
+                # Before the protocol is told: an error of it must not stop the rest.
                 self._look()
             self.protocol.data_received(data)
         elif self._end is not None:
@@ -354,12 +355,12 @@ class VirtualServer:
 
 
 class Network:
-    """All hosts and what is between them.
+    """All hosts and the lines between them.
 
     Attributes:
         ends: Of connections, in the order of their making; the one that has connected comes first.
         tap: Sees every byte, if there is one.
-        buffer_bytes: What a connection takes before it asks its writer to pause.
+        buffer_bytes: That a connection takes before it asks its writer to pause.
     """
 
     def __init__(self, clock: Clock, weather: Weather, buffer_bytes: int = 65_536) -> None:
@@ -373,12 +374,12 @@ class Network:
         self._ports = FIRST_PORT
 
     def wrote(self, end: VirtualTransport, data: bytes) -> None:
-        """Show the tap what was written."""
+        """Show the tap bytes that are written."""
         if self.tap is not None:
             self.tap.wrote(end, data)
 
     def read(self, end: VirtualTransport, data: bytes) -> None:
-        """Show the tap what is read."""
+        """Show the tap bytes that are read."""
         if self.tap is not None:
             self.tap.read(end, data)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Surface(Protocol):
-    """What a process stands on: what is the same for all of them, and chance."""
+    """The ground that all processes stand on, and chance."""
 
     clock: Clock
     network: Network
@@ -27,10 +27,10 @@ class Surface(Protocol):
         """Return one or the other."""
 
     def now(self) -> datetime:
-        """Return what the wall clocks say; they may jump."""
+        """Return the time of the wall clocks; they may jump."""
 
     def turn_us(self, process: Process) -> int:
-        """Return how long `process` takes until it gets to what is ready."""
+        """Return how long `process` takes until it gets to the calls that are ready."""
 
     def call(self, process: Process, work: Action, name: str) -> None:
         """Do `work`, some time, in a thread of `process`."""
@@ -54,7 +54,7 @@ class Process:
         dies_after: Operations until a crash, if one is planned.
         last_requests: What is on its way when the process dies may arrive all the same: so many operations.
         answers: What a thread tells the loop goes here while it is on its way; None: it arrives at once.
-        may_raise: What its main coroutine may end with.
+        may_raise: Errors that its main coroutine may end with.
     """
 
     may_raise: tuple[type[Exception], ...] = ()
@@ -90,7 +90,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.surface.running = self._interrupted
 
-    # What the world does to it.
+    # Calls of the world.
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let the process do `main`, and end with it."""
@@ -118,7 +118,7 @@ class Process:
         self.loop.call_soon(action)
 
     def die(self, reason: str, *, loses: bool = False) -> None:
-        """The process is gone; `loses`: and with it what it had just sent."""
+        """The process is gone; `loses`: and with it the bytes that it had just sent."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -127,7 +127,7 @@ class Process:
             server.close()
         for transport in list(self.transports):
             transport.process_died(loses=loses)
-        # Not now: what dies may be in the middle of a call.
+        # Not now: it may be in the middle of a call.
         self.clock.after(0, self.loop.unwind)
         self.surface.gone(self)
 
@@ -158,7 +158,7 @@ class Process:
         """Do `action` when the process goes on."""
         self._when_resumed.append(action)
 
-    # What its own code comes to.
+    # Calls of its own code.
 
     def operate(self) -> None:
         """Do one thing that somebody may see.
@@ -185,7 +185,7 @@ class Process:
             raise Killed("a dead process asks for nothing")
 
     def turn_us(self) -> int:
-        """Return how long it takes until the process gets to what is ready."""
+        """Return how long it takes until the process gets to the calls that are ready."""
         return self.surface.turn_us(self)
 
     def idle(self) -> None:
@@ -227,5 +227,5 @@ class Process:
         return self.clock.now_us * 1_000
 
     def now(self) -> datetime:
-        """Return what the wall clocks say."""
+        """Return the time of the wall clocks."""
         return self.surface.now()

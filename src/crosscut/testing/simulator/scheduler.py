@@ -20,7 +20,7 @@ class Spark:
         self._world = world
         self._driver = driver
         self._is_submitted = False
-        # What Spark believes to be alive, by worker index.
+        # Attempts that Spark believes to be alive, by worker index.
         self._known: dict[int, set[int]] = {}
         self._starting: dict[int, int] = {}
         self._failures: Counter[int] = Counter()

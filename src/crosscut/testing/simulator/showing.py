@@ -49,7 +49,7 @@ def run(
         protocols: None of them: all.
         sink: Names a function that returns a SinkTarget, whose sink is checked first.
     """
-    # What simulated jobs log is meant for those who run a job.
+    # Log lines of simulated jobs are meant for those who run a job.
     logger = logging.getLogger("crosscut")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -27,7 +27,7 @@ class Life:
     """How one world has lived.
 
     Attributes:
-        failure: What was violated, or "".
+        failure: The violation, or "".
         kept: Indices of the faults of the seed's plan that happened.
         plan_size: How many the plan of the seed has.
         repeated: (records that are missing, records that are there too often) at the end, under
@@ -61,7 +61,7 @@ class Life:
 
     @property
     def arguments(self) -> str:
-        """What names this world on the command line."""
+        """The options that name this world on the command line."""
         faults = "" if len(self.kept) == self.plan_size else ",".join(map(str, self.kept)) or "none"
         flow = self.options.flow
         is_own = not flow or flow == str(drawn_flow(self.options.seed))

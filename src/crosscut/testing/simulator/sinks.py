@@ -16,11 +16,11 @@ CommitFault = Literal["not applied", "applied", "half applied"]
 
 
 class Resource:
-    """Where output goes, outside of every process: a stage, and what readers see.
+    """The place of output, outside of every process: a stage, and the committed output.
 
     Args:
         on_visible: Asked before a transaction becomes visible: may it?
-        permit: Called before each operation, with the sink: whoever runs may not be there any more.
+        permit: Called before each operation, with the sink: the process that runs may not be there any more.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Resource:
         return handle
 
     def recover(self, context: SinkContext, permit: CommitPermit | None, handles: Sequence[str]) -> None:
-        """Commit `handles`, then abort what older epochs of this task left."""
+        """Commit `handles`, then abort all that older epochs of this task left."""
         if permit is not None:
             self.commit(context, permit, handles)
         self._permit("recover", context.sink_uid)
@@ -83,7 +83,7 @@ class Resource:
             raise ConnectorError("no answer to the commit")
 
     def outputs(self) -> tuple[CommittedOutput, ...]:
-        """Return what is remembered of all tasks of all sinks."""
+        """Return the memory of all tasks of all sinks."""
         newest: dict[tuple[str, TaskId], CommittedOutput] = {}
         for handle, (context, _) in self.committed.items():
             n = CheckpointId(int(handle.rpartition("/")[2]))
@@ -101,7 +101,7 @@ class Resource:
         return tuple(newest.values())
 
     def records(self, sink_uid: str) -> list[Any]:
-        """Return what readers see of one sink."""
+        """Return the output of one sink that readers see."""
         return [
             record
             for context, records in self.committed.values()

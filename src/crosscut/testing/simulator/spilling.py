@@ -1,4 +1,4 @@
-"""What simulated workers spill to: memory that nobody else sees."""
+"""The disk space of simulated workers: memory that nobody else sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation fails with."""
+"""The failure of a simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Violation(AssertionError):
 
 
 noted: list[Violation] = []
-"""Every violation since the world began: what runs in it may catch the exception, as it catches a sink's."""
+"""Every violation since the world began: code in it may catch the exception, as it catches a sink's."""
 
 
 def ensure(condition: bool, message: str) -> None:
