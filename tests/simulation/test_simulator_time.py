@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +12,18 @@ import pytest
 from crosscut.batch import Batch
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
+from crosscut.testing.simulator.graphs import WINDOW_MS
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.shrink import live, shrunk
 
 WORLDS = 80
 SEEDS_MAX = 200
 GRAPH = ("event time",)
+EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
 
 
 def test_no_record_is_late_and_no_watermark_goes_back_in_any_world() -> None:
@@ -89,6 +94,62 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a source promises more than was said": (AssignTimestamps, "__init__", promises_more_than_was_said),
     "sources begin with no watermark": (Chain, "restore", restores_old_watermarks),
 }
+
+
+# Timers
+
+
+TIMERS_WORLDS = 40
+
+
+def test_every_timer_fires_once_at_its_time_in_any_world() -> None:
+    finished = 0
+    for seed in range(TIMERS_WORLDS):
+        options = options_of(seed, ("timers",))
+        life = live(options)
+        finished += life.seen["job finished"]
+        if life.failure:
+            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    assert finished > TIMERS_WORLDS // 2
+
+
+def fires_twice(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def due(self: Timers, up_to: int) -> Any:
+        return (one for found in plain(self, up_to) for one in (found, found))
+
+    return due
+
+
+def fires_early(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def due(self: Timers, up_to: int) -> Any:
+        return plain(self, up_to + WINDOW_MS)
+
+    return due
+
+
+def is_lost_with_its_worker(self: Timers) -> Any:
+    """What the table holds is not put in order after a restore."""
+    return iter(())
+
+
+def is_never_taken_back(self: Timers, key: Any, time: int) -> None:
+    """Timers that are deleted fire all the same."""
+
+
+PLANTED_TIMERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a timer fires twice": ("due", fires_twice),
+    "a timer fires before its time": ("due", fires_early),
+    "timers are lost at a restore": ("loading", lambda _: is_lost_with_its_worker),
+    "a deleted timer fires": ("delete", lambda _: is_never_taken_back),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED_TIMERS)
+def test_finds_the_planted_bug_of_timers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, planted = PLANTED_TIMERS[name]
+    monkeypatch.setattr(Timers, method, planted(getattr(Timers, method)))
+    failures = (live(options_of(seed, ("timers",), EXACTLY_ONCE)).failure for seed in range(SEEDS_MAX))
+    assert any(re.match(r"I\d+ ?", failure) for failure in failures)
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -9,6 +9,7 @@ from typing import Any
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.graph.specs import JobGraph
+from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -198,6 +199,42 @@ def _event_time(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream
     sink(keyed.aggregate(list, _appended, lambda records: (len(records), records[-1])).rebalance())
 
 
+WINDOW_MS = 4 * STEP_MS
+CLOCK_MS = 30
+
+
+class Counts(KeyedProcess[Any, Any]):
+    """Counts by windows, with a timer for each beside one that is always deleted; one by the clock a key."""
+
+    counts = MapState[int, int]()
+    is_asked = ValueState(default=False)
+
+    def on_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+        end = (_happened(record) // WINDOW_MS + 1) * WINDOW_MS
+        self.counts[end] = self.counts.get(end, 0) + 1
+        ctx.set_timer(end)
+        ctx.set_timer(end + 1)
+        ctx.delete_timer(end + 1)
+        if not self.is_asked.get():
+            self.is_asked.set(True)
+            ctx.set_processing_timer(ctx.now() + CLOCK_MS)
+        return None
+
+    def on_timer(self, time: int, ctx: Context) -> Iterable[Any] | None:
+        return ((ctx.key, time, self.counts.pop(time, 0)),)
+
+    def on_processing_timer(self, time: int, ctx: Context) -> Iterable[Any] | None:
+        return ((ctx.key, "by the clock"),)
+
+
+def _timers(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """What is said depends on when timers fire, and on how often."""
+    left, right = (
+        source().assign_timestamps(_happened, out_of_orderness=f"{OUT_OF_ORDERNESS_MS}ms") for _ in range(2)
+    )
+    sink(left.union(right).key_by(_key).process(Counts()).rebalance().map(lambda result: result))
+
+
 def _count_and_record(record: Any) -> Iterable[Any]:
     key, (count, last) = record
     return (("count", key, count), ("record", last))
@@ -232,6 +269,7 @@ GRAPHS: dict[str, Graph] = {
 OTHERS: dict[str, Graph] = {
     "once round": Graph(_once_round),
     "apart": Graph(_apart),
+    "timers": Graph(_timers, survives_duplicates=False, is_punctual=True),
     "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),
 }
 """Those that are asked for by name."""
