@@ -133,7 +133,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)
     if status.cause:
-        # It has stopped without a last checkpoint, or without the commit of it; the log has said so.
+        # It has stopped without a last checkpoint, or without the commit of it; the journal has said so.
         sys.exit(FAILED)
 
 

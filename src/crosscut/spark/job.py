@@ -215,8 +215,8 @@ class Job:
         If that checkpoint can't be completed within `checkpoint_timeout`, or something fails meanwhile, the
         job ends without it: nothing is lost, and the next start goes on from the newest checkpoint that is
         complete. If it is complete, but its output can't be committed, the job ends all the same, and the
-        next start commits it. In both cases a RuntimeWarning, the log and `progress()["cause"]` say why, and
-        from which checkpoint the next start goes on.
+        next start commits it. In both cases a RuntimeWarning, the journal and `progress()["cause"]` say why,
+        and from which checkpoint the next start goes on.
 
         Args:
             timeout: Seconds to wait for the end; None: no limit.

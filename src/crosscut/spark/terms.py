@@ -91,7 +91,7 @@ def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
     """Return how the job in its checkpoint directory has finished, or None: asked before Spark is started.
 
     Raises:
-        StoreError: The directory holds the state of another job, or its log can't be read.
+        StoreError: The directory holds the state of another job, or its job log can't be read.
     """
     graph = flow.compile(settings.parallelism, settings.max_parallelism)
     url = settings.store_of(flow.name)

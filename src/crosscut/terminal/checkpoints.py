@@ -27,7 +27,7 @@ def listing(store: CheckpointStore, last: int) -> RenderableType:
     """Return the newest `last` completed checkpoints, with the epochs claimed meanwhile.
 
     Raises:
-        StoreError: There is no job in this directory, or its log is damaged.
+        StoreError: There is no job in this directory, or its job log is damaged.
     """
     entries = [entry for _, entry in store.tail(last)]
     claims = claims_in(entries)
@@ -41,7 +41,7 @@ def details(store: CheckpointStore, checkpoint_id: int | None) -> RenderableType
     """Return all there is to say of one completed checkpoint, by default the newest.
 
     Raises:
-        StoreError: There is no such checkpoint, or the log is damaged.
+        StoreError: There is no such checkpoint, or the job log is damaged.
     """
     if checkpoint_id is None:
         found = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]

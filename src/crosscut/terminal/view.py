@@ -34,7 +34,7 @@ def make_console(*, stderr: bool = False) -> Console:
 class JobView(ABC):
     """Shows a job. A context manager; `show` is called with every status, some times a second.
 
-    Meanwhile the warnings of Crosscut's log stand in the view, and not beside it.
+    Meanwhile the warnings of the journal stand in the view, and not beside it.
 
     Args:
         total: Records there are to read, if that is known.
