@@ -231,6 +231,15 @@ def test_the_longest_pause_of_the_job_is_that_of_the_checkpoint_with_the_longest
     assert (status.longest_freeze_us, status.checkpoints_completed) == (50, 3)
 
 
+def test_late_records_are_added_up_over_all_tasks() -> None:
+    talk = Talk()
+    talk.running()
+    seen = Observations()
+    found = TaskStatistics(K0, late_records=3), TaskStatistics(K1, late_records=4)
+    seen.workers[WorkerIndex(0)] = Epoch(1), found
+    assert status_of(talk, seen).as_dict()["late_records"] == 7
+
+
 def test_what_was_spilled_is_added_up_over_all_tasks() -> None:
     talk = Talk()
     talk.running()

@@ -84,6 +84,7 @@ class JobStatus:
             `crosscut.protocol.job.end_of_input.Termination`.
         invariants: In the order of the flow.
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
+        late_records: Records that came too late for a window or join, in this epoch.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
         growing_states: Vertices whose keyed state has grown without a pause for some minutes.
@@ -118,6 +119,7 @@ class JobStatus:
     termination: str = "open"
     invariants: tuple[InvariantStatus, ...] = ()
     spilled_bytes: int = 0
+    late_records: int = 0
     longest_freeze_us: int = 0
     silent_sources: tuple[SilentSource, ...] = ()
     growing_states: tuple[GrowingState, ...] = ()
@@ -278,6 +280,7 @@ def build_status(
         state_keys=sum(one.state_keys for one in tasks),
         queued_records=sum(one.queued_records for one in tasks),
         spilled_bytes=sum(one.spilled_bytes for one in tasks),
+        late_records=sum(one.late_records for one in tasks),
         longest_freeze_us=seen.longest_freeze_us,
         tasks=tasks,
         dropped=dict(coordinator.dropped),

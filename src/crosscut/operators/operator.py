@@ -37,6 +37,7 @@ class Operator(ABC):
     Attributes:
         course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
         sides: What it says beside what it returns; None: never anything.
+        late_count: Records that came too late for it, in this epoch.
         hears_watermarks: Whether `advance` is to be called.
         hears_time: Whether it has use for processing time, which `course.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
@@ -44,6 +45,7 @@ class Operator(ABC):
 
     hears_watermarks = False
     hears_time = False
+    late_count = 0
     passes_watermarks = True
 
     def __init__(self, uid: str, sides: Sides | None = None) -> None:

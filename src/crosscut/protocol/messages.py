@@ -327,6 +327,7 @@ class TaskStatistics:
         queued_records: That wait in its inputs, in memory or on disk, now.
         spilled_bytes: What its inputs have written to disk.
         empty_split: Of a source: a split whose reader gives nothing but empty lists, "" if none does.
+        late_records: That came too late for a window or join, in this epoch.
     """
 
     task: TaskId
@@ -336,6 +337,7 @@ class TaskStatistics:
     queued_records: int = 0
     spilled_bytes: int = 0
     empty_split: str = ""
+    late_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,11 @@ class Chain:
         """Whether anything waits here that goes on before new records: also a watermark alone."""
         return bool(self._waiting)
 
+    @property
+    def late_count(self) -> int:
+        """Records that came too late for an operator, in this epoch."""
+        return sum(operator.late_count for operator in self._operators)
+
     def begin(self, rows_max: int) -> None:
         """A slice begins; at the end of input operators speak in batches of `rows_max`."""
         self._course.begin(rows_max)

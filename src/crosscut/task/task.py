@@ -265,6 +265,7 @@ class Task:
             queued_records=self.intake.queued_rows,
             spilled_bytes=self.intake.spilled_bytes,
             empty_split=self._splits.empty_split if self._splits is not None else "",
+            late_records=self._chain.late_count,
         )
 
     # Orders and news from the driver.
