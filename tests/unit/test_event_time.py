@@ -602,6 +602,23 @@ def test_a_channel_that_is_idle_is_not_waited_for_until_it_says_otherwise() -> N
     assert work(task) == [("idle", False)]
 
 
+def test_a_task_says_how_far_it_is_and_who_holds_it_up() -> None:
+    task = task_of(Alarms())
+    task.offer(A, Batch([], watermark=9))
+    work(task)
+    assert (task.statistics().watermark, task.statistics().held_up_by) == (None, "before[1]")
+    task.offer(B, Batch([], watermark=12))
+    work(task)
+    assert (task.statistics().watermark, task.statistics().held_up_by) == (9, "before[0]")
+    task.offer(A, Batch([], idle=True))
+    work(task)
+    assert (task.statistics().watermark, task.statistics().held_up_by) == (12, "before[1]")
+    for channel in (A, B):
+        task.offer(channel, EndOfInput())
+    work(task)
+    assert task.statistics().held_up_by == ""
+
+
 def test_a_watermark_stays_behind_the_records_of_its_batch_when_a_slice_takes_only_some() -> None:
     task = task_of(Map("m", lambda n: n), inputs=(A,))
     task.rows_max = 2

@@ -292,7 +292,10 @@ class CoordinatorDriver:
             seen.workers[worker] = (message.epoch, message.tasks)
             seen.refused[worker] = message.refused
             seen.now_ns = now_ns
-            for text in seen.silences.note(now_ns, message.tasks):
+            for text in (
+                *seen.silences.note(now_ns, message.tasks),
+                *seen.watermarks.note(now_ns, message.tasks),
+            ):
                 LOGGER.warning("job %r: %s", self._name, text)
             if seen.is_rate_due(now_ns):
                 tasks = seen.statistics(self._coordinator)

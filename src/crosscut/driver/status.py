@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crosscut.driver.growth import GrowingState, Growths
+from crosscut.driver.held_up import StillWatermark, StillWatermarks
 from crosscut.driver.invariants import InvariantStatus
 from crosscut.driver.silence import Silences, SilentSource
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
@@ -88,6 +89,8 @@ class JobStatus:
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
         growing_states: Vertices whose keyed state has grown without a pause for some minutes.
+        watermarks: By vertex, the lowest of its tasks that wait for any: no older record will leave it.
+        still_watermarks: Those that have not moved for a while though records came, and who holds them up.
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
         refused_peers: Connections to the driver and to its present workers that did not prove the job's
             secret, by reason.
@@ -122,6 +125,8 @@ class JobStatus:
     late_records: int = 0
     longest_freeze_us: int = 0
     silent_sources: tuple[SilentSource, ...] = ()
+    watermarks: dict[str, int | None] = field(default_factory=dict)
+    still_watermarks: tuple[StillWatermark, ...] = ()
     growing_states: tuple[GrowingState, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
@@ -150,6 +155,7 @@ class Observations:
     refused: dict[WorkerIndex | None, Mapping[str, int]] = field(default_factory=dict)
     """By worker; None: the driver itself."""
     silences: Silences = field(default_factory=Silences)
+    watermarks: StillWatermarks = field(default_factory=StillWatermarks)
     growths: Growths = field(default_factory=Growths)
     now_ns: int = 0
     """When something was last seen."""
@@ -287,12 +293,25 @@ def build_status(
         termination=coordinator.termination.name.lower(),
         invariants=seen.invariants,
         silent_sources=seen.silences.status(seen.now_ns),
+        watermarks=_watermarks(tasks),
+        still_watermarks=seen.watermarks.status(seen.now_ns),
         growing_states=seen.growths.status(),
         takeover=coordinator.takeover,
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
         resumes_from=completed.checkpoint_id if completed is not None else None,
         cause=end.cause.message if end is not None and end.cause is not None else "",
     )
+
+
+def _watermarks(tasks: Iterable[TaskStatistics]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for one in tasks:
+        if not one.held_up_by:
+            continue
+        known = found.get(one.task.vertex, one.watermark)
+        is_known = known is not None and one.watermark is not None
+        found[one.task.vertex] = min(known, one.watermark) if is_known else None  # type: ignore[type-var]
+    return found
 
 
 def _workers(

@@ -51,6 +51,11 @@ class AssignTimestamps(Operator):
         """What it has said last."""
         return self._combined.watermark
 
+    @property
+    def holder(self) -> str:
+        """The split that holds the watermark up, "" if there is none."""
+        return self._combined.holder or ""
+
     def begin(self, splits: Iterable[str], saved: JSON) -> None:
         """Wait for these splits, none of them for what is no source.
 

@@ -31,6 +31,15 @@ class CombinedWatermark(Generic[Side]):
         self._idle: set[Side] = set()
 
     @property
+    def holder(self) -> Side | None:
+        """Who holds the watermark up: one that has said nothing yet, else one of the lowest."""
+        active = [(one, watermark) for one, watermark in self._sides.items() if one not in self._idle]
+        silent = next((one for one, watermark in active if watermark is None), None)
+        if silent is not None or not active:
+            return silent
+        return min(active, key=lambda one: -1 if one[1] is None else one[1])[0]
+
+    @property
     def sides(self) -> Mapping[Side, int | None]:
         """The watermark of each side that has not ended."""
         return self._sides

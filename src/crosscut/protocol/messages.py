@@ -327,6 +327,9 @@ class TaskStatistics:
         queued_records: That wait in its inputs, in memory or on disk, now.
         spilled_bytes: What its inputs have written to disk.
         empty_split: Of a source: a split whose reader gives nothing but empty lists, "" if none does.
+        watermark: That leaves the task, in milliseconds since 1970; None: there is none yet.
+        held_up_by: The split, or the task before it, of which it has heard the lowest watermark, or none;
+            "" if the task has no event time, or waits for nobody.
         late_records: That came too late for a window or join, in this epoch.
     """
 
@@ -337,6 +340,8 @@ class TaskStatistics:
     queued_records: int = 0
     spilled_bytes: int = 0
     empty_split: str = ""
+    watermark: int | None = None
+    held_up_by: str = ""
     late_records: int = 0
 
 

@@ -145,6 +145,14 @@ class Chain:
                 self.tell(operator.take_news(), position + 1)
 
     @property
+    def last_assigned(self) -> tuple[int | None, str] | None:
+        """The watermark that is made here, and the split that holds it up; None if none is made."""
+        if not self._assigners:
+            return None
+        last = self._assigners[-1]
+        return last.watermark, last.holder
+
+    @property
     def assigned(self) -> JSON:
         """The watermarks that are made here, for a snapshot; None if none are."""
         return {one.uid: one.saved for one in self._assigners} or None

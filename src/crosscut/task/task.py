@@ -160,6 +160,7 @@ class Task:
         self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time)
         self._chain.said, self._said_before = read_said(said)
         self.hears_time = self._chain.hears_time
+        self._has_event_time = has_event_time
         self._time = ProcessingTime(restored.now_ms if restored is not None else 0)
         self._chain.restore(
             # What comes first raises it step by step.
@@ -257,8 +258,11 @@ class Task:
 
     def statistics(self) -> TaskStatistics:
         """Return the counters and the length of the queues."""
+        watermark, held_up_by = self._watermark()
         return TaskStatistics(
             task=self.task_id,
+            watermark=watermark,
+            held_up_by=held_up_by,
             records_in=self.records_in,
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,
@@ -267,6 +271,16 @@ class Task:
             empty_split=self._splits.empty_split if self._splits is not None else "",
             late_records=self._chain.late_count,
         )
+
+    def _watermark(self) -> tuple[int | None, str]:
+        """Return the watermark that leaves the task, and who holds it up."""
+        if not self._has_event_time or self._ending.is_forwarded:
+            return self._watermarks.watermark, ""
+        assigned = self._chain.last_assigned
+        if assigned is not None:
+            return assigned
+        holder = self._watermarks.holder
+        return self._watermarks.watermark, str(holder.source) if holder is not None else ""
 
     # Orders and news from the driver.
 
