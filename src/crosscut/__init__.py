@@ -63,6 +63,8 @@ if TYPE_CHECKING:
         ValueState,
     )
     from crosscut.protocol.job.history import check_history
+    from crosscut.savepoints.manifest import seal_savepoint
+    from crosscut.savepoints.tables import read_state
     from crosscut.serializers import ArrowSerializer, MsgspecSerializer, Serializer
     from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
@@ -136,6 +138,8 @@ __all__ = [
     "on_count",
     "postgres",
     "printing",
+    "read_state",
+    "seal_savepoint",
     "session",
     "sliding",
     "sqlite",
@@ -162,6 +166,8 @@ _NAMES = {
     ),
     "keyed_process": "AggregatingState Context KeyedProcess ListState MapState ReducingState ValueState",
     "protocol.job.history": "check_history",
+    "savepoints.manifest": "seal_savepoint",
+    "savepoints.tables": "read_state",
     "serializers": "ArrowSerializer MsgspecSerializer Serializer",
     "settings": "Restart Settings",
     "spark.job": "Job",

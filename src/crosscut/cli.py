@@ -255,13 +255,48 @@ def list_checkpoints(directory: str, last: int) -> None:
 @click.argument("directory")
 @click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
 def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
-    """Show the snapshots of checkpoint N in DIRECTORY, by default of the newest."""
+    """Show the snapshots of checkpoint N in DIRECTORY, by default the newest; or what a savepoint holds."""
+    from crosscut.savepoints.manifest import is_savepoint
     from crosscut.store import open_store
     from crosscut.store.log_key import log_key
     from crosscut.terminal.checkpoints import details
+    from crosscut.terminal.savepoints import savepoint_details
     from crosscut.terminal.view import make_console
 
+    if is_savepoint(directory):
+        make_console().print(savepoint_details(directory))
+        return
     make_console().print(details(open_store(directory, create=False, key=log_key()), checkpoint_id))
+
+
+@checkpoints.command(name="verify")
+@click.argument("path")
+def verify_checkpoint(path: str) -> None:
+    """Read all of a savepoint, or of the newest checkpoint in a directory (DIRECTORY@7: of checkpoint 7)."""
+    from crosscut.terminal.savepoints import verified
+
+    click.echo(verified(path))
+
+
+@checkpoints.command(name="diff")
+@click.argument("path")
+@click.argument("other")
+def diff_checkpoints(path: str, other: str) -> None:
+    """Show where the states of two savepoints or checkpoints (DIRECTORY, DIRECTORY@7) differ."""
+    from crosscut.terminal.savepoints import compared
+    from crosscut.terminal.view import make_console
+
+    make_console().print(compared(path, other))
+
+
+@checkpoints.command(name="seal")
+@click.argument("path")
+def seal(path: str) -> None:
+    """Say that a savepoint is what it should be, after its files were edited."""
+    from crosscut.savepoints.manifest import seal_savepoint
+
+    seal_savepoint(path)
+    click.echo(f"{path} is sealed as it is now")
 
 
 @program.command()

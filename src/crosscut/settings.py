@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
@@ -70,6 +71,12 @@ class Settings:
         fresh: Begin with nothing although a sink has output of another history there already: what this job
             writes comes beside it. Without it such a start is refused; on a directory that holds the
             job it changes nothing.
+        restore_from: A savepoint, or a checkpoint of another job (its checkpoint_dir, with `@7` for
+            checkpoint 7), that the job begins with. Its own checkpoint_dir must be empty; a later start that
+            says the same goes on from its newest checkpoint.
+        allow_dropped_state: Begin with it although the flow has no operator, or no state, for some of it.
+        migrate_state: By uid, what turns the state of an operator into its new form: a function of key and
+            value that returns the new value.
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_pause: At least so long between the end of a checkpoint and the start of the next one; one
             that falls due in the pause starts at its end.
@@ -120,6 +127,13 @@ class Settings:
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     fresh: bool = False
+    restore_from: str | os.PathLike[str] | None = None
+    allow_dropped_state: bool = False
+    migrate_state: Mapping[str, Callable[[Any, Any], Any]] | None = field(
+        # A function can't be said on a command line.
+        default=None,
+        metadata={"is_option": False},
+    )
     checkpoint_interval: Duration = "1s"
     checkpoint_pause: Duration = 0
     checkpoints_in_flight: int = 1
@@ -190,6 +204,7 @@ class Settings:
                 f"under way builds on a completed one, which must not be dropped meanwhile; raise retain"
             )
         self._take_path("checkpoint_dir", "a directory or an fsspec URL")
+        self._take_path("restore_from", "a savepoint, or a directory with checkpoints")
         self._take_path("spill_dir", "a directory on the workers' machines")
         self._take_path("state_dir", "a directory on the workers' machines")
         if self.state_backend == "rocksdb" and find_spec("rocksdict") is None:
@@ -199,7 +214,13 @@ class Settings:
             )
         if self.host is not None and (not isinstance(self.host, str) or not self.host):
             raise SettingsError(f"host={self.host!r}: expected a host name or an address")
-        for name in ("accept_changes", "fresh", "strict"):
+        functions = self.migrate_state if self.migrate_state is not None else {}
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise SettingsError(
+                f"migrate_state={self.migrate_state!r}: expected a function for each uid, as in "
+                f"{{'counts': lambda key, value: value * 2}}"
+            )
+        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
         if not isinstance(self.restart, Restart):

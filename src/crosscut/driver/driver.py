@@ -66,6 +66,7 @@ from crosscut.protocol.events import (
     MessageReceived,
     PartsDeleted,
     PartsListed,
+    SavepointWritten,
     SplitsDiscovered,
     Timer,
     TimerFired,
@@ -153,6 +154,7 @@ class CoordinatorDriver:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._seen = Observations()
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
+        self._savepoints: dict[int, asyncio.Future[CheckpointCompleted]] = {}
         self._request_count = 0
         self._is_handling = False
         self._is_broken = False
@@ -202,7 +204,36 @@ class CoordinatorDriver:
         finally:
             del self._requests[request]
 
+    async def savepoint(self, write: Callable[[CheckpointCompleted], T]) -> T:
+        """Have a checkpoint taken now, and written as a savepoint once its output is committed.
+
+        Args:
+            write: Writes it; called in a thread. Until it returns the parts stay.
+
+        Raises:
+            CheckpointError: There is no such checkpoint.
+        """
+        if self._is_broken:
+            raise CheckpointError(f"job {self._name!r}: {BROKEN}")
+        self._request_count += 1
+        request = self._request_count
+        answer: asyncio.Future[CheckpointCompleted] = self._loop.create_future()
+        self._savepoints[request] = answer
+        try:
+            self._handle(CheckpointRequested(request, is_savepoint=True))
+            checkpoint = await answer
+            return await asyncio.wrap_future(self._calls.start(lambda: write(checkpoint)))
+        finally:
+            del self._savepoints[request]
+            self._handle(SavepointWritten(request))
+
     def _answer(self, request: int, completed: CheckpointCompleted | None, reason: str) -> None:
+        asked = self._savepoints.get(request)
+        if asked is not None and not asked.done():
+            if completed is None:
+                asked.set_exception(CheckpointError(f"job {self._name!r}: {reason}"))
+            else:
+                asked.set_result(completed)
         future = self._requests.get(request)
         if future is None or future.done():
             return
@@ -252,7 +283,7 @@ class CoordinatorDriver:
         self._waiting.clear()
         for link in list(self._links.values()):
             link.say(ShutDown(BROKEN))
-        for request in list(self._requests):
+        for request in [*self._requests, *self._savepoints]:
             self._answer(request, None, BROKEN)
         self._finish(EndJob("failed", failure_cause(error)))
 

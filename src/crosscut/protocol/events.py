@@ -275,7 +275,19 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """Somebody wants a checkpoint now; `request` names the wish and is never used again."""
+    """Somebody wants a checkpoint now; `request` names the wish and is never used again.
+
+    Attributes:
+        is_savepoint: It is to be written as a savepoint: the answer comes when its output is committed.
+    """
+
+    request: int
+    is_savepoint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointWritten:
+    """The savepoint of `request` is written, or given up: the parts of its checkpoint are not needed."""
 
     request: int
 
@@ -317,5 +329,5 @@ JobEvent = (
     ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
-    | StopRequested | CancelRequested | CutJudged | CheckpointRequested
+    | StopRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten
 )  # fmt: skip

@@ -116,6 +116,22 @@ CHECKPOINT_IDS_LEAD_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A history that a job goes on from: `lineage`, up to `checkpoint_id`, in a savepoint."""
+
+    lineage: Lineage
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOutput:
+    """Output of sink task `task`, of checkpoint `checkpoint_id` or before, that may not be committed."""
+
+    task: TaskId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class EpochClaimed:
     """Epoch `epoch` belongs to `driver`; whoever holds an older one is a zombie.
 
@@ -128,6 +144,7 @@ class EpochClaimed:
             this or the newest completed one; so a new driver can step over all that were ever used.
         writers: How many logical tasks of each sink may have left something, if they are more than there are
             now, as after a smaller parallelism was chosen; else 0.
+        ancestors: The histories that this one goes on from, through savepoints; the newest last.
     """
 
     epoch: Epoch
@@ -140,6 +157,7 @@ class EpochClaimed:
     flow: FlowIdentity = FlowIdentity("")
     claimant: Claimant = Claimant()
     writers: int = 0
+    ancestors: tuple[Ancestor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,15 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
@@ -37,7 +41,9 @@ from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
-from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, FailureCause
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import (
@@ -209,7 +215,72 @@ class Job:
         except CancelledError as error:
             raise CheckpointError(f"job {self._name!r} is over") from error
 
-    def stop(self, timeout: float | None = None) -> bool:
+    def savepoint(self, path: str | os.PathLike[str], timeout: float | None = None) -> str:
+        """Take a checkpoint now, and write it as a savepoint; the job runs on.
+
+        A savepoint is a directory of its own: it needs neither this job nor its checkpoint directory, and
+        anybody can read it. All output up to it is committed. Needs pyarrow (`crosscut[parquet]`).
+
+        Args:
+            path: A directory of a local or shared file system that is not there yet, or is empty.
+            timeout: Seconds; None: no limit.
+
+        Returns:
+            The path.
+
+        Raises:
+            CheckpointError: No checkpoint could be had, or it was not written within `timeout`.
+            StoreError: It can't be written; nothing is left of it.
+            StateError: A class in the state can't be imported on the driver.
+        """
+        from crosscut.savepoints.writing import write_savepoint
+
+        directory = os.fspath(path)
+        driver, loop = self._driver, self._loop
+        if driver is None or loop is None or self._ended.is_set():
+            raise CheckpointError(f"job {self._name!r} is not running: {self.status}")
+
+        def write(checkpoint: CheckpointCompleted) -> None:
+            write_savepoint(directory, checkpoint, self._newest_claim(), self._store.read_part)
+
+        waiting = driver.savepoint(write)
+        try:
+            future = asyncio.run_coroutine_threadsafe(waiting, loop)
+        except RuntimeError as error:
+            waiting.close()
+            raise CheckpointError(f"job {self._name!r} is over") from error
+        try:
+            future.result(timeout)
+        except TimeoutError as error:
+            future.cancel()
+            raise CheckpointError(
+                f"job {self._name!r}: the savepoint was not written within {timeout:g} s"
+            ) from error
+        except CancelledError as error:
+            raise CheckpointError(f"job {self._name!r} is over") from error
+        return directory
+
+    def _newest_claim(self) -> EpochClaimed:
+        return claims_in([entry for _, entry in self._store.tail(1)])[-1]
+
+    def _last_as_savepoint(self, directory: str) -> None:
+        from crosscut.savepoints.writing import write_savepoint
+
+        if (
+            self._end is None
+            or self._end.outcome not in ("stopped", "finished")
+            or self._end.cause is not None
+        ):
+            why = self._end.cause.message if self._end is not None and self._end.cause is not None else ""
+            raise CheckpointError(
+                f"job {self._name!r} has ended ({self.status}) without a last checkpoint whose output is "
+                f"committed, so no savepoint was written{': ' if why else ''}{why}"
+            )
+        tail = [entry for _, entry in self._store.tail(1)]
+        checkpoint = [entry for entry in tail if isinstance(entry, CheckpointCompleted)][-1]
+        write_savepoint(directory, checkpoint, claims_in(tail)[-1], self._store.read_part)
+
+    def stop(self, timeout: float | None = None, *, savepoint: str | os.PathLike[str] | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.
 
         If that checkpoint can't be completed within `checkpoint_timeout`, or something fails meanwhile, the
@@ -220,17 +291,22 @@ class Job:
 
         Args:
             timeout: Seconds to wait for the end; None: no limit.
+            savepoint: Where to write the last checkpoint as a savepoint, too; see `savepoint`.
 
         Returns:
             True if the job has ended, with or without a last checkpoint.
 
         Raises:
             JobFailedError: The job has failed instead.
+            CheckpointError: The job has ended, and there is no savepoint: no last checkpoint could be had, or
+                not all of its output was committed.
         """
         self._post(StopRequested())
         has_ended = self._wait_ended(timeout)
         if has_ended:
             self._raise_if_failed()
+            if savepoint is not None:
+                self._last_as_savepoint(os.fspath(savepoint))
         return has_ended
 
     def cancel(self) -> None:
@@ -266,6 +342,8 @@ class Job:
         self._packed = pack_graph(self._graph)
         self._store = open_store(self._checkpoint_dir, key=log_key())
         LOGGER.info("job %r: %s", self._name, self._store.protection)
+        if self._settings.restore_from is not None:
+            self._begin_with_savepoint(self._settings.restore_from)
         self._thread.start()
         try:
             while not self._claimed.wait(0.1):
@@ -284,6 +362,32 @@ class Job:
                     raise failure.__cause__ from None
                 raise
         return self
+
+    def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
+        from crosscut.savepoints.starting import begin_with
+        from crosscut.savepoints.tables import as_savepoint
+
+        settings = self._settings
+        with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
+            found = begin_with(
+                str(as_savepoint(path, Path(scratch) / "savepoint")),
+                self._store,
+                self._graph,
+                discover=assignments,
+                look=lambda: committed_output(self._graph),
+                allow_dropped_state=settings.allow_dropped_state,
+                accept_changes=settings.accept_changes,
+                is_fresh=settings.fresh,
+                migrations=settings.migrate_state,
+                claimant=Claimant(socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat()),
+            )
+        if found is None:
+            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, path)
+        else:
+            n, then = found.checkpoint_id, found.parallelism
+            LOGGER.info(
+                "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, path, then
+            )
 
     def _run(self) -> None:
         try:

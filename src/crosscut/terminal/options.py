@@ -84,6 +84,8 @@ def _settings(kind: type, group: str) -> Iterator[_Setting]:
     hints, texts = get_type_hints(kind), _attribute_texts(kind)
     for one in fields(kind):
         hint = hints[one.name]
+        if not one.metadata.get("is_option", True):
+            continue
         if isinstance(hint, type) and is_dataclass(hint):
             yield from _settings(hint, one.name)
             continue

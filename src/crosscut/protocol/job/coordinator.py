@@ -119,6 +119,9 @@ class Coordinator:
         Raises:
             ProtocolError: The event is impossible; nothing has changed.
         """
+        return self.series.savepoints.hold_back(self._handle(event), self._ending.is_committed)
+
+    def _handle(self, event: on.JobEvent) -> list[JobEffect]:
         if self.phase is Phase.ENDED:
             if isinstance(event, on.MessageReceived) and isinstance(event.message, RegisterWorker):
                 return [do.SendMessage(event.link, ShutDown("the job is over"))]
@@ -158,8 +161,12 @@ class Coordinator:
                 return self.series.deleted()
             case on.StopRequested():
                 return self._stop_requested()
-            case on.CheckpointRequested(request):
+            case on.CheckpointRequested(request, is_savepoint):
+                if is_savepoint:
+                    self.series.savepoints.ask(request)
                 return self.series.request(request, self.phase, self._now)
+            case on.SavepointWritten(request):
+                return self.series.savepoint_written(request)
             case on.CancelRequested(cause):
                 return self._end("failed" if cause else "cancelled", cause)
             case on.CutJudged():

@@ -107,6 +107,11 @@ def claim(
         )
     if reason := _another_job(newest, job, has_state=bool(completed)):
         return NotThisJob(reason)
+    if newest.ancestors and not completed:
+        return NotThisJob(
+            "a savepoint was being restored here, and that was cut off: nothing has run. Remove the "
+            "directory, and start again with restore_from"
+        )
     if finished:
         return AlreadyFinished(finished[-1])
     used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
@@ -118,6 +123,7 @@ def claim(
     entry = replace(
         _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock),
         writers=rescaling.writers(job.parallelism, known, restored),
+        ancestors=newest.ancestors,
     )
     return Claim(end, entry, restored, newest)
 

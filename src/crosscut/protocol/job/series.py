@@ -19,6 +19,7 @@ from crosscut.protocol.job.ownership import Ownership
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
@@ -48,6 +49,7 @@ class Series:
         self._checkpoints = Checkpoints(terms.checkpoints, terms.tasks, terms.sources, roster)
         self._triggering = Triggering(terms.checkpoints, self._checkpoints)
         self._kept = Retention(terms.retain, terms.checkpoints.timeout_ms)
+        self.savepoints = Savepoints()
 
     @property
     def newest(self) -> CheckpointCompleted | None:
@@ -243,6 +245,11 @@ class Series:
         """Note the end of a deletion; begin the next."""
         return [*self._kept.deleted(), *self._delete()]
 
+    def savepoint_written(self, request: int) -> list[JobEffect]:
+        """Delete what was kept for a savepoint only."""
+        self.savepoints.written(request)
+        return self._delete()
+
     def deletion_overdue(self) -> None:
         """Note that the deletion under way, if one is, has taken too long."""
         self._kept.overdue()
@@ -250,4 +257,6 @@ class Series:
     def _delete(self) -> list[JobEffect]:
         self._kept.waste(self._checkpoints.take_void())
         # The manifest that is being appended may be in the log already.
-        return self._kept.delete(self._checkpoints.in_use()) if self._log.is_idle else []
+        if not self._log.is_idle:
+            return []
+        return self._kept.delete(self._checkpoints.in_use() | self.savepoints.in_use())

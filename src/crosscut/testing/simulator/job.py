@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from crosscut.graph.components import links_of, loops_of
+from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -67,6 +68,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
             graph.fingerprint,
             graph.parallelism,
             graph.max_parallelism,
+            identity_of(graph),
         ),
         tasks=tasks("all"),
         sources=tasks("source"),

@@ -1,0 +1,334 @@
+"""A savepoint as the first checkpoint of a new job.
+
+It is written into the job's own checkpoint directory, at the parallelism that it was taken at, as checkpoint
+1 of a new lineage. From there on it is a checkpoint like any other: the job that starts next restores it, at
+any parallelism. Before its entry is durable nothing has begun; a start that finds a half of it says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from crosscut.batch import Batch
+from crosscut.errors import HistoryError, InternalError, StateError, StoreError
+from crosscut.graph.identity import identity_of
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.interfaces import CommittedOutput
+from crosscut.keys import key_group, owner_of_group
+from crosscut.operators.building import keyed_state
+from crosscut.protocol.job.history import shown
+from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.job.job_log import Appended
+from crosscut.protocol.job.restoring import (
+    Begin,
+    Content,
+    GoOn,
+    Refused,
+    beginning,
+    conflict_with_output,
+    fitting,
+    open_output,
+)
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.messages import (
+    CheckpointCompleted,
+    EpochClaimed,
+    LogEntry,
+    Part,
+    SegmentOpened,
+    Snapshot,
+    SplitAssignment,
+    TaskSnapshot,
+)
+from crosscut.savepoints.manifest import (
+    IN_FLIGHT_COLUMNS,
+    STATE_COLUMNS,
+    SavepointManifest,
+    checked,
+    rows_of,
+)
+from crosscut.savepoints.values import from_text
+from crosscut.state.encoding import Block
+from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task.channel_log import encoded_log
+from crosscut.task.items import LoggedBatch
+from crosscut.wire.batches import encode_batch
+
+Migration = Callable[[Any, Any], Any]
+"""Takes a key and a value as they were, returns the value as it has to be."""
+
+EPOCH, FIRST = Epoch(1), CheckpointId(1)
+
+
+def begin_with(
+    path: str,
+    store: CheckpointStore,
+    graph: JobGraph,
+    *,
+    discover: Callable[[JobGraph], Sequence[SplitAssignment]],
+    look: Callable[[], Iterable[CommittedOutput]],
+    allow_dropped_state: bool = False,
+    accept_changes: bool = False,
+    is_fresh: bool = False,
+    migrations: Mapping[str, Migration] | None = None,
+    claimant: Claimant = Claimant(),
+) -> SavepointManifest | None:
+    """Write the savepoint at `path` into an empty checkpoint store, for `graph` to go on from. Blocks.
+
+    Args:
+        discover: Returns the splits of all sources of a graph: for those that the savepoint does not know.
+        look: Returns what the sinks have committed.
+        migrations: By uid: what turns the old state into the new one.
+
+    Returns:
+        What was restored; None if the job in the store has begun with this very savepoint before.
+
+    Raises:
+        StoreError: The savepoint is damaged, does not fit the flow, or the store holds something else.
+        HistoryError: There is output that would be written a second time.
+        StateError: A value can't be decoded.
+    """
+    manifest = checked(path)
+    log = [entry for _, entry in store.tail(1)]
+    match beginning(log, claims_in(log), manifest.ancestors):
+        case GoOn():
+            return None
+        case Refused(reason):
+            raise StoreError(f"can't restore {path} into this checkpoint_dir: {reason}")
+        case Begin():
+            pass
+    migrations = migrations or {}
+    contents = _contents(path, manifest)
+    fits = fitting(
+        contents,
+        manifest.flow,
+        identity_of(graph),
+        allow_dropped=allow_dropped_state,
+        accepts_changes=accept_changes,
+        migrated=migrations,
+    )
+    if fits.refused:
+        raise StoreError(f"{path}: {fits.refused}")
+    _check_key_groups(path, manifest, graph)
+    outputs = tuple(look())
+    left = open_output(manifest.pending, manifest.ancestors, outputs)
+    if left is not None and not is_fresh:
+        raise StoreError(
+            f"{path}: output of task {left.task}, of checkpoint {left.checkpoint_id}, is not known to be "
+            f"committed, and a new job would never commit it. Start the job that it is of once more, which "
+            f"does; or take a savepoint of it (job.stop(savepoint=...)); or leave that output out with "
+            f"fresh=True"
+        )
+    conflict = conflict_with_output(manifest.ancestors, outputs, is_fresh=is_fresh)
+    if conflict is not None:
+        raise HistoryError(shown(conflict), location=conflict.output.location)
+    # Its tasks as they were: the start that follows distributes them anew if it has to.
+    graph = replace(graph, parallelism=manifest.parallelism)
+    dropped = {(one.kind, one.uid, one.state) for one in fits.dropped}
+    checkpoint = _checkpoint(path, manifest, store, graph, discover, migrations, dropped)
+    claim = EpochClaimed(
+        epoch=EPOCH,
+        lineage=Lineage(secrets.token_hex(8)),
+        driver=secrets.token_hex(8),
+        fingerprint=graph.fingerprint,
+        parallelism=graph.parallelism,
+        max_parallelism=graph.max_parallelism,
+        first_checkpoint_id=FIRST,
+        flow=identity_of(graph),
+        claimant=claimant,
+        ancestors=manifest.ancestors,
+    )
+    _append(store, LogIndex(1, 0), SegmentOpened(claim, None))
+    # Decision moment: the job has a first checkpoint.
+    _append(store, LogIndex(1, 1), checkpoint)
+    return manifest
+
+
+def _append(store: CheckpointStore, index: LogIndex, entry: LogEntry) -> None:
+    outcome = store.append(index, entry)
+    if not isinstance(outcome, Appended) and store.read(index) != entry:
+        raise StoreError(
+            f"entry {index} of the job log is somebody else's, or it is not known whether it was written "
+            f"({outcome}): start again"
+        )
+
+
+def _contents(path: str, manifest: SavepointManifest) -> list[Content]:
+    states: Counter[tuple[str, str]] = Counter()
+    records: Counter[str] = Counter()
+    for file in manifest.files:
+        if file.path.startswith("state/"):
+            states.update(
+                (row["operator"], row["state"]) for row in rows_of(path, file.path, STATE_COLUMNS[1:3])
+            )
+        else:
+            records.update(row["target"] for row in rows_of(path, file.path, ["target"]))
+    splits: Counter[str] = Counter()
+    for one in manifest.tasks:
+        if isinstance(one.snapshot.positions, list):
+            splits[one.task.vertex] += len(one.snapshot.positions)
+    return [
+        *(Content(uid, state, "state", count) for (uid, state), count in states.items()),
+        *(Content(uid, "", "splits", count) for uid, count in splits.items()),
+        *(Content(uid, "", "records", count) for uid, count in records.items()),
+    ]
+
+
+def _check_key_groups(path: str, manifest: SavepointManifest, graph: JobGraph) -> None:
+    if manifest.max_parallelism == graph.max_parallelism:
+        return
+    if manifest.parallelism > graph.max_parallelism:
+        raise StoreError(
+            f"{path} was taken at parallelism {manifest.parallelism}, above max_parallelism="
+            f"{graph.max_parallelism}: take it at a smaller one"
+        )
+    if any(one.snapshot.said is not None for one in manifest.tasks):
+        raise StoreError(
+            f"{path} was taken while final results were being said, by key group of "
+            f"{manifest.max_parallelism}: restore it with that max_parallelism"
+        )
+
+
+def _checkpoint(
+    path: str,
+    manifest: SavepointManifest,
+    store: CheckpointStore,
+    graph: JobGraph,
+    discover: Callable[[JobGraph], Sequence[SplitAssignment]],
+    migrations: Mapping[str, Migration],
+    dropped: set[tuple[str, str, str]],
+) -> CheckpointCompleted:
+    before = {one.task: one.snapshot for one in manifest.tasks}
+    known = {task.vertex for task in before}
+    found: dict[TaskId, Any] = {}
+    if any(vertex.source is not None and vertex.vertex_id not in known for vertex in graph.vertices):
+        found = {one.task: one.splits for one in discover(graph)}
+    logs = _logs(path, manifest, graph, dropped)
+    snapshots = []
+    for vertex in graph.vertices:
+        uid = VertexId(vertex.vertex_id)
+        blocks = list(_blocks(path, manifest, uid, migrations.get(uid), dropped))
+        for index in range(graph.parallelism):
+            task = TaskId(uid, index)
+            snapshot = before.get(task, Snapshot())
+            if vertex.source is None:
+                snapshot = replace(snapshot, positions=None)
+            elif uid not in known:
+                snapshot = replace(snapshot, positions=found.get(task))
+            parts = _parts(vertex, task, blocks, graph, store)
+            log = logs.get(task, [])
+            if log:
+                log_part = store.write_part(FIRST, task, EPOCH, encoded_log(log))
+                snapshot = replace(snapshot, log=(log_part,), in_flight=sum(one.rows for one in log))
+            snapshots.append(TaskSnapshot(task, replace(snapshot, parts=parts)))
+    return CheckpointCompleted(
+        EPOCH, FIRST, tuple(snapshots), wall_clock=datetime.now(UTC).isoformat(timespec="seconds")
+    )
+
+
+def _blocks(
+    path: str,
+    manifest: SavepointManifest,
+    uid: str,
+    migrate: Migration | None,
+    dropped: set[tuple[str, str, str]],
+) -> Iterator[Block]:
+    tables: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
+    for file in manifest.files:
+        if not file.path.startswith("state/"):
+            continue
+        for row in rows_of(path, file.path, STATE_COLUMNS[1:]):
+            if row["operator"] != uid or ("state", uid, row["state"]) in dropped:
+                continue
+            key, value = from_text(row["key"]), from_text(row["value"])
+            if migrate is not None:
+                value = _migrated(migrate, uid, key, value)
+            is_named = row["name"] is not None
+            keys, values = tables.setdefault((row["state"], is_named), ([], []))
+            keys.append((key, from_text(row["name"])) if is_named else key)
+            values.append(value)
+    for (table, is_named), (keys, values) in tables.items():
+        yield Block(table, is_named, keys, values)
+
+
+def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:
+    try:
+        return migrate(key, value)
+    except Exception as error:  # The function is the user's.
+        raise StateError(
+            f"the migration of {uid!r} raised {type(error).__name__}: {error}, for key {key!r:.100} with "
+            f"value {value!r:.200}"
+        ) from error
+
+
+def _parts(
+    vertex: Vertex, task: TaskId, blocks: Sequence[Block], graph: JobGraph, store: CheckpointStore
+) -> tuple[Part, ...]:
+    state = next((one for node in vertex.chain if (one := keyed_state(node)) is not None), None)
+    if state is None:
+        return ()
+
+    def owns(key: Any) -> bool:
+        group = key_group(key, graph.max_parallelism)
+        return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
+
+    for _ in state.loading_rows(blocks, FIRST, owns):
+        pass
+    n = CheckpointId(FIRST + 1)
+    state.freeze(n)
+    return (
+        replace(store.write_part(FIRST, task, EPOCH, state.encoded(n, CheckpointId(0))), checkpoint_id=FIRST),
+    )
+
+
+def _logs(
+    path: str, manifest: SavepointManifest, graph: JobGraph, dropped: set[tuple[str, str, str]]
+) -> dict[TaskId, list[LoggedBatch]]:
+    """Return what was on its way, by the task that it is for: as if its sender had sent all of it."""
+    received: dict[TaskId, list[LoggedBatch]] = {}
+    unsent: dict[TaskId, list[LoggedBatch]] = {}
+    vertices = {vertex.vertex_id for vertex in graph.vertices}
+    for file in manifest.files:
+        if not file.path.startswith("in-flight/"):
+            continue
+        for rows in _batches(rows_of(path, file.path, IN_FLIGHT_COLUMNS)):
+            first = rows[0]
+            uid = first["target"]
+            if ("records", uid, "") in dropped:
+                continue
+            if uid not in vertices:
+                raise InternalError(f"records for {uid!r}, which was judged to be there")
+            target = TaskId(VertexId(uid), first["target_index"])
+            source = TaskId(VertexId(first["source"]), first["source_index"])
+            channel = ChannelId(first["input"], source, target)
+            where = unsent if first["by_sender"] else received
+            data = encode_batch(_batch(rows))
+            where.setdefault(target, []).append(LoggedBatch(channel, data, len(rows), by_sender=False))
+    return {task: received.get(task, []) + unsent.get(task, []) for task in {*received, *unsent}}
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    for row in rows:
+        if batch and row["batch"] != batch[0]["batch"]:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _batch(rows: Sequence[dict[str, Any]]) -> Batch:
+    records = [from_text(row["record"]) for row in rows]
+    times = None if rows[0]["timestamp"] is None else [row["timestamp"] for row in rows]
+    if rows[0]["key"] is None:
+        return Batch(records, None, times)
+    if rows[0]["is_key"]:
+        return Batch(records, records, times)
+    return Batch(records, [from_text(row["key"]) for row in rows], times)

@@ -1,0 +1,173 @@
+"""A checkpoint as a savepoint: everything of it, in files that need neither us nor the checkpoint store."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from crosscut.errors import StoreError
+from crosscut.ids import TaskId
+from crosscut.keys import key_group
+from crosscut.protocol.job.rescaling import parallelism_of
+from crosscut.protocol.messages import (
+    Ancestor,
+    CheckpointCompleted,
+    EpochClaimed,
+    OpenOutput,
+    Part,
+    Snapshot,
+    TaskSnapshot,
+)
+from crosscut.savepoints.manifest import (
+    IN_FLIGHT_COLUMNS,
+    STATE_COLUMNS,
+    VERSION,
+    RowFile,
+    SavepointManifest,
+    is_savepoint,
+    remove_unfinished,
+    write_manifest,
+    write_rows,
+)
+from crosscut.savepoints.values import to_text
+from crosscut.state.encoding import DELETED
+from crosscut.state.reading import ReadPart, stored_blocks
+from crosscut.task.channel_log import decoded_log
+from crosscut.task.items import LoggedBatch
+from crosscut.wire.batches import decode_batch
+
+
+def write_savepoint(
+    path: str,
+    checkpoint: CheckpointCompleted,
+    claim: EpochClaimed,
+    read: ReadPart,
+    *,
+    is_committed: bool = True,
+) -> SavepointManifest:
+    """Write `checkpoint` as a savepoint into the directory `path`, which must not be there yet. Blocks.
+
+    The state of one task at a time is held in memory.
+
+    Args:
+        claim: The newest claim of the job's log.
+        read: Returns the verified bytes of a part.
+        is_committed: All output of the checkpoint is.
+
+    Raises:
+        StoreError: There is something already, or it can't be written; nothing is left then.
+        StateError: A class in the state can't be loaded here, or a value can't be stored.
+    """
+    directory = Path(path)
+    if is_savepoint(directory) or (directory.exists() and any(directory.iterdir())):
+        raise StoreError(
+            f"{directory} is there already, and not empty: a savepoint needs a directory of its own"
+        )
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files: list[RowFile] = []
+        for one in checkpoint.snapshots:
+            if one.snapshot.parts:
+                name = f"state/{one.task.vertex}/{one.task.index}.parquet"
+                rows = _state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
+                files.append(write_rows(directory, name, STATE_COLUMNS, rows))
+        for vertex, logs in _logs(checkpoint).items():
+            name = f"in-flight/{vertex}.parquet"
+            files.append(write_rows(directory, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
+        manifest = SavepointManifest(
+            version=VERSION,
+            release=version("crosscut"),
+            flow=claim.flow,
+            parallelism=parallelism_of(checkpoint),
+            max_parallelism=claim.max_parallelism,
+            tasks=tuple(TaskSnapshot(one.task, _without_files(one.snapshot)) for one in checkpoint.snapshots),
+            files=tuple(files),
+            ancestors=(*claim.ancestors, Ancestor(claim.lineage, checkpoint.checkpoint_id)),
+            pending=() if is_committed else _pending(checkpoint),
+            written=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_manifest(directory, manifest)
+    except OSError as error:
+        remove_unfinished(directory)
+        raise StoreError(f"the savepoint {directory} can't be written: {error}") from error
+    except BaseException:
+        remove_unfinished(directory)
+        raise
+    return manifest
+
+
+def _pending(checkpoint: CheckpointCompleted) -> tuple[OpenOutput, ...]:
+    return tuple(
+        OpenOutput(one.task, max(pending.checkpoint_id for pending in one.snapshot.pending))
+        for one in checkpoint.snapshots
+        if one.snapshot.pending
+    )
+
+
+def _without_files(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, parts=(), pending=(), log=(), in_flight=0, drained=False, at_rest=False)
+
+
+def _state_rows(
+    task: TaskId, parts: Sequence[Part], read: ReadPart, max_parallelism: int
+) -> Iterator[Sequence[Any]]:
+    tables: dict[tuple[str, bool], dict[Any, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="crosscut-savepoint-") as scratch:
+        for block in stored_blocks(parts, read, f"{scratch}/database"):
+            tables.setdefault((block.table, block.is_named), {}).update(
+                zip(block.keys, block.values, strict=True)
+            )
+    for (table, is_named), values in tables.items():
+        for row, value in values.items():
+            if value is DELETED:
+                continue
+            key, name = row if is_named else (row, None)
+            yield (
+                key_group(key, max_parallelism),
+                task.vertex,
+                table,
+                to_text(key),
+                to_text(name) if is_named else None,
+                to_text(value),
+            )
+
+
+def _logs(checkpoint: CheckpointCompleted) -> dict[str, list[Part]]:
+    """Return the logs by the vertex whose tasks hold them."""
+    found: dict[str, list[Part]] = {}
+    for one in checkpoint.snapshots:
+        if one.snapshot.log:
+            found.setdefault(one.task.vertex, []).extend(one.snapshot.log)
+    return found
+
+
+def _log_rows(parts: Sequence[Part], read: ReadPart) -> Iterator[Sequence[Any]]:
+    number = 0
+    for part in parts:
+        for logged in decoded_log(read(part)):
+            yield from _records(logged, number)
+            number += 1
+
+
+def _records(logged: LoggedBatch, number: int) -> Iterator[Sequence[Any]]:
+    channel, batch = logged.channel, decode_batch(logged.data)
+    is_key = batch.keys is not None and batch.keys is batch.records
+    for position, record in enumerate(batch.records):
+        yield (
+            channel.input,
+            channel.source.vertex,
+            channel.source.index,
+            channel.target.vertex,
+            channel.target.index,
+            logged.by_sender,
+            number,
+            None if batch.keys is None else to_text(batch.keys[position]),
+            is_key,
+            None if batch.timestamps is None else batch.timestamps[position],
+            to_text(record),
+        )

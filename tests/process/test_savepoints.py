@@ -1,0 +1,41 @@
+"""Savepoints of a real job: taken while it runs and when it stops, restored at another parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import NumberedJob, until
+
+import crosscut as cc
+from crosscut.errors import HistoryError
+
+
+def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_stopped(
+    tmp_path: Path, started: Any
+) -> None:
+    numbered = NumberedJob(tmp_path / "first", count=20_000, branches=2, held=1)
+    job = started(numbered)
+    until(lambda: job.progress()["records_read"] > 500, "records")
+    early, late = tmp_path / "early", tmp_path / "late"
+    assert job.savepoint(early, 60) == str(early)
+    read = job.progress()["records_read"]
+    until(lambda: job.progress()["records_read"] > read + 300, "records after it")
+    assert job.stop(60, savepoint=late)
+    before, after = (cc.read_state(path, "sums") for path in (early, late))
+    assert 0 < sum(count for count, *_ in before["value"]) < sum(count for count, *_ in after["value"])
+
+    # Beside the output of the first job: what the savepoint knows of is not written again.
+    elsewhere = {"checkpoint_dir": str(tmp_path / "second"), "parallelism": 3}
+    with pytest.raises(HistoryError, match="up to checkpoint"):
+        started(replace(numbered, settings={**elsewhere, "restore_from": early}))
+    second = replace(numbered, settings={**elsewhere, "restore_from": late})
+    job = started(second)
+    assert "restores checkpoint 1 at parallelism 3, was 2" in job.progress()["takeover"]
+    until(lambda: job.progress()["records_read"] > read + 600, "more records")
+    numbered.open_gate()
+    assert job.wait(120)
+    exact = replace(numbered, directory=tmp_path / "first", settings={})
+    exact.check_records_are_exact()

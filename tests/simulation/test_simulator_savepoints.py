@@ -1,0 +1,92 @@
+"""A job is copied into a savepoint at some moment; another one begins with it, at another parallelism.
+
+What the first had committed by then, and what the second commits, is together what the flow has to give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crosscut.ids import CheckpointId
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.savepoints.starting import begin_with
+from crosscut.savepoints.writing import write_savepoint
+from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.testing.simulator.graphs import built
+from crosscut.testing.simulator.job import assignments_of
+from crosscut.testing.simulator.options import Options, options_of
+from crosscut.testing.simulator.world import World
+
+CHANGED: dict[str, Any] = {
+    "faults": (),
+    "parallelism": 2,
+    "rescaled_to": (),
+    "is_periodic": True,
+    "interval_ms": 20,
+    "pause_ms": 0,
+    "in_flight_max": 1,
+    "record_count": 15,
+    "batch_rows": 3,
+    "channel_bytes": 50,
+    "step_us": 1_000,
+    "latency_us": 100,
+    "store_us": 200,
+    "checkpoint_timeout_ms": 1_000,
+    "source_ms": 150,
+    "safety_ms": 400,
+    "retain": 3,
+    "is_encrypted": False,
+}
+
+
+def options(seed: int, graph: str, protocol: ProtocolKind) -> Options:
+    # With an even seed the job log is not signed.
+    return replace(options_of(2 * seed, (graph,), (protocol,)), graph=graph, snapshots=protocol, **CHANGED)
+
+
+def store_of(world: World) -> CheckpointStore:
+    return CheckpointStore(world.files, world.options.inline_bytes)
+
+
+def stopped_in_the_midst(of: Options, checkpoints: int) -> World:
+    world = World(of)
+    while len(world.checkers.completed) < checkpoints and not world.has_finished:
+        world._tick()
+    world._close()
+    return world
+
+
+@pytest.mark.parametrize("protocol", ["aligned", "unaligned"])
+@pytest.mark.parametrize("graph", ["chain", "union", "totals", "loop", "two sinks"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_job_that_begins_with_a_savepoint_gives_what_was_still_to_come(
+    graph: str, protocol: ProtocolKind, parallelism: int, tmp_path: Path
+) -> None:
+    for seed in range(2):
+        first = options(seed, graph, protocol)
+        world = stopped_in_the_midst(first, 2 + seed)
+        checkpoint: CheckpointCompleted = world.checkers.completed[-1]
+        path = str(tmp_path / f"savepoint {seed}")
+        claim = claims_in(world.checkers.log)[-1]
+        manifest = write_savepoint(path, checkpoint, claim, store_of(world).read_part)
+        assert manifest.parallelism == 2 and manifest.ancestors[-1].checkpoint_id == checkpoint.checkpoint_id
+
+        after = World(replace(first, parallelism=parallelism), built(first))
+        handles = {one.handle for task in checkpoint.snapshots for one in task.snapshot.pending}
+        for handle, written in (*world.resource.committed.items(), *world.resource.staged.items()):
+            n = CheckpointId(int(handle.rpartition("/")[2]))
+            if handle in handles or (handle in world.resource.committed and n <= checkpoint.checkpoint_id):
+                after.resource.committed[f"before/{handle}"] = written
+        look = after.resource.outputs
+        store, compiled = store_of(after), after.graph
+        begun = begin_with(path, store, compiled, discover=assignments_of, look=look, is_fresh=True)
+        assert begun == manifest
+        after.run()
+        assert after.has_finished
+        assert after.checkers.completed[0].checkpoint_id == 1

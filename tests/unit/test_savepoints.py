@@ -1,0 +1,467 @@
+"""Savepoints: what is in them, who can read them, and what another flow may begin with."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow.parquet as parquet
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crosscut as cc
+from crosscut.cli import program
+from crosscut.errors import HistoryError, StateError, StoreError
+from crosscut.graph.identity import identity_of
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.interfaces import CommittedOutput
+from crosscut.keys import key_group, owner_of_group
+from crosscut.protocol.effects import AnswerRequest, CancelTimer, EndJob, JobEffect
+from crosscut.protocol.events import Timer
+from crosscut.protocol.job.restoring import Begin, GoOn, Refused, beginning, conflict_with_output
+from crosscut.protocol.job.savepoints import Savepoints
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.messages import (
+    Ancestor,
+    CheckpointCompleted,
+    EpochClaimed,
+    OpenOutput,
+    Part,
+    PendingTransaction,
+    SegmentOpened,
+    Snapshot,
+    SplitAssignment,
+    TaskSnapshot,
+)
+from crosscut.savepoints.manifest import MANIFEST, checked, read_manifest, write_manifest
+from crosscut.savepoints.starting import begin_with
+from crosscut.savepoints.tables import as_savepoint
+from crosscut.savepoints.values import from_text, to_text
+from crosscut.savepoints.writing import write_savepoint
+from crosscut.state.keyed import KeyedState
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+
+N = CheckpointId(7)
+COUNTS = {"apple": 3, "pear": 5, "fig": 1, ("a", 1): 2, 12: 9, None: 4}
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(), inner, max_size=4)
+        | st.dictionaries(st.integers() | st.binary(), inner, max_size=4)
+        | st.frozensets(st.integers() | st.text(), max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, with the same types, and NaN equal to NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float) and math.isnan(one):
+        return math.isnan(other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return all(map(same, one, other)) and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@given(plain)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    text = to_text(value)
+    json.loads(text)
+    assert same(from_text(text), value)
+
+
+def test_plain_values_are_plain_json_and_classes_are_named_as_such() -> None:
+    assert to_text({"a": [1, None, 2.5, "x"]}) == '{"a":[1,null,2.5,"x"]}'
+    assert to_text((1, b"x")) == '{"$tuple":[1,{"$bytes":"eA=="}]}'
+    assert to_text({"$tuple": 1}) == '{"$dict":[["$tuple",1]]}'
+    assert list(json.loads(to_text(Point(1, 2)))) == ["$pickle"]
+    assert from_text(to_text([Point(1, 2)])) == [Point(1, 2)]
+
+
+@pytest.mark.parametrize("text", ["{", '{"$bytes":"?"}', '{"$pickle":"AAAA"}', '{"$dict":[[1]]}'])
+def test_text_that_is_no_value_is_named(text: str) -> None:
+    with pytest.raises(StateError, match="savepoint"):
+        from_text(text)
+
+
+# A job of two tasks, in a store.
+
+
+def flow_of(*, name: str = "fruit", kind: str = "count", out: str = "out", extra: bool = False) -> cc.Flow:
+    flow = cc.Flow(name)
+    keyed = flow.source(cc.items(["apple"])).named("words").key_by(str).named("keys")
+    if kind == "count":
+        counted = keyed.count().named("counts")
+    else:
+        counted = keyed.aggregate(int, lambda total, word: total + 1).named("counts")
+    counted.sink(cc.files.jsonl(out)).named("sink")
+    if extra:
+        flow.source(cc.items([1, 2])).named("more").sink(cc.files.jsonl(f"{out}-more")).named("more-sink")
+    return flow
+
+
+def graph_of(parallelism: int = 2, **changed: Any) -> JobGraph:
+    return flow_of(**changed).compile(parallelism, 16)
+
+
+def claim_of(graph: JobGraph) -> EpochClaimed:
+    return EpochClaimed(
+        Epoch(1), Lineage("old"), "driver", graph.fingerprint, graph.parallelism, graph.max_parallelism,
+        CheckpointId(1), identity_of(graph),
+    )  # fmt: skip
+
+
+def job_in(store: CheckpointStore, *, pending: bool = False) -> tuple[CheckpointCompleted, EpochClaimed]:
+    """Write a job with a checkpoint into `store`."""
+    graph = graph_of()
+    snapshots = []
+    for vertex in graph.vertices:
+        for index in range(2):
+            task = TaskId(VertexId(vertex.vertex_id), index)
+            parts: tuple[Part, ...] = ()
+            if vertex.vertex_id == "counts":
+                state = KeyedState(int)
+                for key, count in COUNTS.items():
+                    if owner_of_group(key_group(key, 16), 16, 2) == index:
+                        state.main.put(key, count)
+                state.freeze(N)
+                parts = (store.write_part(N, task, Epoch(1), state.encoded(N, CheckpointId(0))),)
+            is_sink = vertex.sink is not None
+            snapshots.append(
+                TaskSnapshot(
+                    task,
+                    Snapshot(
+                        parts=parts,
+                        positions=[["0-of-1", 0, None, 1, index]] if vertex.source and not index else
+                        ([] if vertex.source else None),
+                        pending=(PendingTransaction(N, "handle"),) if is_sink and pending else (),
+                        records_in=10,
+                    ),
+                )
+            )  # fmt: skip
+    checkpoint = CheckpointCompleted(Epoch(1), N, tuple(snapshots))
+    store.append(LogIndex(1, 0), SegmentOpened(claim_of(graph), None))
+    store.append(LogIndex(1, 1), checkpoint)
+    return checkpoint, claim_of(graph)
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Path:
+    store = open_store(str(tmp_path / "job"))
+    checkpoint, claim = job_in(store)
+    write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim, store.read_part)
+    return tmp_path / "savepoint"
+
+
+def begun(savepoint: Path, tmp_path: Path, graph: JobGraph | None = None, **how: Any) -> CheckpointStore:
+    store = open_store(str(tmp_path / "begun"))
+    look = how.pop("look", list)
+    begin_with(str(savepoint), store, graph or graph_of(3), discover=lambda graph: (), look=look, **how)
+    return store
+
+
+def state_in(store: CheckpointStore, uid: str = "counts") -> dict[Any, Any]:
+    (checkpoint,) = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
+    found: dict[Any, Any] = {}
+    for one in checkpoint.snapshots:
+        if one.task.vertex == uid:
+            state = KeyedState(int)
+            for _ in state.loading([(N, store.read_part(part)) for part in one.snapshot.parts], N):
+                pass
+            found |= dict(state.items())
+    return found
+
+
+def test_a_savepoint_is_read_by_anything_that_reads_parquet_and_json(savepoint: Path) -> None:
+    frame = polars.read_parquet(savepoint / "state" / "**" / "*.parquet")
+    assert frame.columns == ["key_group", "operator", "state", "key", "name", "value"]
+    assert set(frame["operator"]) == {"counts"} and set(frame["state"]) == {""}
+    fruit = dict(zip(frame["key"], frame["value"], strict=True))
+    assert fruit['"apple"'] == "3" and fruit["12"] == "9" and fruit['{"$tuple":["a",1]}'] == "2"
+    assert [key_group(from_text(key), 16) for key in frame["key"]] == list(frame["key_group"])
+    manifest = json.loads((savepoint / MANIFEST).read_text())
+    assert manifest["version"] == 1 and manifest["flow"]["name"] == "fruit"
+    assert [(one["lineage"], one["checkpoint_id"]) for one in manifest["ancestors"]] == [("old", 7)]
+
+
+def test_a_job_begins_with_it_at_the_parallelism_it_had_and_the_next_claim_may_change_that(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    store = begun(savepoint, tmp_path)
+    assert state_in(store) == COUNTS
+    claim, checkpoint = (entry for _, entry in store.tail(1))
+    assert isinstance(checkpoint, CheckpointCompleted) and checkpoint.checkpoint_id == 1
+    (claimed,) = claims_in([claim])
+    assert claimed.parallelism == 2 and claimed.ancestors == (Ancestor(Lineage("old"), N),)
+    positions = [one.snapshot.positions for one in checkpoint.snapshots if one.task.vertex == "words"]
+    assert positions == [[["0-of-1", 0, None, 1, 0]], []]
+
+
+def test_it_may_be_edited_with_polars_but_not_unawares(savepoint: Path, tmp_path: Path) -> None:
+    for file in (savepoint / "state").rglob("*.parquet"):
+        frame = polars.read_parquet(file)
+        is_apple = polars.col("key") == '"apple"'
+        changed = frame.with_columns(
+            polars.when(is_apple).then(polars.lit("100")).otherwise(polars.col("value")).alias("value")
+        ).filter(polars.col("key") != '"fig"')
+        changed.write_parquet(file)
+    with pytest.raises(StoreError, match="not as it was written: state/counts/"):
+        begun(savepoint, tmp_path)
+    cc.seal_savepoint(savepoint)
+    store = begun(savepoint, tmp_path)
+    assert state_in(store) == {key: n for key, n in COUNTS.items() if key != "fig"} | {"apple": 100}
+
+
+def test_its_state_is_a_table(savepoint: Path, tmp_path: Path) -> None:
+    for path in (savepoint, tmp_path / "job", f"{tmp_path / 'job'}@7"):
+        frame = cc.read_state(path, "counts")
+        assert dict(zip(frame["key"], frame["value"], strict=True)) == COUNTS
+        assert frame["value"].dtype == polars.Int64 and frame["value"].sum() == sum(COUNTS.values())
+    with pytest.raises(StateError, match="'nobody'; it has 'words', 'keys', 'counts', 'sink'"):
+        cc.read_state(savepoint, "nobody")
+    with pytest.raises(StoreError, match="no checkpoint 8"):
+        cc.read_state(f"{tmp_path / 'job'}@8", "counts")
+
+
+def test_a_file_that_rots_or_is_gone_is_found(savepoint: Path) -> None:
+    (file, *_) = (savepoint / "state").rglob("*.parquet")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match="not as it was written"):
+        checked(savepoint)
+    file.unlink()
+    with pytest.raises(StoreError, match="is missing"):
+        checked(savepoint)
+
+
+def test_a_manifest_leads_to_no_file_outside(savepoint: Path) -> None:
+    """S10."""
+    manifest = read_manifest(savepoint)
+    write_manifest(savepoint, replace(manifest, files=(replace(manifest.files[0], path="../job/log"),)))
+    with pytest.raises(StoreError, match="leads out of the savepoint"):
+        checked(savepoint)
+
+
+def test_nothing_is_left_of_a_savepoint_that_can_not_be_written(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "job"))
+    checkpoint, claim = job_in(store)
+
+    def broken(part: Part) -> bytes:
+        raise StoreError("the disk is gone")
+
+    with pytest.raises(StoreError, match="the disk is gone"):
+        write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim, broken)
+    assert not (tmp_path / "savepoint").exists()
+    (tmp_path / "savepoint").mkdir()
+    (tmp_path / "savepoint" / "mine.txt").touch()
+    with pytest.raises(StoreError, match="not empty"):
+        write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim, store.read_part)
+
+
+# Another flow.
+
+
+def test_state_that_nobody_takes_is_dropped_only_if_the_user_says_so(savepoint: Path, tmp_path: Path) -> None:
+    flow = cc.Flow("other")
+    flow.source(cc.items(["apple"])).named("words").sink(cc.files.jsonl("out")).named("sink")
+    graph = flow.compile(2, 16)
+    with pytest.raises(StoreError, match=r"nobody takes the state \(6 rows\) of 'counts'"):
+        begun(savepoint, tmp_path, graph)
+    store = begun(savepoint, tmp_path, graph, allow_dropped_state=True)
+    assert state_in(store) == {}
+
+
+def test_an_operator_of_another_kind_takes_state_only_through_a_migration(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    graph = graph_of(kind="aggregate")
+    with pytest.raises(StoreError, match="'counts' is a aggregate, and was a count: say with migrate_state"):
+        begun(savepoint, tmp_path, graph)
+    store = begun(savepoint, tmp_path, graph, migrations={"counts": lambda key, value: value * 10})
+    assert state_in(store) == {key: 10 * n for key, n in COUNTS.items()}
+
+
+def test_a_migration_that_fails_names_key_and_value(savepoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"the migration of 'counts' raised ZeroDivisionError.* for key"):
+        begun(savepoint, tmp_path, migrations={"counts": lambda key, value: 1 / 0})
+    with pytest.raises(StoreError, match="migrate_state names 'nobody'"):
+        begun(savepoint, tmp_path, migrations={"nobody": lambda key, value: value})
+
+
+def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    graph = graph_of(extra=True)
+    with_more = open_store(str(tmp_path / "begun"))
+    more = TaskId(VertexId("more"), 1)
+    found = [SplitAssignment(more, [["all", 0, None, 1, 0]])]
+    begin_with(str(savepoint), with_more, graph, discover=lambda graph: found, look=list)
+    (checkpoint,) = [entry for _, entry in with_more.tail(1) if isinstance(entry, CheckpointCompleted)]
+    (taken,) = [one.snapshot for one in checkpoint.snapshots if one.task == more]
+    assert taken.positions == [["all", 0, None, 1, 0]]
+    assert state_in(with_more) == COUNTS
+
+
+def test_other_key_groups_are_no_matter_where_no_final_result_was_half_said(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    store = begun(savepoint, tmp_path, flow_of().compile(3, 40))
+    assert state_in(store) == COUNTS
+    manifest = read_manifest(savepoint)
+    half = tuple(
+        replace(one, snapshot=replace(one.snapshot, said=[0, "5"])) if one.task.vertex == "counts" else one
+        for one in manifest.tasks
+    )
+    write_manifest(savepoint, replace(manifest, tasks=half))
+    with pytest.raises(StoreError, match="final results were being said"):
+        begun(savepoint, tmp_path / "again", flow_of().compile(3, 40))
+
+
+# What is there already.
+
+
+def output(n: int, lineage: str = "old") -> CommittedOutput:
+    return CommittedOutput(
+        "out", Lineage(lineage), "sink", TaskId(VertexId("sink"), 0), Epoch(1), "driver", CheckpointId(n)
+    )
+
+
+def test_output_of_the_same_history_may_be_there_up_to_the_savepoint(savepoint: Path, tmp_path: Path) -> None:
+    """F4."""
+    with pytest.raises(HistoryError, match="up to checkpoint 8"):
+        begun(savepoint, tmp_path, look=lambda: [output(8)])
+    with pytest.raises(HistoryError, match="another history"):
+        begun(savepoint, tmp_path, look=lambda: [output(3, "strange")])
+    begun(savepoint, tmp_path, look=lambda: [output(7)])
+    assert conflict_with_output([Ancestor(Lineage("old"), N)], [output(8)], is_fresh=True) is None
+
+
+def test_a_checkpoint_whose_output_may_not_be_committed_is_no_savepoint(tmp_path: Path) -> None:
+    """F7: nobody would ever commit it."""
+    store = open_store(str(tmp_path / "job"))
+    job_in(store, pending=True)
+    path = as_savepoint(tmp_path / "job", tmp_path / "copy")
+    assert read_manifest(path).pending == tuple(
+        OpenOutput(TaskId(VertexId("counts"), i), N) for i in range(2)
+    )
+    with pytest.raises(StoreError, match=r"output of task counts\[0\], of checkpoint 7, is not known"):
+        begun(path, tmp_path)
+    outputs = [replace(output(7), task=TaskId(VertexId("counts"), index)) for index in range(2)]
+    begun(path, tmp_path, look=lambda: outputs)
+
+
+def test_a_later_start_with_the_same_savepoint_goes_on_and_another_directory_is_refused(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    store = begun(savepoint, tmp_path)
+    graph = graph_of(3)
+    assert begin_with(str(savepoint), store, graph, discover=lambda graph: (), look=list) is None
+    with pytest.raises(StoreError, match="holds a job already"):
+        begin_with(
+            str(savepoint), open_store(str(tmp_path / "job")), graph, discover=lambda graph: (), look=list
+        )
+
+
+def test_a_start_that_was_cut_off_says_so() -> None:
+    claim = replace(claim_of(graph_of()), ancestors=(Ancestor(Lineage("old"), N),))
+    done = CheckpointCompleted(Epoch(1), CheckpointId(1), ())
+    assert beginning([], [], claim.ancestors) == Begin()
+    assert beginning([claim, done], [claim], claim.ancestors) == GoOn()
+    cut_off = beginning([claim], [claim], claim.ancestors)
+    assert isinstance(cut_off, Refused) and "cut off" in cut_off.reason
+
+
+# Who waits for one.
+
+COMPLETED = CheckpointCompleted(
+    Epoch(1),
+    N,
+    (TaskSnapshot(TaskId(VertexId("counts"), 0), Snapshot(parts=(Part("parts/7/x", 1, "00"),))),),
+)
+OTHER: JobEffect = CancelTimer(Timer("pause"))
+
+
+def test_whoever_wants_a_savepoint_hears_of_the_checkpoint_when_its_output_is_committed() -> None:
+    savepoints = Savepoints()
+    savepoints.ask(1)
+    answers: list[JobEffect] = [OTHER, AnswerRequest(1, COMPLETED), AnswerRequest(2, COMPLETED)]
+    assert savepoints.hold_back(answers, lambda n: False) == [OTHER, AnswerRequest(2, COMPLETED)]
+    assert savepoints.in_use() == {"parts/7/x"}
+    assert savepoints.hold_back([], lambda n: n <= N) == [AnswerRequest(1, COMPLETED)]
+    # While it is written its parts stay.
+    assert savepoints.in_use() == {"parts/7/x"}
+    savepoints.written(1)
+    savepoints.written(1)
+    assert savepoints.in_use() == frozenset()
+
+
+def test_a_checkpoint_that_failed_is_told_at_once() -> None:
+    savepoints = Savepoints()
+    savepoints.ask(1)
+    failed: list[JobEffect] = [AnswerRequest(1, None, "no disk")]
+    assert savepoints.hold_back(failed, lambda n: False) == failed
+    assert savepoints.hold_back([], lambda n: True) == []
+
+
+def test_a_job_that_ends_before_the_commit_says_so() -> None:
+    savepoints = Savepoints()
+    savepoints.ask(1)
+    savepoints.hold_back([AnswerRequest(1, COMPLETED)], lambda n: False)
+    end = EndJob("cancelled", None)
+    *_, answer = savepoints.hold_back([end], lambda n: False)
+    assert isinstance(answer, AnswerRequest) and answer.completed is None and "checkpoint 7" in answer.reason
+    assert savepoints.in_use() == frozenset()
+
+
+def test_a_parquet_file_says_its_types(savepoint: Path) -> None:
+    (file, *_) = (savepoint / "state").rglob("*.parquet")
+    types = {field.name: str(field.type) for field in parquet.read_schema(file)}
+    texts = dict.fromkeys(("operator", "state", "key", "name", "value"), "string")
+    assert types == texts | {"key_group": "int32"}
+
+
+# The command line.
+
+
+def told(*arguments: object) -> str:
+    result = CliRunner().invoke(program, ["checkpoints", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_line_shows_verifies_and_compares_savepoints_and_checkpoints(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    assert "savepoint of flow fruit, checkpoint 7" in told("show", savepoint)
+    assert "whole: 2 files, 6 rows" in told("verify", savepoint)
+    assert "whole: checkpoint 7, 2 parts" in told("verify", tmp_path / "job")
+    assert told("diff", savepoint, tmp_path / "job").splitlines()[1].split() == ["counts", "0", "0", "0", "6"]
+    (file, *_) = (savepoint / "state").rglob("*.parquet")
+    frame = polars.read_parquet(file)
+    frame.with_columns(polars.lit("77").alias("value")).head(1).write_parquet(file)
+    result = CliRunner().invoke(program, ["checkpoints", "verify", str(savepoint)])
+    assert result.exit_code == 2 and "not as it was written" in result.output
+    assert "sealed" in told("seal", savepoint)
+    assert "-> 77" in told("diff", f"{tmp_path / 'job'}@7", savepoint)
