@@ -54,7 +54,12 @@ class StoredRows:
         data = self.near.get(row, _ABSENT)
         if data is _ABSENT:
             data = self._database().get(self.ids.encoded(row))
-        return default if data is None else loaded(data, f"state {self.name!r} of key {row!r:.120}")
+        if data is None:
+            return default
+        try:
+            return pickle.loads(data)  # noqa: S301 - see above
+        except Exception:  # noqa: BLE001 - it is raised again, with the key
+            return loaded(data, f"state {self.name!r} of key {row!r:.120}")
 
     def fetch(self, rows: list[Any]) -> None:
         """Read rows that are going to be asked for."""
@@ -126,13 +131,9 @@ class RocksTable(Table):
 
     def fetch(self, rows: Iterable[Any]) -> None:
         """Read the rows that are not at hand, at once."""
-        near = self.stored.near
-        layers = (self.values, *(layer for _, layer in self._frozen))
-        missing = [
-            row
-            for row in dict.fromkeys(rows)
-            if row not in near and not any(row in layer for layer in layers)
-        ]
+        missing = list(dict.fromkeys(rows))
+        for near in (self.values, self.stored.near, *(layer for _, layer in self._frozen)):
+            missing = [row for row in missing if row not in near]
         if missing:
             self.stored.fetch(missing)
 
