@@ -18,7 +18,7 @@ from crosscut import Windowed
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, options_of
 from crosscut.testing.simulator.user_flow import Rehearsal
 
-EVENTS = 600
+EVENTS = 500
 EXACT = tuple(one for one in PROTOCOLS if one != "at-least-once")
 SEEDS = range(3)
 # After a broken promise of the disk, or a word of the user, a job may end without its answers.

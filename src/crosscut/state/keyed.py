@@ -75,7 +75,7 @@ class KeyedState:
         return self.main.peek(key)
 
     def fetch(self, keys: Sequence[Any]) -> None:
-        """`keys` are going to be asked for: a chance to read what is not in memory, at once."""
+        """`keys` are going to be asked for: a chance to read those that are not in memory, at once."""
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""
@@ -108,7 +108,7 @@ class KeyedState:
             yield from table.complete(checkpoint_id)
 
     def abandon(self, checkpoint_id: CheckpointId) -> None:
-        """What was frozen at `checkpoint_id` will not be stored."""
+        """The layer of `checkpoint_id` will not be stored."""
 
     def close(self) -> None:
         """Nobody uses this state any more: give back what it takes outside of memory."""

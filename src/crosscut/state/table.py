@@ -34,7 +34,7 @@ ROWS_PER_BLOCK = 1_000
 
 
 class Rows(Protocol):
-    """What is below a layer: an older one, or all that is older."""
+    """The next below a layer: an older one, or all that is older."""
 
     def get(self, key: Any, default: Any, /) -> Any:
         """Return the value of `key`, or `default`."""

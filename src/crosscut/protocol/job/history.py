@@ -58,8 +58,8 @@ def conflict_of_task(
 
     Args:
         restored: The checkpoint that this epoch began with, 0 for none.
-        found: What the sink remembers; what is not of this logical task and lineage, and what this very
-            epoch has written, plays no part.
+        found: The sink's memory; entries of another logical task or lineage, and those that this very
+            epoch has written, play no part.
     """
     others = [one for one in found if _is_same_task(one, context) and not _is_own(one, context)]
     # Newer output first: it says more about the mistake.
@@ -142,7 +142,7 @@ def shown(conflict: Conflict) -> str:
 def check_history(
     context: SinkContext, permit: CommitPermit | None, found: Iterable[CommittedOutput]
 ) -> None:
-    """Refuse to write as a sink task if what the sink remembers contradicts what was restored.
+    """Refuse to write as a sink task if the sink's memory contradicts the restored checkpoint.
 
     For `SinkWriter.recover`, before anything is written; best in the transaction that also fences older
     epochs. In `commit` the same with the permit of the checkpoint that was *restored*.

@@ -116,7 +116,7 @@ LogEffect = AppendEntry | ReadEntry | StartTimer | CancelTimer
 class LogWriter:
     """Appends entries one after the other; each `append` ends in exactly one verdict.
 
-    The first one is the claim of its driver. Before an entry goes what has to be there first: what
+    The first one is the claim of its driver. Before an entry go those that must be there first: one that
     closes the segment of another driver, and the head of a segment of its own.
 
     Args:

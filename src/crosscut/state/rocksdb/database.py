@@ -129,7 +129,7 @@ class Database:
             raise self._failed("read", error) from error
 
     def link(self, directory: str) -> list[str]:
-        """Keep what is in the database now under `directory`, and return the names of its table files.
+        """Keep the present content of the database under `directory`; return the names of its table files.
 
         Blocks until all is in files; nothing may be written meanwhile, reading is fine.
         """

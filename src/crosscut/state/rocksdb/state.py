@@ -136,7 +136,7 @@ class RocksState(KeyedState):
         self._stored: dict[CheckpointId, dict[str, Part]] = {}
         # Until its files are linked, nothing newer may be written.
         self._is_storing = False
-        # Writes what is frozen, a step at a time: between the batches, and along with each of them.
+        # Writes frozen layers, a step at a time: between the batches, and along with each of them.
         self._writer: Iterator[None] | None = None
         self._failure: StateError | None = None
         makers = {MAIN: initial, **(others or {})}
@@ -156,7 +156,7 @@ class RocksState(KeyedState):
     # What operators do.
 
     def fetch(self, keys: Sequence[Any]) -> None:
-        """Read what is stored of `keys`, which a batch is about: all of it at once."""
+        """Read all stored values of `keys`, which a batch is about, at once."""
         for table in self._plain:
             table.fetch(keys)
         if not self._is_storing:
@@ -169,7 +169,7 @@ class RocksState(KeyedState):
         self._advance(len(keys) // ROWS_PER_STEP + 1)
 
     def _advance(self, steps: int) -> None:
-        """Go on writing what is frozen. What is wrong with it is for the checkpoint to say."""
+        """Go on writing frozen layers. An error is for the checkpoint to tell."""
         try:
             for _ in range(steps):
                 if self._writer is not None and next(self._writer, _END) is _END:
@@ -194,7 +194,7 @@ class RocksState(KeyedState):
         raise StateError("keyed state in RocksDB is stored as its files")
 
     def writing(self, checkpoint_id: CheckpointId) -> Iterator[None]:
-        """Write what was frozen at `checkpoint_id` into the database, in steps of some rows.
+        """Write the layer of `checkpoint_id` into the database, in steps of some rows.
 
         `link` or `abandon` has to follow.
 

@@ -1,6 +1,6 @@
 """A table whose rows are in RocksDB, below the same layers that a table in memory has.
 
-What has changed since the last barrier is in a dict, as objects; so are values that user code may change in
+Changes since the last barrier are in a dict, as objects; so are values that user code may change in
 place. Below it, frozen layers wait to be written into the database, and then it. What a batch is going to
 need is read from there at once (`fetch`), and what a barrier froze is written at once.
 """
@@ -157,7 +157,7 @@ class RocksTable(Table):
         raise InternalError("layers over RocksDB are written by `writing`")
 
     def writing(self, checkpoint_id: CheckpointId) -> Iterator[None]:
-        """Write what was frozen for `checkpoint_id` or before it, some rows at a time.
+        """Write the layers of `checkpoint_id` and before it, some rows at a time.
 
         Look-ups are right between the steps too.
 
@@ -184,7 +184,7 @@ class RocksTable(Table):
         return next((at for at, n in enumerate(ids) if n), len(ids))
 
     def abandon(self, checkpoint_id: CheckpointId) -> None:
-        """What was frozen for `checkpoint_id` needs not be told from later changes any more."""
+        """The layer of `checkpoint_id` need not be told from later changes any more."""
         self._frozen = [(_NONE if n == checkpoint_id else n, layer) for n, layer in self._frozen]
 
     def expire_after(self, ttl_ms: int) -> None:
