@@ -148,7 +148,7 @@ def alone(mine: list[Any], met: list[Any]) -> list[Any]:
 
 
 @given(st.integers(-8, 8), st.integers(0, 8), HOWS, STEPS, st.data())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_an_interval_join_says_what_nested_loops_say(
     lower: int, length: int, how: How, steps: list[Any], data: st.DataObject
 ) -> None:
@@ -186,7 +186,7 @@ def test_an_interval_join_counts_late_records_and_says_pairs_at_the_time_of_the_
 
 
 @given(st.sampled_from(get_args(LatestHow)), STEPS, st.data())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_a_join_with_the_latest_finds_the_version_that_was_valid(
     how: LatestHow, steps: list[Any], data: st.DataObject
 ) -> None:
@@ -241,7 +241,7 @@ def test_a_late_version_is_taken_where_it_is_still_the_latest() -> None:
 
 
 @given(WINDOWS, HOWS, STEPS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_window_join_says_all_pairs_of_each_window(
     window: Window, how: How, steps: list[Any], data: st.DataObject
 ) -> None:

@@ -24,7 +24,7 @@ from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.task.chain import Chain
 from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import Tumbling
+from crosscut.windows import CountWindow, Tumbling
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 
@@ -304,3 +304,13 @@ def test_a_record_at_the_end_of_a_window_belongs_to_the_next_one() -> None:
     operator.process(Batch([1, 2, 4], ["a"] * 3, [0, 9, 10]))
     found = [one for batch in advanced(operator, END_OF_TIME) for one in batch.records]
     assert found == [cc.Windowed("a", 0, 10, 3), cc.Windowed("a", 10, 20, 4)]
+
+
+def test_records_without_time_stay_without_where_windows_count() -> None:
+    state = window_state(CountWindow(2))
+    operator = window_operator("w", state, folding(SumFold(abs)), CountWindow(2), None)
+    made = [operator.process(Batch([1, 2, 4], ["a"] * 3)), *(batch for batch, _ in operator.end(""))]
+    assert [(batch.records, batch.timestamps) for batch in made] == [
+        ([cc.Windowed("a", 0, 0, 3)], None),
+        ([cc.Windowed("a", 0, 0, 4)], None),
+    ]
