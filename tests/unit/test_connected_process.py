@@ -12,9 +12,11 @@ from crosscut.batch import Batch
 from crosscut.connected_process import FROM_NOTHING, Begins
 from crosscut.errors import FlowError, UserCodeError
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import Process
+from crosscut.protocol.job.rescaling import rescaled
+from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -200,6 +202,23 @@ def test_at_another_parallelism_each_task_has_the_broadcast_state_and_keys_have_
             "old": 1,
         }
     assert sorted(key for it in tasks for key, _ in it.state.tables["seen"].items()) == [0, 1]
+
+
+@pytest.mark.parametrize("is_connected", [False, True], ids=["stream", "rules"])
+def test_at_another_parallelism_a_task_with_states_of_its_own_reads_the_parts_of_all(
+    is_connected: bool,
+) -> None:
+    """By keys alone it would read those of its own key groups, and other tasks' lists would be lost."""
+    name, feeders = VertexId("it"), [VertexId("records"), VertexId("rules")]
+    parts = [Part(f"parts/1/it-{task}", 1, "") for task in range(4)]
+    snapshots = tuple(TaskSnapshot(TaskId(name, task), Snapshot((part,))) for task, part in enumerate(parts))
+    others = tuple(TaskSnapshot(TaskId(one, task), Snapshot()) for one in feeders for task in range(4))
+    edges = (
+        [(feeders[0], name, True), (feeders[1], name, False)] if is_connected else [(feeders[0], name, False)]
+    )
+    before = CheckpointCompleted(Epoch(1), N1, (*snapshots, *others))
+    found = [one.snapshot for one in rescaled(before, 3, 16, edges) if one.task.vertex == name]
+    assert [one.parts for one in found] == [tuple(parts)] * 3
 
 
 def test_the_states_go_back_to_a_checkpoint_with_all_else() -> None:
