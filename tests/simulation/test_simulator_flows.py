@@ -77,6 +77,41 @@ flow.source(numbers).key_by(lambda r: r[0]).process(Runs()).sink(cc.collect())
 """
 
 
+CONNECTED = """
+class Pairs(cc.ConnectedProcess):
+    left, right = cc.ListState(), cc.MapState()
+
+    def on_record(self, record, ctx):
+        self.left.append(record)
+        return [(record, self.right[name]) for name in self.right]
+
+    def on_other(self, record, ctx):
+        self.right[record[1]] = record
+        return [(other, record) for other in self.left]
+
+class Rules(Pairs):
+    rules = cc.BroadcastState()
+
+def source(name):
+    numbers = cc.generate(lambda i: (words[i % 40], i), count=12)
+    return flow.source(numbers).named(name)
+"""
+
+
+def test_a_process_of_two_keyed_streams_passes(simulate) -> None:  # type: ignore[no-untyped-def]
+    keyed = "source({!r}).key_by(lambda r: r[0])".format
+    done = simulate(f"{CONNECTED}\n{keyed('a')}.connect({keyed('b')}).process(Pairs()).sink(cc.collect())")
+    assert done.exit_code == 0, done.output
+    assert "0 of 25 failed" in done.output and "differ" not in done.output
+
+
+def test_a_flow_with_states_of_tasks_is_not_judged(simulate) -> None:  # type: ignore[no-untyped-def]
+    flow = "source('a').key_by(lambda r: r[0]).connect(source('b').broadcast()).process(Rules())"
+    done = simulate(f"{CONNECTED}\n{flow}.sink(cc.collect())")
+    assert done.exit_code == 2
+    assert "has a process with states of a task" in done.output
+
+
 def test_a_process_with_states_of_every_kind_passes(simulate) -> None:  # type: ignore[no-untyped-def]
     protocols = ("aligned", "unaligned", "switching", "halting")
     done = simulate(PROCESS, *(word for one in protocols for word in ("--snapshots", one)))

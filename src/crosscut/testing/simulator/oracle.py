@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
+from crosscut.connected_process import TASK_KINDS, ConnectedProcess
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
-from crosscut.errors import CrosscutError, FlowError, InternalError
+from crosscut.errors import CrosscutError, FlowError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -50,10 +51,12 @@ from crosscut.keyed_process import (
     MapState,
     attached,
     declared,
+    kinds_of,
     timer_tables,
 )
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
+from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.blame import UserCode
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
@@ -112,9 +115,10 @@ def run_from(graph: JobGraph, cut: Cut) -> dict[str, list[Any]]:
 
 
 def has_sequential_run(graph: JobGraph) -> bool:
-    """Whether `run_from` can run `graph`: its states belong to keys, and each operator has one input."""
-    nodes = (node for vertex in graph.vertices for node in vertex.chain)
-    return not any(isinstance(node.spec, StreamProcessSpec | ConnectSpec) for node in nodes)
+    """Whether `run_from` can run `graph`: all its states belong to keys, and none to a task."""
+    specs = (node.spec for vertex in graph.vertices for node in vertex.chain)
+    processes = (spec.process for spec in specs if isinstance(spec, StreamProcessSpec | ConnectSpec))
+    return not any(kind in TASK_KINDS for process in processes for _, kind in kinds_of(process))
 
 
 class _Run:
@@ -144,7 +148,7 @@ class _Run:
         for name in (name for cycle in grouped(targets) for name in cycle):
             vertex = self._vertices[name]
             for position, node in enumerate(vertex.chain):
-                if isinstance(node.spec, ProcessSpec):
+                if isinstance(node.spec, ProcessSpec | ConnectSpec):
                     self._fire_all(vertex, position, node)
                 if getattr(node.spec, "emit", "") == "final":
                     told = self._cut.told.get(name, set())
@@ -165,7 +169,7 @@ class _Run:
 
     def _fire_all(self, vertex: Vertex, position: int, node: OperatorNode) -> None:
         """Call a process for all its timers, and for those that it sets then."""
-        if not isinstance(node.spec, ProcessSpec) or not timer_tables(node.spec.process):
+        if not isinstance(node.spec, ProcessSpec | ConnectSpec) or not timer_tables(node.spec.process):
             return
         running, context = self._process(vertex, node.uid, node.spec.process)
         on_timer = {EVENT_TIMERS: running.on_timer, PROCESSING_TIMERS: running.on_processing_timer}
@@ -264,20 +268,19 @@ class _Run:
                 known = copied(state[key]) if key in state else _NOTHING
                 state[key] = value = _folded(spec, known, record)
                 return () if spec.emit == "final" else (Item(_pair(node, key, copied(value)), None, time),)
-            case ProcessSpec(process):
+            case ProcessSpec(process) | StreamProcessSpec(process) | ConnectSpec(process):
                 running, context = self._process(vertex, node.uid, process)
                 context.key, context.timestamp = key, time
-                found = running.on_record(record, context)
-                return (
-                    ()
-                    if found is None
-                    else tuple(Item(one, None, time) for one in several(found, process.on_record))
-                )
+                if node.inputs[item.input].how != "hash":
+                    context.leave_key()
+                call = running.on_record
+                if isinstance(running, ConnectedProcess) and item.input:
+                    call = running.on_other
+                found = call(record, context)
+                return () if found is None else tuple(Item(one, None, time) for one in several(found, call))
             case WindowSpec() | WindowJoinSpec() | IntervalJoinSpec() | LatestJoinSpec():
                 said = self._timed(vertex, node.uid, spec).take(record, key, time, item.input)
                 return tuple(Item(one.record, None, one.time) for one in said)
-            case StreamProcessSpec() | ConnectSpec():
-                raise InternalError(f"operator {node.uid!r} has no sequential run: see `has_sequential_run`")
             case _:
                 assert_never(spec)
 
@@ -361,7 +364,7 @@ class _NamedCells:
         return name in self._values.get(key, ())
 
     def names(self, key: Any) -> list[Any]:
-        return list(self._values.get(key, ()))
+        return in_order(self._values.get(key, ()))
 
     def count(self, key: Any) -> int:
         return len(self._values.get(key, ()))

@@ -143,8 +143,9 @@ def rehearsal(flow: Flow, records_max: int, options: Sequence[Options]) -> Rehea
     graph = flow.compile(1, MAX_PARALLELISM)
     if not has_sequential_run(graph):
         raise FlowError(
-            f"flow {flow.name!r} has a process with two inputs, or one without keys: what its output must be "
-            f"is not known here, since it depends on which records meet in which task"
+            f"flow {flow.name!r} has a process with states of a task (BroadcastState, SplitState, "
+            f"UnionState): its expected output is not known here, since it depends on which records meet in "
+            f"which task"
         )
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
     samples = {
