@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from crosscut.batch import Batch
+from crosscut.operators.cells import TimedCells
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -149,6 +150,45 @@ def test_finds_the_planted_bug_of_timers(name: str, monkeypatch: pytest.MonkeyPa
     method, planted = PLANTED_TIMERS[name]
     monkeypatch.setattr(Timers, method, planted(getattr(Timers, method)))
     failures = (live(options_of(seed, ("timers",), EXACTLY_ONCE)).failure for seed in range(SEEDS_MAX))
+    assert any(re.match(r"I\d+ ?", failure) for failure in failures)
+
+
+# A time to live
+
+
+def test_nothing_that_has_expired_comes_back_in_any_world() -> None:
+    finished = 0
+    for seed in range(TIMERS_WORLDS):
+        options = options_of(seed, ("time to live",))
+        life = live(options)
+        finished += life.seen["job finished"]
+        if life.failure:
+            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    assert finished > TIMERS_WORLDS // 2
+
+
+def lives_forever(self: TimedCells, written: int) -> bool:
+    return False
+
+
+def lives_again_after_a_restore(plain: Callable[..., bool]) -> Callable[..., bool]:
+    """What a new task looks at first is taken for new."""
+    looks: Counter[int] = Counter()
+    kept: list[TimedCells] = []
+
+    def has_expired(self: TimedCells, written: int) -> bool:
+        # Kept, so that no other has its identity.
+        kept.append(self)
+        looks[id(self)] += 1
+        return looks[id(self)] > 3 and plain(self, written)
+
+    return has_expired
+
+
+@pytest.mark.parametrize("planted", [lambda _: lives_forever, lives_again_after_a_restore])
+def test_finds_what_has_expired_and_is_there(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimedCells, "_has_expired", planted(TimedCells._has_expired))
+    failures = (live(options_of(seed, ("time to live",), EXACTLY_ONCE)).failure for seed in range(SEEDS_MAX))
     assert any(re.match(r"I\d+ ?", failure) for failure in failures)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.timestamps import END_OF_TIME
 
 MAX_PARALLELISM = 16
 Build = Callable[[Flow, Callable[[], Stream], Callable[[Stream], None]], None]
@@ -227,6 +228,39 @@ class Counts(KeyedProcess[Any, Any]):
         return ((ctx.key, "by the clock"),)
 
 
+class Mortals(KeyedProcess[Any, Any]):
+    """Keeps a value that dies, looks at it now and then, and says so if it lives when it is dead."""
+
+    last = ValueState[int](ttl=f"{WINDOW_MS}ms")
+    written = ValueState(default=0)
+    is_gone = ValueState(default=False)
+
+    def on_record(self, record: Any, ctx: Context) -> Iterable[Any] | None:
+        happened = _happened(record)
+        self.last.set(happened)
+        self.written.set(happened)
+        self.is_gone.set(False)
+        for lives in range(1, 6):
+            ctx.set_timer((happened // WINDOW_MS + lives) * WINDOW_MS)
+        return None
+
+    def on_timer(self, time: int, ctx: Context) -> Iterator[Any]:
+        yield (ctx.key, time)
+        is_there = self.last.get() is not None
+        if is_there and ctx.watermark is not None and ctx.watermark < END_OF_TIME:
+            # At the end of time all has died, which a run without time does not see.
+            if self.is_gone.get():
+                yield (ctx.key, "has come back")
+            if self.written.get() + WINDOW_MS <= ctx.watermark:
+                yield (ctx.key, "is dead and there")
+        self.is_gone.set(not is_there)
+
+
+def _time_to_live(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    timed = source().assign_timestamps(_happened, out_of_orderness=f"{OUT_OF_ORDERNESS_MS}ms")
+    sink(timed.key_by(_key).process(Mortals()).rebalance().map(lambda result: result))
+
+
 def _timers(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
     """What is said depends on when timers fire, and on how often."""
     left, right = (
@@ -270,6 +304,7 @@ OTHERS: dict[str, Graph] = {
     "once round": Graph(_once_round),
     "apart": Graph(_apart),
     "timers": Graph(_timers, survives_duplicates=False, is_punctual=True),
+    "time to live": Graph(_time_to_live, survives_duplicates=False, is_punctual=True),
     "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),
 }
 """Those that are asked for by name."""
