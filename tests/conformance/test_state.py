@@ -528,6 +528,7 @@ class World(RuleBasedStateMachine):
         self.keeper.state.fetch(keys)
         for key in keys:
             self.append_in_place(key, 1)
+            self.keeper.state.tables["other"].put(key, len(self.oracle[key]))
 
     @rule(key=KEY)
     def delete(self, key: Any) -> None:
@@ -548,13 +549,17 @@ class World(RuleBasedStateMachine):
 
     @rule(
         between=st.lists(KEY, max_size=3),
+        batches=st.lists(st.lists(KEY, min_size=5, max_size=9), max_size=3),
         outcome=st.sampled_from(["complete", "stored", "abandon", "broken off"]),
     )
-    def checkpoint(self, between: Sequence[Any], outcome: str) -> None:
+    def checkpoint(self, between: Sequence[Any], batches: Sequence[list[Any]], outcome: str) -> None:
         n = CheckpointId(self.next_id)
         self.next_id += 1
         self.keeper.state.freeze(n)
         frozen = deepcopy((self.oracle, self.named))
+        # Records go on before the background comes to it.
+        for keys in batches:
+            self.batch(keys)
         if outcome == "abandon":
             self.keeper.state.abandon(n)
             return
@@ -595,7 +600,8 @@ class World(RuleBasedStateMachine):
         assert {key: table.names(key) for key in self.named} == {
             key: sorted(names) for key, names in self.named.items()
         }
-        assert len(state) == len(self.oracle) + sum(map(len, self.named.values()))
+        others = sum(1 for _ in state.tables["other"].items())
+        assert len(state) == len(self.oracle) + sum(map(len, self.named.values())) + others
 
     def teardown(self) -> None:
         if hasattr(self, "keeper"):

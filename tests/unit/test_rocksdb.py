@@ -16,8 +16,10 @@ from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keys import decoded_key, encoded_key
 from crosscut.protocol.messages import Part
-from crosscut.state.reading import stored_blocks
+from crosscut.state.reading import stored_blocks, stored_contents
 from crosscut.state.rocksdb import database
+from crosscut.state.rocksdb import state as state_module
+from crosscut.state.rocksdb import table as table_module
 from crosscut.state.rocksdb.database import Database, Options, chunks_of
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.worker.backends import OnDisk
@@ -77,6 +79,34 @@ def site(backend: OnDisk) -> Iterator[Site]:
     made = Site(backend)
     yield made
     made.state.close()
+
+
+def test_what_comes_after_a_barrier_is_not_in_its_checkpoint_however_much_it_is(
+    backend: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the layers are to hold is written at once, but not past what a barrier has put aside."""
+    monkeypatch.setattr(state_module, "LAYER_ROWS_MAX", 4)
+    monkeypatch.setattr(table_module, "ROWS_PER_STEP", 1)
+    site = Site(backend)
+    state = site.state = backend.new_state(TASK)(int, {"other": int})
+    for key in range(20):
+        state.main.put(key, 1)
+        state.tables["other"].put(key, 1)
+    state.fetch([])
+    state.freeze(N1)
+    for key in range(20, 40):
+        state.main.put(key, 2)
+        state.tables["other"].put(key, 2)
+    for _ in range(100):
+        state.fetch([])
+    for _ in state.writing(N1):
+        pass
+    files = {path: site.write(N1, b"".join(chunks_of(path))) for path in state.link(N1)}
+    parts = state.stored(N1, site.write(N1, state.head(N1)), files)
+    before = dict.fromkeys(range(20), 1)
+    assert stored_contents(parts, site.read) == {"": before, "other": before}
+    assert dict(state.items()) == before | dict.fromkeys(range(20, 40), 2)
+    state.close()
 
 
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
