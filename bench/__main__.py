@@ -18,6 +18,7 @@ NAMES = (
     "fixed_cost",
     "state",
     "windows",
+    "timestamps",
 )
 
 
