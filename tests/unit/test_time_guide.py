@@ -1,4 +1,4 @@
-"""The guide to event time is true: its flows can be built as they stand, and its process says what it says."""
+"""The guide to event time is true: its flows can be built as they stand, and its timers say what it says."""
 
 from __future__ import annotations
 
