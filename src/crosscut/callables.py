@@ -29,6 +29,13 @@ def argument_problem(function: Callable[..., Any], *arguments: str) -> str:
     return ""
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a call of `function` has to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - of an object, whose class has an async one
+    )
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """Return what people call a function, with its place where that is known."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

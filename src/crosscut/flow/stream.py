@@ -6,7 +6,7 @@ Arguments are checked at once, so that an error shows the line that is wrong; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
@@ -22,6 +22,7 @@ from crosscut.flow.arguments import itself as _itself
 from crosscut.flow.arguments import milliseconds as _milliseconds
 from crosscut.flow.arguments import output_name as _output_name
 from crosscut.flow.arguments import shown as _shown
+from crosscut.flow.async_map import async_map_spec
 from crosscut.flow.connected import ConnectedStreams
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.joins import interval_join_spec, latest_join_spec, not_to_join, window_join_spec
@@ -240,6 +241,46 @@ class Stream(_SideOutputs, Generic[Record]):
                 "the other stream has keys and this one has none: give this one keys too, with key_by",
             )
         return _connected(self._draft, self._input, other, keyed=False)
+
+    def map_async(
+        self,
+        function: Callable[[Record], Result | Awaitable[Result]],
+        *,
+        capacity: int = 100,
+        timeout: Duration = "30s",
+        retries: int = 0,
+        ordered: bool = True,
+        on_error: OnError = "fail",
+    ) -> Stream[Result]:
+        """Replace each record by what `function(record)` returns in its own time: a request, a look-up.
+
+        Many calls are under way at once. An `async def` is awaited on the event loop of the worker, and must
+        not block; a plain function is called in a thread. Snapshots do not wait for calls: the records are
+        part of them, and after a failure the calls that were under way are made again. So a call may be
+        made more than once for a record; its result goes on exactly once.
+
+        Args:
+            function: Must not change the record.
+            capacity: Calls that each task may have under way; other records wait.
+            timeout: After that a call has failed.
+            retries: How often a call that has failed is made again, after 0.1 s, 0.2 s, ..., 10 s at most.
+            ordered: Results go on in the order of the records; else as they come.
+            on_error: See `map`; for a call that has failed so often.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        kind = "map_async"
+        spec = async_map_spec(
+            self._draft,
+            function,
+            capacity,
+            timeout,
+            retries,
+            _on_error(self._draft, kind, on_error),
+            ordered=ordered,
+        )
+        return self._then(kind, spec)
 
     def inspect(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.

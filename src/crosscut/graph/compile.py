@@ -17,6 +17,7 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpe
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    AsyncMapSpec,
     ConnectSpec,
     CountSpec,
     Edge,
@@ -61,6 +62,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "flat_map"
         case SplitSpec():
             return "split"
+        case AsyncMapSpec():
+            return "map_async"
         case InspectSpec():
             return "inspect"
         case AssignTimestampsSpec():
@@ -195,8 +198,8 @@ def _chained(
         chain: list[OperatorNode] | None = None
         if len(node.inputs) == 1:
             (read,) = node.inputs
-            # A process begins a vertex: state is found by the vertex, one for each.
-            is_chained = read.how == "forward" and not isinstance(node.spec, StreamProcessSpec)
+            # These begin a vertex: state is found by the vertex, one for each.
+            is_chained = read.how == "forward" and not isinstance(node.spec, StreamProcessSpec | AsyncMapSpec)
             if is_chained and not read.output and len(consumers[read.uid]) == 1:
                 chain = chain_of[read.uid]
         if chain is None:

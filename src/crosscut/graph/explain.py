@@ -10,6 +10,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
+    AsyncMapSpec,
     ConnectSpec,
     CountSpec,
     JobGraph,
@@ -31,7 +32,7 @@ _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
 _TIMED = (WindowSpec, IntervalJoinSpec, WindowJoinSpec, LatestJoinSpec)
 _PROCESSES = (ProcessSpec, StreamProcessSpec, ConnectSpec)
-_WITH_STATE = (*_KEYED, *_PROCESSES, *_TIMED, SourceSpec, SinkSpec)
+_WITH_STATE = (*_KEYED, *_PROCESSES, *_TIMED, AsyncMapSpec, SourceSpec, SinkSpec)
 
 
 def explained(graph: JobGraph) -> str:
@@ -82,6 +83,8 @@ def _operator(node: OperatorNode) -> str:
     details = [] if node.uid.endswith(f"-{kind}") else [kind]
     if isinstance(node.spec, KeyBySpec) and node.spec.keys_only:
         details.append("keys only")
+    if isinstance(node.spec, AsyncMapSpec):
+        details += [f"{node.spec.capacity} calls", "ordered" if node.spec.ordered else "unordered"]
     if isinstance(node.spec, SplitSpec):
         details += [name for name, _ in node.spec.predicates] + ["rest"] * node.spec.has_rest
     if isinstance(node.spec, _KEYED):

@@ -55,6 +55,26 @@ class SplitSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncMapSpec:
+    """Replaces each record by what a call returns that others make: a coroutine, or a thread. Always the
+    first of its vertex.
+
+    Attributes:
+        capacity: Calls of one task that may be under way.
+        timeout_ms: How long one may take.
+        retries: How often one is made again that has failed.
+        ordered: Results leave in the order of the records.
+    """
+
+    function: Callable[[Any], Any]
+    capacity: int
+    timeout_ms: float
+    retries: int
+    ordered: bool
+    on_error: OnError = "fail"
+
+
+@dataclass(frozen=True, slots=True)
 class InspectSpec:
     """Shows each record to a function, and passes it on."""
 
@@ -168,6 +188,7 @@ OperatorSpec = (
     | FilterSpec
     | FlatMapSpec
     | SplitSpec
+    | AsyncMapSpec
     | InspectSpec
     | AssignTimestampsSpec
     | KeyBySpec

@@ -11,6 +11,7 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpe
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    AsyncMapSpec,
     ConnectSpec,
     CountSpec,
     FilterSpec,
@@ -33,6 +34,7 @@ from crosscut.graph.specs import (
 from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
 from crosscut.keyed_process import MapState, declared, timer_tables
+from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
     AttemptedAggregate,
@@ -93,6 +95,9 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
             from crosscut.operators.timed_building import timed_state
 
             return timed_state(node.spec, new)
+        case AsyncMapSpec():
+            # Few records for a short time, all of which are in memory anyway.
+            return KeyedState(nothing_yet)
         case _:
             return None
 
@@ -113,6 +118,8 @@ def build(
         begins: Which task it is for, and from where that goes on.
     """
     spec = node.spec
+    if isinstance(spec, AsyncMapSpec):
+        return AsyncMap(node.uid, spec, _present(state, node), begins, Sides(node.uid, read_aside))
     if dead_letters_of(spec):
         return _attempting(node, state, Sides(node.uid, read_aside))
     match spec:

@@ -33,15 +33,20 @@ Attempt = Callable[[Any], Iterable[Any]]
 """What goes on of a record; it has done nothing yet if it raises."""
 
 
+def is_about_record(error: Exception) -> bool:
+    """Return whether `error` concerns a record: else the flow is wrong, or the memory is full."""
+    return not isinstance(error, CrosscutError | MemoryError)
+
+
 def set_aside(
     sides: Sides, uid: str, record: Any, error: Exception, *, key: Any = None, timestamp: int | None = None
 ) -> None:
     """Say that `record` is a dead letter.
 
     Raises:
-        Exception: `error` itself, if it is not about the record: the flow is wrong, or the memory is full.
+        Exception: `error` itself, if it is not about the record.
     """
-    if isinstance(error, CrosscutError | MemoryError):
+    if not is_about_record(error):
         raise error
     trace = traceback_of(error)
     if len(trace) > _TRACEBACK_MAX:

@@ -94,8 +94,8 @@ class Captures:
         self._chains[n] = PartChain(n, parts)
         if stored.held:
             pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)
-        # Buffers, timers and asynchronous calls of operators belong here, once there are any.
-        at_rest = not frozen.log
+        # Buffers and timers of operators belong here, once there are any.
+        at_rest = not frozen.log and not frozen.is_calling
         return Snapshot(
             parts=parts,
             positions=frozen.positions,

@@ -9,6 +9,7 @@ from crosscut.batch import Batch
 from crosscut.errors import StateError
 from crosscut.graph.specs import SideOutput
 from crosscut.interfaces import JSON
+from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.timestamps import AssignTimestamps
@@ -182,6 +183,13 @@ class Chain:
                     news = Batch([], watermark=operator.watermark, idle=False)
                     self._waiting.append((position + 1, news))
 
+    def pass_on(self, operator: Operator, batch: Batch) -> None:
+        """Take a batch to what follows `operator`, which has made it of itself; nothing is halfway."""
+        self._take_aside(operator)
+        self._tell_aside(operator, batch)
+        if batch.records or batch.has_news:
+            self._run(batch, self._operators.index(operator) + 1)
+
     def go_on(self) -> None:
         """Go on with the batch that is furthest ahead."""
         position, batch = self._waiting.pop()
@@ -240,15 +248,21 @@ class Chain:
                     self._waiting.append((position + 1, due))
                 else:
                     made = due
+            elif batch.has_news and isinstance(operator, AsyncMap) and operator.is_calling:
+                operator.hold(batch.take_news())
             elif batch.has_news and operator.passes_watermarks:
                 made = Batch(made.records, made.keys, made.timestamps, batch.watermark, idle=batch.idle)
-                if operator.sides is not None:
-                    for side in operator.sides.outputs:
-                        self._emit_aside(Batch([], watermark=batch.watermark, idle=batch.idle), side)
+                self._tell_aside(operator, batch)
             if not made.records and not made.has_news:
                 return
             batch = made
         self._emit(batch)
+
+    def _tell_aside(self, operator: Operator, news: Batch) -> None:
+        """Let those who read what `operator` says under names have the news that goes on from there."""
+        if operator.sides is not None and news.has_news:
+            for side in operator.sides.outputs:
+                self._emit_aside(Batch([], watermark=news.watermark, idle=news.idle), side)
 
     def _take_aside(self, operator: Operator) -> None:
         """Hand on an operator's side outputs: no snapshot sees records that are still there."""

@@ -31,15 +31,18 @@ class TaskEnding:
         """Whether it has begun and not been passed on."""
         return self._steps is not None
 
-    def begin(self) -> bool:
+    def begin(self, *, waits: bool = False) -> bool:
         """No record will come any more, which a restored source may say again.
+
+        Args:
+            waits: The operators are not to be told yet: there are results still to come.
 
         Returns:
             Whether the end is to be passed on: at once, where operators have nothing to say, so that no
             barrier finds the task before that.
         """
         self._steps = iter(()) if self.is_said else self._chain.end()
-        return self.step()
+        return not waits and self.step()
 
     def step(self) -> bool:
         """Let the operators say one batch more; return whether the end is to be passed on."""

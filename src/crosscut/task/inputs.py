@@ -154,6 +154,13 @@ class InputQueue:
                 yield item
 
     @property
+    def holds_barrier(self) -> bool:
+        """Whether a barrier waits here."""
+        if any(segment.marks for segment in self._segments):
+            return True
+        return any(isinstance(item, Barrier) for items in (self._head, self._tail) for item in items)
+
+    @property
     def in_memory(self) -> int:
         """How many of the items are in memory."""
         return len(self._head) + len(self._tail)

@@ -66,6 +66,13 @@ class Intake:
             self._set_aside.append(self._turn.popleft())
         return bool(self._turn)
 
+    @property
+    def has_barrier(self) -> bool:
+        """Whether a barrier waits in a channel that is not blocked."""
+        return any(
+            queue.holds_barrier for channel, queue in self._queues.items() if not self._is_blocked(channel)
+        )
+
     def begin_turn(self) -> ChannelId:
         """Return the channel whose turn it is; `has_next` has said that there is one.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON
+from crosscut.operators.async_map import StartCall
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.task.channel_log import Logged
 
@@ -20,6 +21,7 @@ class FrozenTask:
         said: How far the operators have come at the end of input; None: they have not begun, or are done.
         watermark: Of the inputs together.
         assigned: The watermarks that operators make themselves.
+        is_calling: There were asynchronous calls under way, or results that had not gone on.
         is_end_forwarded: The end of input has been passed on, in this epoch.
         records_in: And the others: the counters then; see `Snapshot`.
         log: The channel records of the snapshot; the storing side lets go of them.
@@ -35,6 +37,7 @@ class FrozenTask:
     # Like the counters, it tells no snapshot from another.
     now_ms: int = field(default=0, compare=False)
     is_end_forwarded: bool = False
+    is_calling: bool = False
     # They tell no snapshot from another.
     records_in: int = field(default=0, compare=False)
     records_out: int = field(default=0, compare=False)
@@ -96,4 +99,5 @@ Errand = (
     | CompleteState
     | CommitTransactions
     | WaitForAlignment
+    | StartCall
 )

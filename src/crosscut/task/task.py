@@ -12,13 +12,14 @@ turn), `departures` (the way out), `snapshots` (barriers and their effects), `tr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, HeldData, Wait
+from crosscut.operators.async_map import CallId
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
@@ -47,6 +48,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
+from crosscut.task.calls import TaskCalls
 from crosscut.task.captures import Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
@@ -170,6 +172,7 @@ class Task:
             is_new=restored is None,
         )
         self._ending = TaskEnding(self._chain, is_said=ended)
+        self._calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
         self.departures = Departures(outputs, self.outlets, channel_bytes)
         self._captures = Captures(parts or PartChain(), log_space)
         self._snapshots = Snapshots(
@@ -195,13 +198,13 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_midway:
+        if self._chain.is_midway or self._calls.has_results:
             return True
-        if self._ending.is_under_way and not self._protocol.is_halted:
+        if self._ending.is_under_way and not self._protocol.is_halted and not self._calls.is_calling:
             return True
         if self._splits is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
-        return self.intake.has_next
+        return not self._calls.is_full and self.intake.has_next
 
     @property
     def alarm_in_ms(self) -> int | None:
@@ -317,9 +320,11 @@ class Task:
         self._chain.begin(self.rows_max)
         if self._chain.is_midway:
             self._chain.go_on()
+        elif self._calls.has_results:
+            self._calls.release(self.rows_max)
         elif self._is_alarm_due:
             self._chain.ring()
-        elif self.intake.has_next:
+        elif not self._calls.is_full and self.intake.has_next:
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
             self._deliver(channel)
@@ -327,7 +332,7 @@ class Task:
         elif self._protocol.is_halted:
             pass
         elif self._ending.is_under_way:
-            if self._ending.step():
+            if not self._calls.is_calling and self._ending.step():
                 self._pass_on_end()
         elif self._splits is not None:
             self._run_source(self._splits)
@@ -418,6 +423,18 @@ class Task:
         """The commit asked for last failed or its outcome is unknown."""
         self._transactions.handle(CommitAttemptFailed(reason))
 
+    def call_returned(self, call_id: CallId, result: Any) -> None:
+        """A call that was asked for has returned."""
+        self._calls.returned(call_id, result)
+
+    def call_raised(self, call_id: CallId, error: BaseException) -> None:
+        """A call that was asked for has raised, or has taken too long.
+
+        Raises:
+            UserCodeError: It has been made often enough.
+        """
+        self._calls.raised(call_id, error)
+
     def close(self) -> None:
         """Close readers and writer; the first error is raised after all were tried."""
         try:
@@ -453,7 +470,7 @@ class Task:
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
-        item = self.intake.take(channel, self.rows_max)
+        item = self.intake.take(channel, self._calls.room(self.rows_max))
         match item:
             case Batch():
                 # The end of a loop is told from outside; what a task of it has said of time before that is
@@ -476,6 +493,7 @@ class Task:
                 elif news is not None and channel not in self._back_edges:
                     self._chain.tell(self._watermarks.heard(channel, news.watermark, idle=news.idle))
                 self.records_in += rows
+                self._calls.request()
             case Barrier() if item == REPLAYED:
                 self.intake.note_replayed(channel)
             case Barrier(checkpoint_id):
@@ -495,7 +513,7 @@ class Task:
             self.departures.add(batch, side)
 
     def _input_ended(self) -> None:
-        if self._ending.begin():
+        if self._ending.begin(waits=self._calls.is_calling):
             self._pass_on_end()
 
     def _pass_on_end(self) -> None:
@@ -522,6 +540,7 @@ class Task:
             assigned=self._chain.assigned,
             said=None if ending.is_said else shown_said(self._chain.said, self._said_before),
             is_end_forwarded=ending.is_forwarded,
+            is_calling=self._calls.is_calling,
             records_in=self.records_in,
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,

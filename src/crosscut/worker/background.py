@@ -19,6 +19,7 @@ from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
+from crosscut.operators.async_map import StartCall
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import Part
 from crosscut.state.keyed import KeyedState
@@ -36,6 +37,7 @@ from crosscut.task.requests import (
     WaitForAlignment,
 )
 from crosscut.task.task import Task
+from crosscut.worker.async_calls import outcome_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -262,6 +264,8 @@ class BackgroundWork:
                     self._writing[1].cancel()
             case CommitTransactions():
                 self._host.spawn(self._task_id, self._commit(errand))
+            case StartCall():
+                self._host.spawn(self._task_id, self._call(errand))
             case _:
                 assert_never(errand)
 
@@ -280,6 +284,14 @@ class BackgroundWork:
                     case CompleteState(checkpoint_id):
                         for _ in self._state.complete(checkpoint_id) if self._state else ():
                             await self._slice.pause()
+
+    async def _call(self, call: StartCall) -> None:
+        outcome = await outcome_of(call, self._host.threads)
+        error = outcome.error
+        if error is None:
+            self._tell(lambda task: task.call_returned(call.call_id, outcome.result))
+        else:
+            self._tell(lambda task: task.call_raised(call.call_id, error))
 
     async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)

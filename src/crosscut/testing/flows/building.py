@@ -26,6 +26,7 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    MapAsync,
     Process,
     Rebalance,
     Reduce,
@@ -158,6 +159,15 @@ class _Building:
             case Attempt(stream, operator):
                 make = getattr(self._streams[stream], operator)
                 return make(functions.attempt_function(step), on_error=DEAD_LETTERS)
+            case MapAsync(stream, call, capacity, order):
+                return self._streams[stream].map_async(
+                    functions.awaited if call == "coroutine" else functions.returned,
+                    capacity=capacity,
+                    timeout=functions.CALL_TIMEOUT_S,
+                    retries=functions.CALL_RETRIES,
+                    ordered=order == "ordered",
+                    on_error=DEAD_LETTERS,
+                )
             case Side(stream, part):
                 name = part_name(self._description.steps[resolved(self._description.steps, stream)], part)
                 side = self._streams[stream].side_output(name)

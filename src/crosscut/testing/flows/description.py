@@ -32,6 +32,7 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    MapAsync,
     Process,
     Rebalance,
     Side,
@@ -171,6 +172,8 @@ def _check_inputs(steps: Steps, number: int) -> None:
         raise _refused(steps, number, "expected one part at least")
     if isinstance(step, Process) and step.every < 1:
         raise _refused(steps, number, "expected 1 at least")
+    if isinstance(step, MapAsync) and step.capacity < 1:
+        raise _refused(steps, number, "expected a capacity of 1 at least")
     if isinstance(step, Attempt) and step.modulus < 1:
         raise _refused(steps, number, "expected a modulus of 1 at least")
     if isinstance(step, Union) and len(step.streams) < 2:

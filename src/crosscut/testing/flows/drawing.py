@@ -17,6 +17,7 @@ from crosscut.testing.flows.steps import (
     Attempt,
     AttemptName,
     Broadcast,
+    CallName,
     Count,
     Filter,
     FilterName,
@@ -31,7 +32,9 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    MapAsync,
     MapName,
+    OrderName,
     Process,
     Rebalance,
     Reduce,
@@ -59,6 +62,7 @@ Action = Literal[
     "flat_map",
     "split",
     "attempt",
+    "map_async",
     "union",
     "rebalance",
     "broadcast",
@@ -144,6 +148,9 @@ class _Drawing:
                 self._with_sides(
                     Attempt(self._any(), dice.choice(get_args(AttemptName)), dice.choice((2, 3, 5)))
                 )
+            case "map_async":
+                call, order = dice.choice(get_args(CallName)), dice.choice(get_args(OrderName))
+                self._with_sides(MapAsync(self._any(), call, dice.choice((1, 2, 5)), order))
             case "union":
                 count = dice.choice((2, 2, 2, 3))
                 self._add(Union(tuple(self._any() for _ in range(count))))

@@ -6,6 +6,7 @@ first shape of each. All are functions of a module, so that any engine can send 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, assert_never
@@ -209,6 +210,41 @@ def _raising(modulus: int, one: Any) -> Any:
 def _yielding_half(modulus: int, one: Any) -> Iterator[Any]:
     yield one
     _raising(modulus, one)
+
+
+CALL_TIMEOUT_S = 0.1
+CALL_RETRIES = 6
+"""So many calls of one record fail by chance in one world of millions; a record without answer takes 7 s."""
+
+
+def has_no_answer(one: Any) -> bool:
+    """Return whether all calls of a `map_async` fail for it."""
+    return number_of(one) % 7 == 5
+
+
+def answer(one: Any) -> Any:
+    """Return what the calls of a `map_async` return."""
+    if has_no_answer(one):
+        raise LookupError(f"{number_of(one)} has no answer")
+    return record(mixed(3, number_of(one)), energy_of(one))
+
+
+def returned(one: Any) -> Any:
+    """Return the answer: the plain function of a `map_async`, called in a thread."""
+    return answer(one)
+
+
+async def awaited(one: Any) -> Any:
+    """Return the answer after some time: the coroutine function of a `map_async`. Some calls fail, or never
+    end; which ones is up to the moment."""
+    loop = asyncio.get_running_loop()
+    moment = int(loop.time() * 1e6)
+    await asyncio.sleep(number_of(one) % 40 / 1_000)
+    if moment % 16 == 3:
+        raise ConnectionError("refused now and then")
+    if moment % 16 == 7:
+        await loop.create_future()
+    return answer(one)
 
 
 def record_of(letter: DeadLetter) -> Any:

@@ -30,6 +30,7 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    MapAsync,
     Process,
     Rebalance,
     Reduce,
@@ -148,6 +149,11 @@ class _Run:
                     return (one,)
                 self._send(number, (one,), item.time, 0)
                 return ()
+            case MapAsync():
+                if functions.has_no_answer(one):
+                    self._send(number, (one,), item.time, 0)
+                    return ()
+                return (functions.answer(one),)
             case Side() | Union() | Rebalance() | Times():
                 return (one,)
             case Hold():

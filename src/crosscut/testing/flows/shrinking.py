@@ -19,6 +19,7 @@ from crosscut.testing.flows.steps import (
     Leave,
     Loop,
     Map,
+    MapAsync,
     Process,
     Rebalance,
     Side,
@@ -85,7 +86,7 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     last = [one for one in sides if steps[one] == Side(number, step.parts - 1)]
                     parted = (*steps[:number], Split(stream, step.parts - 1), *steps[number + 1 :])
                     yield _without(parted, set(last), dict.fromkeys(last, number))
-            case Attempt(stream):
+            case Attempt(stream) | MapAsync(stream):
                 sides = _sides(steps, number)
                 yield _without(steps, {number, *sides}, dict.fromkeys((number, *sides), stream))
             case Union(streams):
@@ -135,6 +136,8 @@ def _plainer(step: Step) -> Iterator[Step]:
             yield replace(step, window="tumbling", fold="count")
         case Join(_, _, _, how) if how != "inner":
             yield replace(step, how="inner")
+        case MapAsync() if (step.call, step.order) != ("coroutine", "ordered"):
+            yield replace(step, call="coroutine", order="ordered")
         case Process(_, every) if every > 1:
             yield replace(step, every=1)
         case KeyBy(_, key, modulus) if modulus > 1:

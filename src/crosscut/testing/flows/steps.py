@@ -23,6 +23,8 @@ WindowName = Literal["tumbling", "sliding", "session"]
 FoldName = Literal["count", "sum", "reduce", "aggregate", "process"]
 JoinName = Literal["interval", "window", "latest"]
 HowName = Literal["inner", "left", "right", "outer"]
+CallName = Literal["coroutine", "thread"]
+OrderName = Literal["ordered", "unordered"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
 
 UPDATES_ONLY = frozenset({"newest", "last", "both"})
@@ -88,8 +90,18 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class MapAsync:
+    """Calls that take their time, and fail now and then; part 0 has the records for which all do."""
+
+    stream: int
+    call: CallName
+    capacity: int
+    order: OrderName
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """What a `split`, `process` or `attempt` says under the name of a part."""
+    """What a `split`, `process`, `attempt` or `map_async` says under the name of a part."""
 
     stream: int
     part: int
@@ -242,6 +254,7 @@ Step = (
     | FlatMap
     | Split
     | Attempt
+    | MapAsync
     | Side
     | Union
     | Rebalance
@@ -271,6 +284,7 @@ OPERATORS: Mapping[str, type[Any]] = {
     "flat_map": FlatMap,
     "split": Split,
     "attempt": Attempt,
+    "map_async": MapAsync,
     "side_output": Side,
     "union": Union,
     "rebalance": Rebalance,
@@ -295,7 +309,7 @@ OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
 
 def part_name(step: Step, part: int) -> str:
     """Return what the side output of a part is called in the flow."""
-    has_letters = isinstance(step, Attempt) or (isinstance(step, Process) and part == 1)
+    has_letters = isinstance(step, Attempt | MapAsync) or (isinstance(step, Process) and part == 1)
     return DEAD_LETTERS if has_letters else f"part {part}"
 
 
@@ -304,7 +318,7 @@ def part_count(step: Step) -> int:
     match step:
         case Split():
             return step.parts
-        case Attempt():
+        case Attempt() | MapAsync():
             return 1
         case Process():
             return 2

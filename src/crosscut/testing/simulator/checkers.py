@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from crosscut.connected_process import SHARED_KINDS
+from crosscut.graph.specs import AsyncMapSpec
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import CommitPermit
 from crosscut.keys import groups_of_task, key_group
@@ -71,6 +72,8 @@ class Checkers:
         self._sources: dict[str, ReplayedSource] = {}
         self._vertices = [VertexId(vertex.vertex_id) for vertex in graph.vertices]
         self._max_parallelism = graph.max_parallelism
+        heads = ((vertex.vertex_id, vertex.chain[0].spec) for vertex in graph.vertices)
+        self._calling = [vertex for vertex, spec in heads if isinstance(spec, AsyncMapSpec)]
         self._shared = {
             (vertex.vertex_id, name)
             for vertex in graph.vertices
@@ -280,6 +283,10 @@ class Checkers:
                 for split, position in splits_from_json(snapshot.positions):
                     records = self._sources[task.vertex].records[split.split_id]
                     cut.unread.append((task.vertex, records[int(str(position)) :]))
+        for vertex in self._calling:
+            # What is in its state waits for a call, and has had no effect.
+            waiting = cut.states.pop(state_name(vertex, MAIN), {}).values()
+            cut.under_way += [(vertex, Item(record, None, timestamp)) for record, timestamp in waiting]
         return cut
 
     def _group(self, key: Any) -> int:

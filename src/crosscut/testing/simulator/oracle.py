@@ -20,6 +20,7 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpe
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
+    AsyncMapSpec,
     ConnectSpec,
     CountSpec,
     FilterSpec,
@@ -58,6 +59,7 @@ from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
 from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
+from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
@@ -252,6 +254,14 @@ class _Run:
                     return (item,)
                 self._send(vertex, SideOutput(node.uid, name), item)
                 return ()
+            case AsyncMapSpec(function, _, timeout_ms, retries):
+                for attempt in range(retries + 1):
+                    try:
+                        return (item._replace(record=result_of(function, record, timeout_ms), key=None),)
+                    except Exception:
+                        if attempt == retries:
+                            raise
+                raise AssertionError("a call is made at least once")
             case InspectSpec(function):
                 function(record)
                 return (item,)
