@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
 from crosscut.type_variables import Record, Written
+
+Guarantee = Literal["exactly once", "idempotent", "at least once"]
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 """A value that JSON can hold. Positions and transaction handles are JSON: they go into the job log,
@@ -303,6 +305,16 @@ class Sink(ABC, Generic[Written]):
     @abstractmethod
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch. Must have no side effect yet."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What readers may rely on. A sink that stages, and shows on commit, is "exactly once".
+
+        One that shows each record at once is "idempotent" if a record that comes again replaces itself, as an
+        upsert by key does: after a failure that is the same only if the flow is deterministic. Else it is
+        "at least once". `Flow.explain` warns of both.
+        """
+        return "exactly once"
 
     def check(self) -> None:
         """Raise ConnectorError if the sink can't work. Called on the Spark driver before anything starts."""

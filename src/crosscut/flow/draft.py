@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from crosscut.errors import FlowError
-from crosscut.graph.specs import Input, OperatorNode, OperatorSpec, Partitioning
+from crosscut.graph.specs import AssignTimestampsSpec, Input, OperatorNode, OperatorSpec, Partitioning
 from crosscut.ids import checked_name
 
 
@@ -85,3 +85,17 @@ class Draft:
                     f"{uid!r}: state is found by it, so it must be unique; name one of them differently",
                     operator=uid,
                 )
+
+
+def has_event_time(operator: DraftOperator) -> bool:
+    """Return whether the records of `operator` have timestamps, as far as it is written."""
+    seen: dict[DraftOperator, None] = {}
+    waiting = [operator]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one.spec, AssignTimestampsSpec):
+            return True
+        if one not in seen:
+            seen[one] = None
+            waiting += [read.operator for read in one.inputs]
+    return False

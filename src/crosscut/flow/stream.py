@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args, overload
 
 from crosscut.callables import argument_problem
@@ -24,10 +25,12 @@ from crosscut.flow.arguments import output_name as _output_name
 from crosscut.flow.arguments import shown as _shown
 from crosscut.flow.async_map import async_map_spec
 from crosscut.flow.connected import ConnectedStreams
-from crosscut.flow.draft import Draft, DraftInput, DraftOperator
+from crosscut.flow.draft import Draft, DraftInput, DraftOperator, has_event_time
 from crosscut.flow.joins import interval_join_spec, latest_join_spec, not_to_join, window_join_spec
+from crosscut.flow.keyed_processes import first_within, with_ranked, without_ranks
 from crosscut.flow.windows import WindowedStream, windowed
 from crosscut.graph.joins import How, LatestHow
+from crosscut.graph.rate_limit import rate_limit_spec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -36,6 +39,7 @@ from crosscut.graph.specs import (
     Emit,
     FilterSpec,
     FlatMapSpec,
+    ForEachSpec,
     InspectSpec,
     KeyBySpec,
     LoopSpec,
@@ -135,8 +139,8 @@ class _SideOutputs(_Tail):
         return Stream(self._draft, operator, output=name)
 
 
-class StreamEnd(_Tail):
-    """A stream that ended in a sink: it can be named, nothing more."""
+class StreamEnd(_SideOutputs):
+    """A stream that ended in a sink: it can be named, nothing more but its dead letters be read."""
 
 
 class Stream(_SideOutputs, Generic[Record]):
@@ -281,6 +285,40 @@ class Stream(_SideOutputs, Generic[Record]):
             ordered=ordered,
         )
         return self._then(kind, spec)
+
+    def rate_limit(self, records: int, *, per: Duration = "1s") -> Stream[Record]:
+        """Let at most so many records go on in a time, of all tasks together, evenly spread, in order.
+
+        Checkpoints do not wait for it: records that wait their turn are part of them. What waits in front of
+        it holds the source up. For rates up to some thousands a second.
+
+        Args:
+            records: At least 1.
+            per: In this time.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        kind = "rate_limit"
+        if type(records) is not int or records < 1:
+            raise _error(self._draft, kind, f"records={_shown(records)}: expected an int of at least 1")
+        per_ms = _milliseconds(self._draft, kind, "per", per)
+        if per_ms < 1:
+            raise _error(self._draft, kind, f"per={per!r}: expected at least 1 ms")
+        return self._then(kind, rate_limit_spec(records, per_ms))
+
+    def for_each(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> StreamEnd:
+        """Call `function(record)` for each record, and end the stream there.
+
+        It is called in the workers, as soon as a record comes, and again for the same record after a failure:
+        at least once. What must happen exactly once belongs into a sink.
+
+        Args:
+            on_error: See `map`; read by `side_output("dead letters")` of what this returns.
+        """
+        checked = _of_one(self._draft, "for_each", function)
+        spec = ForEachSpec(checked, _on_error(self._draft, "for_each", on_error))
+        return StreamEnd(self._draft, self._add("for_each", spec))
 
     def inspect(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.
@@ -740,6 +778,42 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
             raise not_to_join(self._draft, kind, other)
         inputs = (DraftInput(one._operator, "hash") for one in (self, other))
         return Stream(self._draft, self._draft.add(kind, spec, *inputs))
+
+    def deduplicate(self, *, within: Duration | None = None) -> Stream[Record]:
+        """Let the first record of each key go on, and no other that is less than `within` away from it.
+
+        Time is event time if the records have timestamps, else processing time. Then `within` counts from
+        the record that has gone on: the next one that is as far away goes on, too.
+
+        Args:
+            within: None: never another one; then each key that ever came stays in the state.
+
+        Raises:
+            FlowError: `within` is no duration, or of less than 1 ms.
+        """
+        within_ms = None if within is None else _milliseconds(self._draft, "deduplicate", "within", within)
+        if within_ms is not None and within_ms < 1:
+            raise _error(self._draft, "deduplicate", f"within={within!r}: expected at least 1 ms")
+        return self.process(first_within(within_ms, has_event_time=has_event_time(self._operator)))
+
+    def top_n(
+        self, n: int, by: Callable[[Record], Any] | None = None, *, emit: Emit = "updates"
+    ) -> Stream[tuple[Key, list[Record]]]:
+        """Keep the `n` records of each key for which `by(record)` is greatest, best first.
+
+        Args:
+            n: At least 1.
+            by: Gives something to compare by; the records themselves if None. Of two equal ones the older
+                one is better.
+            emit: See the class.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        if type(n) is not int or n < 1:
+            raise _error(self._draft, "top_n", f"n={_shown(n)}: expected an int of at least 1")
+        rank_of = _itself if by is None else _function(self._draft, "top_n", "by", by, "record")
+        return self.aggregate(list, partial(with_ranked, n, rank_of), without_ranks, emit=emit)
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))

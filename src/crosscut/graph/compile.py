@@ -14,6 +14,7 @@ from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
+from crosscut.graph.rate_limit import shared_turns
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -23,6 +24,7 @@ from crosscut.graph.specs import (
     Edge,
     FilterSpec,
     FlatMapSpec,
+    ForEachSpec,
     Input,
     InspectSpec,
     JobGraph,
@@ -63,7 +65,9 @@ def kind_of(spec: OperatorSpec) -> str:
         case SplitSpec():
             return "split"
         case AsyncMapSpec():
-            return "map_async"
+            return spec.kind
+        case ForEachSpec():
+            return "for_each"
         case InspectSpec():
             return "inspect"
         case AssignTimestampsSpec():
@@ -125,7 +129,8 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
 
     timed = timed_operators(name, nodes)
     vertices = tuple(
-        replace(vertex, has_event_time=vertex.chain[-1].uid in timed) for vertex in _chained(nodes, consumers)
+        replace(vertex, has_event_time=vertex.chain[-1].uid in timed)
+        for vertex in _chained(nodes, consumers, parallelism)
     )
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
     # Only the head of a chain reads from other vertices; they read what its end returns, and side outputs.
@@ -157,7 +162,7 @@ def _check(
 ) -> None:
     if not any(isinstance(node.spec, SourceSpec) for node in nodes):
         raise FlowError(f"flow {name!r} has no source: start a stream with flow.source(...)")
-    if not any(isinstance(node.spec, SinkSpec) for node in nodes):
+    if not any(isinstance(node.spec, SinkSpec | ForEachSpec) for node in nodes):
         raise FlowError(f"flow {name!r} has no sink: end a stream with .sink(...)")
     for node in nodes:
         for output in _promised_aside(node.spec):
@@ -167,7 +172,7 @@ def _check(
                     f"with it, or leave it out",
                     operator=node.uid,
                 )
-        if not consumers[node.uid] and not isinstance(node.spec, SinkSpec | SplitSpec):
+        if not consumers[node.uid] and not isinstance(node.spec, SinkSpec | SplitSpec | ForEachSpec):
             hint = "count, sum, ..." if isinstance(node.spec, KeyBySpec) else "sink"
             raise FlowError(
                 f"flow {name!r}: the stream of operator {node.uid!r} leads nowhere: "
@@ -185,7 +190,7 @@ def _promised_aside(spec: OperatorSpec) -> tuple[str, ...]:
 
 
 def _chained(
-    nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]]
+    nodes: Sequence[OperatorNode], consumers: Mapping[str, Sequence[OperatorNode]], parallelism: int
 ) -> tuple[Vertex, ...]:
     """Put each operator into its predecessor's chain if nothing else feeds it or reads from that.
 
@@ -204,19 +209,21 @@ def _chained(
                 chain = chain_of[read.uid]
         if chain is None:
             chain = chains[node.uid] = []
-        chain.append(_fitted(node, consumers[node.uid]))
+        chain.append(_fitted(node, consumers[node.uid], parallelism))
         chain_of[node.uid] = chain
     return tuple(Vertex(uid, tuple(chain)) for uid, chain in chains.items())
 
 
-def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode]) -> OperatorNode:
-    """Return the operator as one that knows what those that read what it returns ask of it."""
+def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode], parallelism: int) -> OperatorNode:
+    """Return the operator as one that knows what those ask of it that read from it, and how many it is."""
     match node.spec:
         case KeyBySpec() as spec:
             keys_only = len(consumers) == 1 and _needs_only_keys(consumers[0].spec)
             return replace(node, spec=replace(spec, keys_only=keys_only))
         case SplitSpec() as spec:
             return replace(node, spec=replace(spec, has_rest=bool(consumers)))
+        case AsyncMapSpec() as spec:
+            return replace(node, spec=shared_turns(spec, parallelism))
         case _:
             return node
 

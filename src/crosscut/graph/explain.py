@@ -13,6 +13,7 @@ from crosscut.graph.specs import (
     AsyncMapSpec,
     ConnectSpec,
     CountSpec,
+    ForEachSpec,
     JobGraph,
     KeyBySpec,
     OperatorNode,
@@ -65,7 +66,30 @@ def explained(graph: JobGraph) -> str:
             f"without a name: {', '.join(unnamed)}",
             "  They have state, and are called by a position that changes with the flow: use .named(...)",
         ]
+    lines += _inexact(graph)
     return "\n".join(lines)
+
+
+def _inexact(graph: JobGraph) -> list[str]:
+    """Return a warning of outputs that a failure may show in."""
+    specs = [(node.uid, node.spec) for vertex in graph.vertices for node in vertex.chain]
+    said: dict[str, list[str]] = {"idempotent": [], "at least once": []}
+    for uid, spec in specs:
+        if isinstance(spec, ForEachSpec):
+            said["at least once"].append(uid)
+        elif isinstance(spec, SinkSpec) and spec.sink.guarantee in said:
+            said[spec.sink.guarantee].append(uid)
+    lines = []
+    if uids := said["idempotent"]:
+        lines += [
+            "",
+            f"exactly once only if the flow is deterministic: {', '.join(uids)}",
+            "  They show records at once, and again after a failure. If functions give other results then (a",
+            "  time of day, a random number, a look-up), or records come in another order, the old stay.",
+        ]
+    if uids := said["at least once"]:
+        lines += ["", f"at least once: {', '.join(uids)}", "  Records may come again after a failure."]
+    return lines
 
 
 def _unnamed(graph: JobGraph) -> list[str]:

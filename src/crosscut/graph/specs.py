@@ -64,6 +64,7 @@ class AsyncMapSpec:
         timeout_ms: How long one may take.
         retries: How often one is made again that has failed.
         ordered: Results leave in the order of the records.
+        kind: The method that adds it.
     """
 
     function: Callable[[Any], Any]
@@ -72,6 +73,7 @@ class AsyncMapSpec:
     retries: int
     ordered: bool
     on_error: OnError = "fail"
+    kind: Literal["map_async", "rate_limit"] = "map_async"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,14 @@ class AssignTimestampsSpec:
     function: Callable[[Any], Any]
     out_of_orderness_ms: int = 0
     idle_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForEachSpec:
+    """Shows each record to a function. The stream ends there."""
+
+    function: Callable[[Any], object]
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +200,7 @@ OperatorSpec = (
     | SplitSpec
     | AsyncMapSpec
     | InspectSpec
+    | ForEachSpec
     | AssignTimestampsSpec
     | KeyBySpec
     | UnionSpec

@@ -16,6 +16,7 @@ from crosscut.graph.specs import (
     CountSpec,
     FilterSpec,
     FlatMapSpec,
+    ForEachSpec,
     InspectSpec,
     KeyBySpec,
     LoopSpec,
@@ -46,13 +47,14 @@ from crosscut.operators.dead_letters import (
     flat_mapping,
     inspecting,
     mapping,
+    only_calling,
 )
 from crosscut.operators.keyed import Aggregate, Count, nothing_yet, reducing, summing
 from crosscut.operators.operator import Operator
 from crosscut.operators.process import Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
-from crosscut.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Split
+from crosscut.operators.stateless import Filter, FlatMap, ForEach, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
@@ -135,6 +137,8 @@ def build(
             return Split(node.uid, predicates, Sides(node.uid, read_aside), has_rest=has_rest)
         case InspectSpec(function):
             return Inspect(node.uid, function)
+        case ForEachSpec(function):
+            return ForEach(node.uid, function)
         case AssignTimestampsSpec(function, out_of_orderness_ms, idle_after_ms):
             return AssignTimestamps(node.uid, function, out_of_orderness_ms, idle_after_ms)
         case KeyBySpec(function, keys_only):
@@ -176,6 +180,8 @@ def _attempting(node: OperatorNode, state: KeyedState | None, sides: Sides) -> O
             return Attempts(node.uid, flat_mapping(function), sides)
         case InspectSpec(function):
             return Attempts(node.uid, inspecting(function), sides)
+        case ForEachSpec(function):
+            return Attempts(node.uid, only_calling(function), sides)
         case SplitSpec(predicates, has_rest):
             return AttemptedSplit(node.uid, predicates, sides, has_rest=has_rest)
         case KeyBySpec(function, keys_only):

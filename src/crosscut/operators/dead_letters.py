@@ -115,6 +115,16 @@ def inspecting(function: Callable[[Any], object]) -> Attempt:
     return attempt
 
 
+def only_calling(function: Callable[[Any], object]) -> Attempt:
+    """Return what `for_each` makes of a record: nothing."""
+
+    def attempt(record: Any) -> Iterable[Any]:
+        function(record)
+        return ()
+
+    return attempt
+
+
 class AttemptedSplit(Split):
     """split: a record for which a predicate raises is a dead letter."""
 

@@ -155,6 +155,14 @@ class Inspect(Operator):
         return batch
 
 
+class ForEach(Inspect):
+    """Shows each record to a function; nothing goes on."""
+
+    def process(self, batch: Batch) -> Batch:
+        super().process(batch)
+        return Batch([])
+
+
 class KeyBy(Operator):
     """Gives each record its key; the hash edge after it routes by that key."""
 

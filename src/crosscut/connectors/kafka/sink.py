@@ -21,7 +21,7 @@ from crosscut.connectors.kafka.records import Encoding, Outgoing, checked, encod
 from crosscut.connectors.secrets import shown
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Guarantee, Sink, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
 
 COMMIT_TIMEOUT_S = 60.0
@@ -113,6 +113,11 @@ class KafkaSink(Sink):
 
     def __repr__(self) -> str:
         return f"crosscut.kafka.sink({self.servers!r}, {self.topic!r}, options={shown(self.options)})"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """See `sink`."""
+        return "exactly once" if self.is_exact else "at least once"
 
     def describe(self) -> str:
         """Say which topic this is, not where: brokers move."""

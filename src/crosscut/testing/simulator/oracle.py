@@ -25,6 +25,7 @@ from crosscut.graph.specs import (
     CountSpec,
     FilterSpec,
     FlatMapSpec,
+    ForEachSpec,
     InspectSpec,
     JobGraph,
     KeyBySpec,
@@ -262,6 +263,9 @@ class _Run:
                         if attempt == retries:
                             raise
                 raise AssertionError("a call is made at least once")
+            case ForEachSpec(function):
+                function(record)
+                return ()
             case InspectSpec(function):
                 function(record)
                 return (item,)
