@@ -1,0 +1,64 @@
+"""Asynchronous calls in virtual worlds: planted bugs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crosscut.operators.async_map import AsyncMap
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.state.table import Table
+from crosscut.task.calls import TaskCalls
+from crosscut.testing.simulator.drawn import drawn_options
+from crosscut.testing.simulator.shrink import live
+
+
+def calls_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A restored task makes those calls again only that come in anew."""
+    plain = AsyncMap.__init__
+
+    def forgetful(self: AsyncMap, *arguments: Any) -> None:
+        plain(self, *arguments)
+        self._records.clear()
+        self._unasked.clear()
+        self._asked.clear()
+        self.requests.clear()
+
+    patch.setattr(AsyncMap, "__init__", forgetful)
+
+
+def answered_records_stay(patch: pytest.MonkeyPatch) -> None:
+    """A record stays in the state when its result has gone on, and is asked for again after a failure."""
+    patch.setattr(Table, "delete", lambda self, key: None)
+
+
+def results_in_the_quiet(patch: pytest.MonkeyPatch) -> None:
+    """Results go on while the task stands still for a snapshot."""
+
+    def has_results(self: TaskCalls) -> bool:
+        return self._operator is not None and self._operator.has_results
+
+    patch.setattr(TaskCalls, "has_results", property(has_results))
+
+
+@pytest.mark.parametrize(
+    ("plant", "protocol"),
+    [
+        (calls_are_forgotten, "aligned"),
+        (answered_records_stay, "unaligned"),
+        (results_in_the_quiet, "halting"),
+    ],
+)
+def test_a_bug_in_asynchronous_calls_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], protocol: ProtocolKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    flow = (
+        "source 8,5 0; map_async 0 coroutine 2 unordered; side_output 1 0; rebalance 1; map 3 same 1; "
+        "sink 4; sink 2"
+    )
+    worlds = (replace(drawn_options(seed, (protocol,)), flow=flow) for seed in range(60))
+    assert any(live(options).failure for options in worlds)
