@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -265,3 +265,21 @@ def test_each_split_keeps_its_watermark_wherever_it_goes() -> None:
     old = checkpoint(2, source=[Snapshot(assigned=one) for one in saved])
     for one in of(rescaled(old, 3, GROUPS, ()), SOURCE):
         assert one.assigned == {"times": [5, {"a": 7, "b": 5, "c": 8}], "again": [4, {"": 4}]}
+
+
+def test_no_task_sees_a_time_again_that_was_over() -> None:
+    """I-1: processing time."""
+    old = checkpoint(2, counts=[Snapshot(now_ms=5), Snapshot(now_ms=9)])
+    assert [one.now_ms for one in of(rescaled(old, 3, GROUPS, ()), COUNTS)] == [9, 9, 9]
+
+
+def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
+    """Whoever adds one says here what becomes of it at another parallelism."""
+    taken_over = {
+        "parts", "positions", "pending", "ended", "said", "log", "records_in", "records_out",
+        "watermark", "assigned", "now_ms",
+    }  # fmt: skip
+    made_anew = {"forerunners", "floors"}
+    # They are said of a checkpoint, and nobody restores them.
+    not_restored = {"drained", "at_rest", "freeze_us", "in_flight", "state_keys"}
+    assert {one.name for one in fields(Snapshot)} == taken_over | made_anew | not_restored
