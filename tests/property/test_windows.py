@@ -267,6 +267,40 @@ def test_a_restored_operator_goes_on_as_if_nothing_had_happened(
     assert len(run.state) == 0
 
 
+@given(CASES, STEPS, st.integers(0, 14))
+@settings(max_examples=100)
+def test_two_tasks_that_take_over_from_one_say_together_what_that_would_have_said(
+    case: Case, steps: list[Any], position: int
+) -> None:
+    run, naive = Run(case), Naive(case)
+    for step in steps[:position]:
+        assert as_bag(flat(run.step(step))) == as_bag(naive.step(step))
+    part = run.stored()
+    halves = [Run(case), Run(case)]
+    for number, half in enumerate(halves):
+        loading = half.state.loading(
+            [(run.checkpoint_id, part)],
+            run.checkpoint_id,
+            lambda key: is_of(number, key),  # noqa: B023 - at once
+        )
+        for _ in loading:
+            pass
+        half.watermark = run.watermark
+        half.operator = half.made()
+    for step in steps[position:]:
+        said = []
+        for number, half in enumerate(halves):
+            is_news = isinstance(step, int)
+            said += flat(half.step(step if is_news else [one for one in step if is_of(number, one[0])]))
+        assert as_bag(said) == as_bag(naive.step(step))
+    assert [len(half.state) for half in halves] == [0, 0]
+
+
+def is_of(number: int, key: Any) -> bool:
+    """Whether a key belongs to the task of this number, of two."""
+    return (key == "a") == (number == 0)
+
+
 @given(CASES, STEPS, st.data())
 @settings(max_examples=100)
 def test_what_has_been_said_before_a_snapshot_is_not_said_again(
