@@ -84,8 +84,8 @@ def _inexact(graph: JobGraph) -> list[str]:
         lines += [
             "",
             f"exactly once only if the flow is deterministic: {', '.join(uids)}",
-            "  They show records at once, and again after a failure. If functions give other results then (a",
-            "  time of day, a random number, a look-up), or records come in another order, the old stay.",
+            "  They show records at once, and others after a failure if functions give other results then (a",
+            "  time of day, a random number, a look-up), or records come in another order. Both stay.",
         ]
     if uids := said["at least once"]:
         lines += ["", f"at least once: {', '.join(uids)}", "  Records may come again after a failure."]

@@ -255,6 +255,9 @@ class _Run:
                     return (item,)
                 self._send(vertex, SideOutput(node.uid, name), item)
                 return ()
+            case AsyncMapSpec(kind="rate_limit"):
+                # Its turns go by the clock of the job.
+                return (item._replace(key=None),)
             case AsyncMapSpec(function, _, timeout_ms, retries):
                 for attempt in range(retries + 1):
                     try:

@@ -1,0 +1,139 @@
+"""Code that is not deterministic: exact with staged sinks, and not with one that shows records at once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.graph.explain import explained
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
+from crosscut.testing.simulator.options import options_of
+from crosscut.testing.simulator.sinks import SimulatedSink
+from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.world import World
+
+EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching")
+RECORDS = [(split, n) for split in range(2) for n in range(15)]
+KEYS = 3
+SEEDS = range(1, 13)
+
+
+class Numbered(cc.KeyedProcess[Any, Any]):
+    """Gives the records of a key numbers from 1 on."""
+
+    count = cc.ValueState[int](default=0)
+
+    def on_record(self, record: Any, ctx: cc.Context) -> Iterator[Any]:
+        self.count.set(self.count.get() + 1)
+        yield ctx.key, self.count.get(), record
+
+
+class Upserts(Sink):
+    """A table by (key, number), in which each record is seen at once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], Any] = {}
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "idempotent"
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return UpsertWriter(self.rows)
+
+
+class UpsertWriter(SinkWriter):
+    def __init__(self, rows: dict[tuple[int, int], Any]) -> None:
+        self._rows = rows
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        """Nothing is staged."""
+
+    def write(self, records: list[Any]) -> None:
+        self._rows.update(((key, number), record) for key, number, record in records)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> None:
+        return None
+
+    def prepare(self, transaction: Any) -> JSON:
+        raise AssertionError("nothing is staged")
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        """Nothing is staged."""
+
+
+def flow_of(source: cc.Source[Any], sink: Sink, key_of: Callable[[Any], int]) -> cc.Flow:
+    flow = cc.Flow("by-chance")
+    keyed = flow.source(source).named("in").key_by(key_of)
+    keyed.process(Numbered()).named("numbered").sink(sink).named("out")
+    return flow
+
+
+def world(seed: int, protocol: ProtocolKind, sink: Sink, key_of: Callable[[Any], int]) -> World:
+    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
+    options = replace(options, is_periodic=True, rescaled_to=())
+    splits = {f"s{split}": [one for one in RECORDS if one[0] == split] for split in range(2)}
+    source = ReplayedSource(splits, options.source_ms)
+    graph = flow_of(source, sink, key_of).compile(options.parallelism, MAX_PARALLELISM)
+    sinks = (sink,) if isinstance(sink, SimulatedSink) else ()
+    judged_as = Graph(lambda *_: None)
+    return World(options, SimulatedJob(graph, (source,), sinks, judged_as, is_comparable=False))
+
+
+def at_random(seed: int) -> Callable[[Any], int]:
+    dice = random.Random(seed)
+    return lambda record: dice.randrange(KEYS)
+
+
+def is_exact(rows: Sequence[tuple[int, int, Any]]) -> bool:
+    """Each record once, and the numbers of each key without a gap."""
+    numbers: dict[int, list[int]] = {}
+    for key, number, _ in rows:
+        numbers.setdefault(key, []).append(number)
+    has_no_gap = all(sorted(found) == list(range(1, len(found) + 1)) for found in numbers.values())
+    return has_no_gap and Counter(record for *_, record in rows) == Counter(RECORDS)
+
+
+@pytest.mark.parametrize("protocol", EXACTLY_ONCE)
+def test_random_keys_and_kills_show_in_no_staged_output(protocol: ProtocolKind) -> None:
+    epochs = 0
+    for seed in SEEDS:
+        one = world(seed, protocol, SimulatedSink(), at_random(seed))
+        one.run()
+        assert is_exact(one.resource.records("out")), f"seed {seed}"
+        epochs += one.seen["epoch"]
+    assert epochs > 2 * len(SEEDS)
+
+
+def rows_of(sink: Upserts) -> list[tuple[int, int, Any]]:
+    return [(*place, record) for place, record in sink.rows.items()]
+
+
+def test_random_keys_and_kills_show_where_each_record_is_seen_at_once() -> None:
+    found = []
+    for seed in SEEDS:
+        sink = Upserts()
+        world(seed, "aligned", sink, at_random(seed)).run()
+        found.append(is_exact(rows_of(sink)))
+    assert False in found
+
+
+def test_explain_warns_of_sinks_that_show_records_at_once() -> None:
+    source = ReplayedSource({"s": []})
+    warning = "exactly once only if the flow is deterministic: out"
+    assert warning in explained(flow_of(source, Upserts(), len).compile(1, 1))
+    assert warning not in explained(flow_of(source, SimulatedSink(), len).compile(1, 1))
+    flow = cc.Flow("f")
+    records = flow.source(source)
+    records.for_each(print)
+    records.sink(cc.kafka.sink("localhost:9092", "t", guarantee="at least once")).named("topic")
+    assert "at least once: 2-for_each, topic" in explained(flow.compile(1, 1))
