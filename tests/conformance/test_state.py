@@ -39,6 +39,7 @@ from crosscut.state.parts import PartChain
 from crosscut.state.reading import is_of_database, stored_blocks, stored_contents
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
+from crosscut.state.timers import Timers
 from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import CountWindow, Early, Session, Sliding, Tumbling
 from crosscut.worker.backends import OnDisk
@@ -204,6 +205,31 @@ def test_names_may_be_anything_that_can_be_pickled_and_are_in_one_order(keeper: 
     assert set(before) == set(some)
     table.put(("a", 2), 5)
     assert (table.get(("a", 2.0)), table.count("a"), table.count("b")) == (5, len(some), 0)
+
+
+def timers_of(state: KeyedState) -> Timers:
+    timers = Timers(state.named["named"])
+    for _ in timers.loading():
+        pass
+    return timers
+
+
+def test_timers_come_back_in_their_order_and_none_that_has_fired(keeper: Keeper) -> None:
+    timers = timers_of(keeper.state)
+    for key, time in (("b", 5), ("a", 5), (("c", 1), 9), (None, 7), ("b", 1)):
+        timers.register(key, time)
+    assert list(timers.due(4)) == [(1, "b")]
+    timers.delete(None, 7)
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    timers.register("d", 5)
+    assert list(timers.due(5)) == [(5, "b"), (5, "a"), (5, "d")]
+    keeper.restore(N1)
+    timers = timers_of(keeper.state)
+    assert timers.next_time == 5
+    timers.register("d", 5)
+    assert list(timers.due(100)) == [(5, "b"), (5, "a"), (5, "d"), (9, ("c", 1))]
+    assert len(timers) == 0
 
 
 def test_a_value_that_a_look_up_gave_is_the_callers_own(keeper: Keeper) -> None:
