@@ -14,13 +14,15 @@ import pytest
 from crosscut.ids import CheckpointId
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+from crosscut.savepoints import starting, writing
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.testing.simulator.graphs import built
 from crosscut.testing.simulator.job import assignments_of
 from crosscut.testing.simulator.options import Options, options_of
+from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 
 CHANGED: dict[str, Any] = {
@@ -90,3 +92,36 @@ def test_a_job_that_begins_with_a_savepoint_gives_what_was_still_to_come(
         after.run()
         assert after.has_finished
         assert after.checkers.completed[0].checkpoint_id == 1
+
+
+def without_what_was_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(starting, "_logs", lambda *arguments: {})
+
+
+def with_state_of_one_task_only(patch: pytest.MonkeyPatch) -> None:
+    plain = starting._parts
+    patch.setattr(starting, "_parts", lambda *arguments: () if arguments[1].index else plain(*arguments))
+
+
+def with_splits_from_their_beginning(patch: pytest.MonkeyPatch) -> None:
+    plain = writing._without_files
+
+    def rewound(snapshot: Snapshot) -> Snapshot:
+        found: Any = snapshot.positions
+        rows = None if found is None else [[*row[:4], 0] for row in found]
+        return replace(plain(snapshot), positions=rows)
+
+    patch.setattr(writing, "_without_files", rewound)
+
+
+@pytest.mark.parametrize(
+    "plant", [without_what_was_on_its_way, with_state_of_one_task_only, with_splits_from_their_beginning]
+)
+def test_a_savepoint_that_is_wrong_is_found(
+    plant: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Violation, match=r"I1|I2"):
+        test_a_job_that_begins_with_a_savepoint_gives_what_was_still_to_come(
+            "union", "unaligned", 3, tmp_path
+        )
