@@ -84,6 +84,9 @@ class Clocks(Protocol):
     def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
         """Take that back."""
 
+    def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
+        """Return the times for which `set_timer` was called, of a process that `lists_timers`."""
+
 
 class Context:
     """What a process is told along with a record, and how it has itself called later.
@@ -149,6 +152,9 @@ class Context:
 
     def _delete(self, time: Any, *, is_event_time: bool) -> None:
         self._of_job("a timer").delete_timer(self.key, as_timer_time(time), is_event_time=is_event_time)
+
+    def _timers(self, *, is_event_time: bool) -> list[int]:
+        return self._of_job("a timer").timers(self.key, is_event_time=is_event_time)
 
     def _of_job(self, what: str) -> Clocks:
         if self._clocks is None or self.key is _ABSENT:
@@ -437,6 +443,9 @@ class KeyedProcess(ABC, Generic[RecordT, ResultT]):
     def open(self) -> None:
         """Called in the worker before the first record of each epoch: connect, load, and so on."""
 
+    def close(self) -> None:
+        """Called in the worker when an epoch is over that `open` was called in, unless the worker is lost."""
+
     @abstractmethod
     def on_record(self, record: RecordT, ctx: Context) -> Iterable[ResultT] | None:
         """Return or yield what is to go on, for one record.
@@ -455,6 +464,17 @@ class KeyedProcess(ABC, Generic[RecordT, ResultT]):
     def on_processing_timer(self, time: int, ctx: Context) -> Iterable[ResultT] | None:
         """As `on_timer`, for processing time; what is yielded has the watermark as its timestamp."""
         return None
+
+    _lists_timers: ClassVar[bool] = False
+    """Whether it asks which timers a key has: that takes memory for each timer."""
+
+    def _further_states(self) -> Mapping[str, State]:
+        """Return states that are not declared in the class, by name."""
+        return {}
+
+    def _bind(self, name: str, state: State) -> None:
+        """Take `state`, which has values, in place of the one that was declared under `name`."""
+        setattr(self, name, state)
 
 
 class Stateful(KeyedProcess[Any, Any]):
@@ -528,7 +548,8 @@ def declared(process: KeyedProcess[Any, Any]) -> Mapping[str, State]:
             )
     names = {name for base in type(process).__mro__ for name in vars(base)}
     found = ((name, getattr(type(process), name, None)) for name in sorted(names))
-    return {name: one for name, one in found if isinstance(one, State)}
+    states = {name: one for name, one in found if isinstance(one, State)}
+    return dict(sorted({**states, **process._further_states()}.items()))
 
 
 def attached(
@@ -538,5 +559,5 @@ def attached(
     # Deep: what it keeps in attributes must not outlive an epoch, of which things may be undone.
     one = copy.deepcopy(process)
     for name, state in declared(process).items():
-        setattr(one, name, state.bound(name, cells[name], context))
+        one._bind(name, state.bound(name, cells[name], context))
     return one

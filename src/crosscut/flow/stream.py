@@ -815,6 +815,34 @@ class KeyedStream(_SideOutputs, Generic[Key, Record]):
         rank_of = _itself if by is None else _function(self._draft, "top_n", "by", by, "record")
         return self.aggregate(list, partial(with_ranked, n, rank_of), without_ranks, emit=emit)
 
+    def transform_with_state(
+        self,
+        processor: Any,
+        output_type: Any,
+        time_mode: str = "ProcessingTime",
+        *,
+        initial_state: Mapping[Any, Any] | None = None,
+    ) -> Stream[Any]:
+        """Run a `StatefulProcessor` of PySpark, unmodified, in its form for rows, for each record.
+
+        Records are rows, dicts, dataclasses or named tuples. The key comes as a tuple, as in PySpark.
+
+        Args:
+            processor: A `pyspark.sql.streaming.StatefulProcessor`.
+            output_type: Schema of the rows that it yields, a `StructType` or DDL; field names are checked.
+            time_mode: What timers go by: "ProcessingTime", "EventTime" or "None".
+            initial_state: A row for each key, given to `handleInitialState` before the key's first record.
+        """
+        from crosscut.spark.stateful_processor import processor_as_process
+
+        try:
+            process = processor_as_process(processor, output_type, time_mode, initial_state)
+        except FlowError as error:
+            raise _error(self._draft, "transform_with_state", str(error)) from error
+        return self._then(
+            "transform_with_state", ProcessSpec(process, _states(self._draft, process, keyed=True))
+        )
+
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._draft.add(kind, spec, DraftInput(self._operator, "hash")))
 

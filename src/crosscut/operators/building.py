@@ -84,7 +84,7 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
                 {name: nothing_yet for name, one in states.items() if one.kind not in _NAMED},
                 [
                     *(NamedTable(name) for name, one in states.items() if one.kind in _NAMED),
-                    *(NamedTable(name, lists_names=False) for name in timer_tables(process)),
+                    *(NamedTable(name, lists_names=process._lists_timers) for name in timer_tables(process)),
                 ],
                 shared=[name for name, one in states.items() if one.kind in SHARED_KINDS],
             )

@@ -102,6 +102,13 @@ class Operator(ABC):
         """
         return iter(())
 
+    def close(self) -> None:
+        """The epoch is over: let user code release what it holds.
+
+        Raises:
+            UserCodeError: It raised.
+        """
+
     def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:
         """Return `error` as one that names this operator and the record.
 

@@ -154,6 +154,14 @@ class Process(Operator):
             self._process.open()
             self._is_open = True
 
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                self._process.close()
+            except BaseException as error:
+                raise user_code_error(self.uid, error, None) from error
+
     # What its context has of time.
 
     def now(self) -> int:
@@ -173,6 +181,9 @@ class Process(Operator):
 
     def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
         self._timers_of(is_event_time=is_event_time).delete(key, time)
+
+    def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
+        return self._timers_of(is_event_time=is_event_time).of_key(key)
 
     def _timers_of(self, *, is_event_time: bool) -> Timers:
         timers = self._event_timers if is_event_time else self._processing_timers

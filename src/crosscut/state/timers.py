@@ -57,6 +57,10 @@ class Timers:
         """Tell whether `key` has a timer at that time."""
         return self._table.has((key, time))
 
+    def of_key(self, key: Any) -> list[int]:
+        """Return the times at which `key` has timers, in order."""
+        return sorted(self._table.names(key))
+
     def register(self, key: Any, time: int) -> None:
         """Set a timer; nothing changes if `key` has one at that time."""
         row = (key, time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from crosscut.batch import Batch
@@ -59,6 +60,12 @@ class Chain:
         self._course = course
         for operator in self._operators:
             operator.course = course
+
+    def close(self) -> None:
+        """Let the operators release what they hold; the first error is raised after all were tried."""
+        with ExitStack() as stack:
+            for operator in self._operators:
+                stack.callback(operator.close)
 
     @property
     def is_halfway(self) -> bool:

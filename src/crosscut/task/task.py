@@ -12,6 +12,7 @@ turn), `departures` (the way out), `snapshots` (barriers and their effects), `tr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, assert_never
 
 from crosscut.batch import Batch
@@ -436,13 +437,13 @@ class Task:
         self._calls.raised(call_id, error)
 
     def close(self) -> None:
-        """Close readers and writer; the first error is raised after all were tried."""
-        try:
+        """Close readers, operators and writer; the first error is raised after all were tried."""
+        with ExitStack() as stack:
+            stack.callback(self._transactions.close)
+            stack.callback(self.intake.close)
+            stack.callback(self._chain.close)
             if self._splits is not None:
-                self._splits.close()
-        finally:
-            self.intake.close()
-            self._transactions.close()
+                stack.callback(self._splits.close)
 
     # Records.
 

@@ -405,6 +405,9 @@ class _Clocks:
     def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
         self._timers[is_event_time].get(key, {}).pop(time, None)
 
+    def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
+        return sorted(self._timers[is_event_time].get(key, {}))
+
 
 def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:
     is_first = value is _NOTHING
