@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.graph.explain import explained
 from crosscut.graph.specs import Partitioning, SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
@@ -502,6 +503,21 @@ def test_records_with_and_without_timestamps_cannot_meet() -> None:
     timed.union(flow.source(cc.items([2])).named("two")).sink(cc.printing())
     with pytest.raises(FlowError, match="records of 'times' have timestamps, those of 'two' have none"):
         flow.compile(1, 1)
+
+
+def test_explain_warns_of_timestamps_that_are_assigned_where_splits_are_mixed() -> None:
+    flow = cc.Flow("far")
+    source = flow.source(cc.items([1])).named("numbers")
+    source.assign_timestamps(lambda n: n).named("near").sink(cc.printing()).named("one")
+    far = source.rebalance().map(lambda n: n).named("map").assign_timestamps(lambda n: n).named("far")
+    far.sink(cc.printing()).named("other")
+    text = explained(flow.compile(2, 8))
+    assert "timestamps assigned far from the source: near, far" in text
+
+    flow = cc.Flow("near")
+    source = flow.source(cc.items([1])).named("numbers")
+    source.assign_timestamps(lambda n: n).named("near").sink(cc.printing()).named("one")
+    assert "far from the source" not in explained(flow.compile(2, 8))
 
 
 def test_arguments_are_checked_where_they_are_written() -> None:

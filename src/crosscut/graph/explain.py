@@ -10,6 +10,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
+    AssignTimestampsSpec,
     AsyncMapSpec,
     ConnectSpec,
     CountSpec,
@@ -66,8 +67,28 @@ def explained(graph: JobGraph) -> str:
             f"without a name: {', '.join(unnamed)}",
             "  They have state, and are called by a position that changes with the flow: use .named(...)",
         ]
+    lines += _far_from_the_source(graph)
     lines += _inexact(graph)
     return "\n".join(lines)
+
+
+def _far_from_the_source(graph: JobGraph) -> list[str]:
+    """Return a warning of timestamps that are assigned where records of all splits have been mixed."""
+    uids = [
+        node.uid
+        for vertex in graph.vertices
+        if vertex.source is None
+        for node in vertex.chain
+        if isinstance(node.spec, AssignTimestampsSpec)
+    ]
+    if not uids:
+        return []
+    return [
+        "",
+        f"timestamps assigned far from the source: {', '.join(uids)}",
+        "  Splits are mixed there, so one that is read ahead makes records of others late: assign them in",
+        "  front of the first key_by, rebalance, union or second reader: there each split has a watermark.",
+    ]
 
 
 def _inexact(graph: JobGraph) -> list[str]:
