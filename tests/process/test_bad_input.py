@@ -466,14 +466,15 @@ import os, sys
 import crosscut as cc
 import crosscut.spark.job
 from crosscut.spark.session import spark_context
-# The rest runs as nobody: root may write everywhere. Nobody may not even read a codec, perhaps.
+# The start is nobody's: root may write everywhere. Nobody may not even read a codec or a module, perhaps.
 "localhost".encode("idna")
 context, _ = spark_context(2, "nobody")
-os.geteuid() or os.setuid(65534)
 flow = cc.Flow("nobody")
 flow.source(cc.generate(lambda i: i)).sink(cc.files.jsonl(sys.argv[2]))
+settings = cc.Settings(checkpoint_dir=sys.argv[1])
+os.geteuid() or os.setuid(65534)
 try:
-    flow.start(cc.Settings(checkpoint_dir=sys.argv[1]), spark=context)
+    flow.start(settings, spark=context)
 except cc.CrosscutError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """

@@ -67,7 +67,8 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def invoked(*arguments: object) -> Result:
-    return CliRunner().invoke(program, [str(one) for one in arguments])
+    # Whatever the width of the terminal that the tests are started in.
+    return CliRunner(env={"COLUMNS": None}).invoke(program, [str(one) for one in arguments])
 
 
 def parsed(*arguments: str) -> Settings:

@@ -314,7 +314,8 @@ def test_the_oracle_agrees_with_a_sequential_run_of_the_compiled_graph() -> None
 
 
 def test_every_operator_is_drawn_with_every_function() -> None:
-    steps = [step for flow in FLOWS.values() for step in flow.steps]
+    # More of them: windows are rare.
+    steps = [step for seed in range(1_000) for step in drawn_flow(seed).steps]
     assert {type(step) for step in steps} == set(OPERATORS.values())
     words = Counter(
         (type(step).__name__, value)

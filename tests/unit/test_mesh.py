@@ -17,7 +17,7 @@ from crosscut.net.connections import Credentials
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.net.neighbours import Neighbour
-from crosscut.protocol.messages import Peer
+from crosscut.protocol.messages import FailureCause, Peer
 from crosscut.task.flow_control import SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit
@@ -51,6 +51,7 @@ class Site:
         self.sizes: list[int] = []
         self.ends = {one: SendingEnd(one, CHANNEL_BYTES) for one in SHARED}
         self.lost: list[tuple[TaskId, str]] = []
+        self.kinds: list[str] = []
 
     async def listen(self) -> Peer:
         self.port = await self.listener.listen(LOOPBACK, self.mesh.accept)
@@ -66,8 +67,9 @@ class Site:
     def send(self, channel: ChannelId, item: Item) -> None:
         self.ends[channel].sent(self.mesh.outgoing[channel].send_item(item))
 
-    def connection_lost(self, task: TaskId, reason: str) -> None:
-        self.lost.append((task, reason))
+    def connection_lost(self, task: TaskId, cause: FailureCause) -> None:
+        self.lost.append((task, cause.message))
+        self.kinds.append(cause.kind)
 
     def of(self, channel: ChannelId) -> list[Item]:
         return [item for one, item in self.items if one == channel]
@@ -217,6 +219,9 @@ async def test_pieces_are_refused_once_they_are_more_than_a_batch_may_be(pair: P
             pair.neighbour(0)._send_later(0, FrameType.PIECE, bytes(PIECE_BYTES_MAX))
         await eventually(lambda: pair.sites[1].lost, "the end")
         assert "a batch of more than" in pair.sites[1].lost[0][1]
+        # What nobody may say is not a loss; to the other side it is one.
+        await eventually(lambda: pair.sites[0].lost, "the loss")
+        assert [site.kinds for site in pair.sites] == [["ConnectionLost"], ["WireError"]]
 
 
 @contextmanager

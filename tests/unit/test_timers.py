@@ -362,7 +362,7 @@ def test_a_dead_letter_leaves_no_timer_and_takes_none_away() -> None:
 def test_a_context_by_itself_has_no_time() -> None:
     with pytest.raises(FlowError, match="outside of a key"):
         context().set_timer(5)
-    with pytest.raises(FlowError, match="outside of a key"):
+    with pytest.raises(FlowError, match="outside of a running job"):
         context().now()
 
 

@@ -62,6 +62,9 @@ class Connection(asyncio.Protocol, ABC):
     """One end of a proven connection. Subclasses say what happens on frames and at the end.
 
     All methods are called on the event loop's thread.
+
+    Attributes:
+        has_offended: The peer, once proven, has said what nobody may say.
     """
 
     def __init__(self, credentials: Credentials, decoder: FrameDecoder) -> None:
@@ -71,6 +74,7 @@ class Connection(asyncio.Protocol, ABC):
         self._seals: FrameSeals | None = None
         self._transport: asyncio.Transport | None = None
         self._is_open = False
+        self.has_offended = False
         self._reason = CLOSED_BY_PEER
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -154,6 +158,7 @@ class Connection(asyncio.Protocol, ABC):
             else:
                 self._shake(data)
         except WireError as error:
+            self.has_offended = self._is_open
             self.close(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:

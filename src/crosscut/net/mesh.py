@@ -15,7 +15,7 @@ from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.listener import Listener
 from crosscut.net.neighbours import AcceptingNeighbour, ChannelHost, ConnectingNeighbour, Neighbour
-from crosscut.protocol.messages import Peer
+from crosscut.protocol.messages import FailureCause, Peer
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.wire.handshake import Proven, Verdict, channels_detail, verdict_on
 
@@ -23,7 +23,7 @@ from crosscut.wire.handshake import Proven, Verdict, channels_detail, verdict_on
 class MeshHost(ChannelHost, Protocol):
     """The worker."""
 
-    def connection_lost(self, task: TaskId, reason: str) -> None:
+    def connection_lost(self, task: TaskId, cause: FailureCause) -> None:
         """A connection of this epoch is over; `task` is one of those that it leaves without a channel."""
 
 
@@ -151,7 +151,10 @@ class Mesh:
             self._early.pop(end, None)
         if end.peer is not None and self._neighbours.get(end.peer) is end:
             task = next((one.target for one in end.incoming), None) or next(iter(end.outgoing)).source
-            self._host.connection_lost(task, f"the connection to worker {end.peer} is lost: {reason}")
+            # A peer of this job that says what nobody may say is a bug, and not a loss.
+            kind = "WireError" if end.has_offended else "ConnectionLost"
+            reason = f"the connection to worker {end.peer} is lost: {reason}"
+            self._host.connection_lost(task, FailureCause(kind, reason))
 
     def _add(self, peer: WorkerIndex, end: Neighbour) -> None:
         channels = self._shared[peer]

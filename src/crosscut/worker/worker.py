@@ -398,7 +398,7 @@ class Worker:
         if self._pool is not None:
             self._pool.credited(channel, size_bytes)
 
-    def connection_lost(self, task: TaskId, reason: str) -> None:
+    def connection_lost(self, task: TaskId, cause: FailureCause) -> None:
         """A connection of the running epoch broke: a failure, unless its peer's death explains it."""
         pool = self._pool
         if pool is None or self._over.done():
@@ -406,7 +406,7 @@ class Worker:
 
         def report() -> None:
             if self._pool is pool and self._link is not None:
-                self._link.say(TaskFailed(pool.epoch, task, FailureCause("ConnectionLost", reason)))
+                self._link.say(TaskFailed(pool.epoch, task, cause))
 
         asyncio.get_running_loop().call_later(CONNECTION_LOST_GRACE_S, report)
 
