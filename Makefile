@@ -20,7 +20,7 @@ demo: $(VENV)/.demo ## Run the demo
 	@$(BIN)/crosscut demo
 
 test: environment ## Run all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 tables: environment ## Make the tables and pictures of docs/protocol.md anew
 	@$(BIN)/python -m tests.tables
