@@ -410,11 +410,10 @@ def test_a_split_that_has_had_nothing_to_read_for_long_is_not_waited_for_until_i
     times.origin = "one"
     assert times.process(Batch([50])).watermark is None
     times.waits_for("two")
-    times.course.now_ms = 1_050
+    times.course.now_ms = 1_099
     times.waits_for("two")
-    assert times.next_alarm_ms == 1_100
     times.course.now_ms = 1_100
-    times.look()
+    times.waits_for("two")
     # The third has not been asked yet: nobody knows.
     assert times.take_news() is None
     times.end_of("three")
@@ -433,7 +432,7 @@ def test_a_source_of_which_nothing_comes_says_that_it_is_idle_and_when_it_is_so_
     times.begin(["one"], None)
     times.waits_for("one")
     times.course.now_ms = 100
-    times.look()
+    times.waits_for("one")
     assert shown(news(times)) == ([], None, None, None, True)
     times.origin = "one"
     assert shown(times.process(Batch([50]))) == ([50], None, [50], 50, False)
@@ -666,6 +665,38 @@ def test_a_snapshot_has_the_watermark_and_a_restored_task_never_goes_below_it() 
     assert alarms.heard == [7, 7, 8, 8]
 
 
+class _Listed(cc.Source[Any]):
+    """Splits that give what is listed, step by step."""
+
+    def __init__(self, steps: dict[str, list[Any]]) -> None:
+        self.steps = steps
+
+    @staticmethod
+    def unread(*names: str) -> list[tuple[cc.Split, Any]]:
+        return [(cc.Split(name, 0), 0) for name in names]
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [split for split, _ in self.unread(*self.steps)]
+
+    def reader(self, split: cc.Split, position: Any) -> Any:
+        return _ListedReader(list(self.steps[split.split_id]))
+
+
+class _ListedReader(cc.SplitReader):
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+
+    @property
+    def position(self) -> Any:
+        return 0
+
+    def read(self, limit: int) -> Any:
+        return self.steps.pop(0) if self.steps else cc.EndOfSplit()
+
+    def close(self) -> None:
+        pass
+
+
 class Alarm(Operator):
     """Says when it is told of a time that has come."""
 
@@ -703,6 +734,40 @@ def test_a_task_says_when_it_is_to_be_called_and_says_then_what_is_due() -> None
         task.offer(channel, EndOfInput())
     assert work(task) == ["at 1500", EndOfInput()]
     assert task.alarm_in_ms is None
+
+
+def test_a_split_is_not_idle_because_what_comes_after_is_slow() -> None:
+    """J1: it had nothing once, and was not asked since. What it has by now must not be late."""
+    stream = [[10], cc.Wait(1), [70]]
+    splits = SplitQueue(_Listed({"a": stream, "b": [[90], [91], [92], [93]]}), _Listed.unread("a", "b"))
+    times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
+    task = task_of(times, inputs=(), splits=splits, source_uid="listed")
+    for clock_ms in (1_000, 1_001, 1_002):
+        task.tell_time(clock_ms)
+        task.run()
+    # For a second the outputs take nothing, so nobody runs the task.
+    task.tell_time(2_000)
+    task.run()
+    assert times.watermark == 70
+
+
+def test_what_is_no_source_is_idle_when_nothing_has_come_for_long() -> None:
+    task = task_of(AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100))
+
+    def at(clock_ms: int) -> list[Any]:
+        task.tell_time(clock_ms)
+        while task.alarm_in_ms == 0:
+            task.run()
+        return work(task)
+
+    assert at(1_000) == [] and task.alarm_in_ms == 100
+    assert at(1_100) == [("idle", True)] and task.alarm_in_ms is None
+    task.offer(A, Batch([7]))
+    assert at(1_150) == [7, ("watermark", 7), ("idle", False)] and task.alarm_in_ms == 100
+    # What waits there has come.
+    task.offer(A, Batch([8]))
+    assert at(1_300) == [8, ("watermark", 8)]
+    assert at(1_400) == [("idle", True)]
 
 
 def test_i1_processing_time_goes_on_from_its_snapshot_wherever_the_clock_is() -> None:

@@ -90,29 +90,34 @@ class AssignTimestamps(Operator):
         return [self._combined.watermark, sides]
 
     def waits_for(self, split: str) -> None:
-        """There is nothing to read there now."""
-        if self._idle_after_ms is not None:
-            self._silent_since.setdefault(split, self.course.now_ms)
+        """It was asked, and there is nothing to read there now."""
+        if self._idle_after_ms is None:
+            return
+        since = self._silent_since.setdefault(split, self.course.now_ms)
+        # Only who has just been asked is idle: nobody was, while what comes after was slow.
+        if since + self._idle_after_ms <= self.course.now_ms and self._combined.may_fall_idle(split):
+            self._add_news(self._combined.heard(split, None, idle=True))
 
     @property
     def next_alarm_ms(self) -> int | None:
-        """When the next one has been silent for so long that it is idle."""
-        if self._idle_after_ms is None or not self._silent_since:
+        """When `look` is to be called: nobody else says, in what is no source, that nothing has come."""
+        if self._idle_after_ms is None or self._is_source or self._combined.is_idle:
             return None
-        return min(self._silent_since.values()) + self._idle_after_ms
+        since = self._silent_since.get("")
+        return self.course.now_ms if since is None else since + self._idle_after_ms
 
-    def look(self) -> None:
-        """Note who is idle by now."""
-        if self._idle_after_ms is None:
+    def look(self, *, is_fed: bool) -> None:
+        """Note, in what is no source, whether nothing has come for so long.
+
+        Args:
+            is_fed: Records wait in the inputs: they were not taken because what comes after is slow.
+        """
+        if self._idle_after_ms is None or self._is_source:
             return
-        if not self._is_source and not self._combined.is_idle:
-            # Whether more might come, nobody can tell there.
-            self._silent_since.setdefault("", self.course.now_ms)
-        latest = self.course.now_ms - self._idle_after_ms
-        for side in [side for side, since in self._silent_since.items() if since <= latest]:
-            del self._silent_since[side]
-            if side in self._combined.sides:
-                self._add_news(self._combined.heard(side, None, idle=True))
+        if is_fed:
+            self._silent_since[""] = self.course.now_ms
+        else:
+            self.waits_for("")
 
     def end_of(self, split: str) -> None:
         """Nothing more comes from there."""
@@ -140,6 +145,8 @@ class AssignTimestamps(Operator):
         # Before 1970 nothing has happened: a watermark is a time as well.
         watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
         self._silent_since.pop(self.origin, None)
+        if not self._is_source:
+            self._silent_since[""] = self.course.now_ms
         idle = None if self._idle_after_ms is None else False
         self._add_news(self._combined.heard(self.origin, watermark, idle=idle))
         made = Batch(batch.records, batch.keys, timestamps)

@@ -44,6 +44,10 @@ class CombinedWatermark(Generic[Side]):
         """The watermark of each side that has not ended."""
         return self._sides
 
+    def may_fall_idle(self, side: Side) -> bool:
+        """Whether it has neither ended nor is idle."""
+        return side in self._sides and side not in self._idle
+
     def heard(self, side: Side, watermark: int | None, *, idle: bool | None = None) -> Batch | None:
         """Take in news of one side; return what is news of all, None if nothing is."""
         before = self._sides[side]

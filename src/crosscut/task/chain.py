@@ -101,19 +101,22 @@ class Chain:
         alarms = [one.next_alarm_ms for one in self._operators if one.hears_time]
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
-    def ring(self) -> None:
-        """Let operators say what is due by processing time, when nothing waits."""
+    def ring(self, *, is_fed: bool) -> None:
+        """Let operators say what is due by processing time, when nothing waits.
+
+        Args:
+            is_fed: Records wait in the inputs.
+        """
         for assigner in self._assigners:
-            assigner.look()
+            assigner.look(is_fed=is_fed)
         now_ms = self._course.now_ms
         for position, operator in enumerate(self._operators):
             alarm_ms = operator.next_alarm_ms if operator.hears_watermarks else None
             if alarm_ms is not None and alarm_ms <= now_ms:
                 self._waiting.append((position, Batch([])))
+        self.tell_assigned()
         if self._waiting:
             self.go_on()
-        else:
-            self.tell_assigned()
 
     def process(self, batch: Batch) -> Batch | None:
         """Take a batch in, when nothing waits; return the rest that the first operator has not taken."""
