@@ -270,6 +270,23 @@ def test_processing_time_is_the_time_that_the_slice_is_told() -> None:
     assert site.says(None) == []
 
 
+def test_what_a_restored_timer_of_processing_time_says_is_not_late() -> None:
+    """Those that came due while the job was down fire before the watermark has gone on again."""
+    site = Site(Ticking())
+    site.operator.course.now_ms = 1_000
+    site.takes(("a", 1))
+    again = Site(Ticking(), site.state)
+    again.operator.course.now_ms = 5_000
+    again.operator.begin_at(7)
+    assert again.says(7) == [(("a", 1_050, 5_000, 7), 7)]
+    # So also before what was on its way at another parallelism, at the watermarks of others.
+    site.takes(("b", 1))
+    again = Site(Ticking(), site.state)
+    again.operator.course.now_ms = 5_000
+    again.operator.begin_at(7)
+    assert [time for _, time in again.says(None)] == [7]
+
+
 def test_when_the_input_has_ended_nobody_waits_for_timers_of_processing_time() -> None:
     site = Site(Ticking())
     site.takes(("a", 1))

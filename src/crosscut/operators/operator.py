@@ -59,6 +59,9 @@ class Operator(ABC):
         """Make ready what goes with restored state, a step at a time, before anything else is called."""
         return iter(())
 
+    def begin_at(self, watermark: int | None) -> None:
+        """The restored snapshot has this watermark: whoever is next may know it, and is told of it again."""
+
     @abstractmethod
     def process(self, batch: Batch) -> Batch:
         """Return what the records of `batch` become, in order. May keep neither list.

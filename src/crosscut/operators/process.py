@@ -48,6 +48,8 @@ class Process(Operator):
         self._processing_timers = _timers(state, PROCESSING_TIMERS)
         # What the next operator has been told of.
         self._passed: int | None = None
+        # What it may have been told of by the task that this one goes on from.
+        self._restored = 0
         self._set_after_the_end: Counter[Any] = Counter()
         self._is_open = False
 
@@ -61,6 +63,9 @@ class Process(Operator):
         for timers in (self._event_timers, self._processing_timers):
             if timers is not None:
                 yield from timers.loading()
+
+    def begin_at(self, watermark: int | None) -> None:
+        self._restored = watermark or 0
 
     def process(self, batch: Batch) -> Batch:
         return self._each(batch, batch.keys, self._process.on_record)
@@ -138,7 +143,7 @@ class Process(Operator):
         for _, (time, key) in zip(turns, due, strict=False):
             context.key = key
             # For whoever is next, nothing older than the watermark that it knows may come.
-            context.timestamp = max(time, passed) if is_event_time else passed
+            context.timestamp = max(time, passed) if is_event_time else max(passed, self._restored)
             try:
                 self._open_once()
                 found = on_timer(time, context)

@@ -168,7 +168,15 @@ class Chain:
         """The watermarks that are made here, for a snapshot; None if none are."""
         return {one.uid: one.saved for one in self._assigners} or None
 
-    def restore(self, watermark: int | None, assigned: JSON, splits: Sequence[str], *, is_new: bool) -> None:
+    def restore(
+        self,
+        watermark: int | None,
+        assigned: JSON,
+        splits: Sequence[str],
+        *,
+        is_new: bool,
+        is_raised_later: bool = False,
+    ) -> None:
         """Begin with the watermarks of a snapshot: timers that were due then fire first.
 
         Args:
@@ -176,6 +184,7 @@ class Chain:
             assigned: See `assigned`.
             splits: Those of a source that have not ended.
             is_new: There is no snapshot.
+            is_raised_later: What the inputs hold raises the watermark step by step.
 
         Raises:
             StateError: `assigned` is something else.
@@ -185,13 +194,17 @@ class Chain:
             raise StateError(f"a snapshot says of watermarks {assigned!r:.100}: expected one by operator")
         if not is_new and self._has_event_time:
             # Receivers that were told that this task is idle must not go on believing it.
-            self._waiting.append((0, Batch([], watermark=watermark, idle=False)))
+            told = None if is_raised_later else watermark
+            self._waiting.append((0, Batch([], watermark=told, idle=False)))
         for position, operator in enumerate(self._operators):
             if isinstance(operator, AssignTimestamps):
                 operator.begin(splits, saved.get(operator.uid))
                 if not is_new:
                     news = Batch([], watermark=operator.watermark, idle=False)
                     self._waiting.append((position + 1, news))
+                watermark = operator.watermark
+            else:
+                operator.begin_at(watermark)
 
     def pass_on(self, operator: Operator, batch: Batch) -> None:
         """Take a batch to what follows `operator`, which has made it of itself; nothing is halfway."""

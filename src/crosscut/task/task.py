@@ -166,11 +166,11 @@ class Task:
         self._has_event_time = has_event_time
         self._time = ProcessingTime(restored.now_ms if restored is not None else 0)
         self._chain.restore(
-            # What comes first raises it step by step.
-            None if replayed_first else watermark,
+            watermark,
             restored.assigned if restored is not None else None,
             splits.unfinished if splits is not None else [],
             is_new=restored is None,
+            is_raised_later=bool(replayed_first),
         )
         self._ending = TaskEnding(self._chain, is_said=ended)
         self._calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
@@ -324,7 +324,7 @@ class Task:
         elif self._calls.has_results:
             self._calls.release(self.rows_max)
         elif self._is_alarm_due:
-            self._chain.ring()
+            self._chain.ring(is_fed=self.intake.queued_rows > 0)
         elif not self._calls.is_full and self.intake.has_next:
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
