@@ -14,10 +14,13 @@ import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError, UserCodeError
 from crosscut.graph.specs import ProcessSpec, Vertex
+from crosscut.graph.windows import CountFold
 from crosscut.ids import CheckpointId
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.course import Course
 from crosscut.operators.process import TIMERS_AFTER_THE_END_MAX, Process
+from crosscut.operators.windows.building import window_operator, window_state
+from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.timers import Timers
@@ -248,6 +251,27 @@ def test_a_timer_that_always_sets_the_next_one_is_told_of_when_the_input_has_end
     with pytest.raises(UserCodeError, match="key 'a' has set 10000 timers after the end of input") as caught:
         site.says(END_OF_TIME)
     assert caught.value.operator == "process"
+
+
+class AtTheEnd(cc.KeyedProcess[Any, Any]):
+    def on_record(self, record: Any, ctx: cc.Context) -> None:
+        ctx.set_timer(END_OF_TIME - 1)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> list[Any]:
+        return [(ctx.key, time)]
+
+
+def test_what_a_timer_of_the_last_moment_says_is_in_a_window_that_ends() -> None:
+    site = Site(AtTheEnd())
+    site.takes(("a", 10))
+    [(said, timestamp)] = site.says(END_OF_TIME)
+    assert said == ("a", END_OF_TIME - 1)
+    window = cc.tumbling("10s")
+    windows = window_operator("window", window_state(window), folding(CountFold()), window, None)
+    windows.process(Batch([said], ["a"], [timestamp]))
+    last = windows.advance(END_OF_TIME)
+    assert last is not None
+    assert [one.value for one in last.records] == [1]
 
 
 class Ticking(cc.KeyedProcess[Any, Any]):

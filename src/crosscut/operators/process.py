@@ -22,7 +22,7 @@ from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
-from crosscut.timestamps import END_OF_TIME
+from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 
 TIMERS_AFTER_THE_END_MAX = 10_000
 """That one key may set after the end of input, until it is taken for one that always sets the next one."""
@@ -142,8 +142,11 @@ class Process(Operator):
         # In this order: where there is no turn left, no timer is taken out.
         for _, (time, key) in zip(turns, due, strict=False):
             context.key = key
-            # For whoever is next, nothing older than the watermark that it knows may come.
-            context.timestamp = max(time, passed) if is_event_time else max(passed, self._restored)
+            # For whoever is next, nothing older than the watermark that it knows may come, nor anything that
+            # no window has an end for.
+            context.timestamp = (
+                min(max(time, passed), TIMESTAMP_MAX) if is_event_time else max(passed, self._restored)
+            )
             try:
                 self._open_once()
                 found = on_timer(time, context)
