@@ -11,6 +11,7 @@ from jobs import NumberedJob, until
 
 import crosscut as cc
 from crosscut.errors import HistoryError
+from crosscut.savepoints.manifest import read_manifest
 
 
 def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_stopped(
@@ -33,7 +34,8 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
         started(replace(numbered, settings={**elsewhere, "restore_from": early}))
     second = replace(numbered, settings={**elsewhere, "restore_from": late})
     job = started(second)
-    assert "restores checkpoint 1 at parallelism 3, was 2" in job.progress()["takeover"]
+    first = read_manifest(late).checkpoint_id + 1
+    assert f"restores checkpoint {first} at parallelism 3, was 2" in job.progress()["takeover"]
     until(lambda: job.progress()["records_read"] > read + 600, "more records")
     numbered.open_gate()
     assert job.wait(120)

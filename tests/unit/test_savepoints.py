@@ -16,13 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crosscut as cc
+from crosscut.batch import Batch
 from crosscut.cli import program
+from crosscut.connected_process import Begins
 from crosscut.errors import HistoryError, StateError, StoreError
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
+from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.effects import AnswerRequest, CancelTimer, EndJob, JobEffect
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.restoring import Begin, GoOn, Refused, beginning, conflict_with_output
@@ -211,7 +214,7 @@ def test_a_job_begins_with_it_at_the_parallelism_it_had_and_the_next_claim_may_c
     store = begun(savepoint, tmp_path)
     assert state_in(store) == COUNTS
     claim, checkpoint = (entry for _, entry in store.tail(1))
-    assert isinstance(checkpoint, CheckpointCompleted) and checkpoint.checkpoint_id == 1
+    assert isinstance(checkpoint, CheckpointCompleted) and checkpoint.checkpoint_id == N + 1
     (claimed,) = claims_in([claim])
     assert claimed.parallelism == 2 and claimed.ancestors == (Ancestor(Lineage("old"), N),)
     positions = [one.snapshot.positions for one in checkpoint.snapshots if one.task.vertex == "words"]
@@ -278,6 +281,57 @@ def test_nothing_is_left_of_a_savepoint_that_can_not_be_written(tmp_path: Path) 
     (tmp_path / "savepoint" / "mine.txt").touch()
     with pytest.raises(StoreError, match="not empty"):
         write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim, store.read_part)
+
+
+class Waits(cc.StreamProcess[int, int]):
+    items = cc.SplitState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> list[int]:
+        self.items.append(record)
+        return self.items.get()
+
+
+def test_what_comes_in_a_job_that_began_with_a_savepoint_replaces_nothing_that_was_in_it(
+    tmp_path: Path,
+) -> None:
+    """Items and calls are named by the checkpoint that their task began with; the first job had a 1, too."""
+    flow = cc.Flow("f")
+    numbers = flow.source(cc.items([1])).named("numbers")
+    numbers.process(Waits()).named("waits").sink(cc.collect()).named("out")
+    numbers.map_async(str).named("calls").sink(cc.collect()).named("called")
+    graph = flow.compile(1, 1)
+    nodes = {vertex.vertex_id: vertex.chain[0] for vertex in graph.vertices}
+    store, begun_with = open_store(str(tmp_path / "job")), open_store(str(tmp_path / "begun"))
+    n = CheckpointId(2)
+
+    def taking(uid: str, records: list[int], begins: Begins, parts: tuple[Part, ...] = ()) -> KeyedState:
+        state = keyed_state(nodes[uid])
+        assert state is not None
+        loaded = [(part.checkpoint_id, begun_with.read_part(part)) for part in parts]
+        for _ in state.loading(loaded, CheckpointId(begins.restored)):
+            pass
+        operator = build(nodes[uid], state, None, (), begins)
+        assert operator is not None
+        operator.process(Batch(records))
+        return state
+
+    snapshots = {uid: Snapshot(positions=[] if uid == "numbers" else None) for uid in nodes}
+    for uid in ("waits", "calls"):
+        state = taking(uid, [10, 11], Begins(CheckpointId(1), 0))
+        state.freeze(n)
+        part = store.write_part(n, TaskId(VertexId(uid), 0), Epoch(2), state.encoded(n, CheckpointId(0)))
+        snapshots[uid] = Snapshot(parts=(part,))
+    tasks = tuple(TaskSnapshot(TaskId(VertexId(uid), 0), one) for uid, one in snapshots.items())
+    path = str(tmp_path / "savepoint")
+    write_savepoint(path, CheckpointCompleted(Epoch(2), n, tasks), claim_of(graph), store.read_part)
+    begin_with(path, begun_with, graph, discover=lambda graph: (), look=list)
+    (first,) = [entry for _, entry in begun_with.tail(1) if isinstance(entry, CheckpointCompleted)]
+    parts_of = {one.task.vertex: one.snapshot.parts for one in first.snapshots}
+    begins = Begins(first.checkpoint_id, 0)
+    items = taking("waits", [20, 21], begins, parts_of[VertexId("waits")]).tables["items"].items()
+    assert [item for _, item in sorted(items)] == [10, 11, 20, 21]
+    calls = taking("calls", [20, 21], begins, parts_of[VertexId("calls")]).items()
+    assert [record for _, (record, _) in sorted(calls)] == [10, 11, 20, 21]
 
 
 # Another flow.

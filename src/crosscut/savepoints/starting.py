@@ -1,8 +1,13 @@
 """A savepoint as the first checkpoint of a new job.
 
-It is written into the job's own checkpoint directory, at the parallelism that it was taken at, as checkpoint
-1 of a new lineage. From there on it is a checkpoint like any other: the job that starts next restores it, at
-any parallelism. Before its entry is durable nothing has begun; a start that finds a half of it says so.
+It is written into the job's own checkpoint directory, at the parallelism that it was taken at, as the
+first checkpoint of a new lineage. From there on it is a checkpoint like any other: the job that starts next
+restores it, at any parallelism. Before its entry is durable nothing has begun; a start that finds a half of
+it says so.
+
+Its id is the next one after that of the checkpoint that the savepoint is a copy of. Rows of lists, and calls
+under way, are named by the checkpoint that their task began with (`Begins`): with an id that an ancestor has
+used, new rows would be written over old ones.
 """
 
 from __future__ import annotations
@@ -63,7 +68,7 @@ from crosscut.wire.batches import encode_batch
 Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
-EPOCH, FIRST = Epoch(1), CheckpointId(1)
+EPOCH = Epoch(1)
 
 
 def begin_with(
@@ -139,7 +144,7 @@ def begin_with(
         fingerprint=graph.fingerprint,
         parallelism=graph.parallelism,
         max_parallelism=graph.max_parallelism,
-        first_checkpoint_id=FIRST,
+        first_checkpoint_id=checkpoint.checkpoint_id,
         flow=identity_of(graph),
         claimant=claimant,
         ancestors=manifest.ancestors,
@@ -204,6 +209,7 @@ def _checkpoint(
     migrations: Mapping[str, Migration],
     dropped: set[tuple[str, str, str]],
 ) -> CheckpointCompleted:
+    n = CheckpointId(manifest.checkpoint_id + 1)
     before = {one.task: one.snapshot for one in manifest.tasks}
     known = {task.vertex for task in before}
     found: dict[TaskId, Any] = {}
@@ -221,14 +227,14 @@ def _checkpoint(
                 snapshot = replace(snapshot, positions=None)
             elif uid not in known:
                 snapshot = replace(snapshot, positions=found.get(task))
-            parts = _parts(vertex, task, blocks, graph, store)
+            parts = _parts(vertex, task, blocks, graph, store, n)
             log = logs.get(task, [])
             if log:
-                log_part = store.write_part(FIRST, task, EPOCH, encoded_log(log))
+                log_part = store.write_part(n, task, EPOCH, encoded_log(log))
                 snapshot = replace(snapshot, log=(log_part,), in_flight=sum(one.rows for one in log))
             snapshots.append(TaskSnapshot(task, replace(snapshot, parts=parts)))
     return CheckpointCompleted(
-        EPOCH, FIRST, tuple(snapshots), wall_clock=datetime.now(UTC).isoformat(timespec="seconds")
+        EPOCH, n, tuple(snapshots), wall_clock=datetime.now(UTC).isoformat(timespec="seconds")
     )
 
 
@@ -268,7 +274,12 @@ def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:
 
 
 def _parts(
-    vertex: Vertex, task: TaskId, blocks: Sequence[Block], graph: JobGraph, store: CheckpointStore
+    vertex: Vertex,
+    task: TaskId,
+    blocks: Sequence[Block],
+    graph: JobGraph,
+    store: CheckpointStore,
+    n: CheckpointId,
 ) -> tuple[Part, ...]:
     state = next((one for node in vertex.chain if (one := keyed_state(node)) is not None), None)
     if state is None:
@@ -278,13 +289,10 @@ def _parts(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
 
-    for _ in state.loading_rows(blocks, FIRST, owns):
+    for _ in state.loading_rows(blocks, CheckpointId(n - 1), owns):
         pass
-    n = CheckpointId(FIRST + 1)
     state.freeze(n)
-    return (
-        replace(store.write_part(FIRST, task, EPOCH, state.encoded(n, CheckpointId(0))), checkpoint_id=FIRST),
-    )
+    return (replace(store.write_part(n, task, EPOCH, state.encoded(n, CheckpointId(0))), checkpoint_id=n),)
 
 
 def _logs(
