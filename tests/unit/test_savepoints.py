@@ -28,7 +28,16 @@ from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.effects import AnswerRequest, CancelTimer, EndJob, JobEffect
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job.restoring import Begin, GoOn, Refused, beginning, conflict_with_output
+from crosscut.protocol.job.identity import FlowIdentity
+from crosscut.protocol.job.restoring import (
+    Begin,
+    Content,
+    GoOn,
+    Refused,
+    beginning,
+    conflict_with_output,
+    fitting,
+)
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import (
@@ -362,6 +371,49 @@ def test_a_migration_that_fails_names_key_and_value(savepoint: Path, tmp_path: P
         begun(savepoint, tmp_path, migrations={"counts": lambda key, value: 1 / 0})
     with pytest.raises(StoreError, match="migrate_state names 'nobody'"):
         begun(savepoint, tmp_path, migrations={"nobody": lambda key, value: value})
+
+
+class Once(cc.KeyedProcess[int, int]):
+    item = cc.ValueState[int]()
+    other = cc.ValueState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None: ...
+
+
+class OnceForAnHour(Once):
+    item = cc.ValueState[int](ttl="1h", ttl_time="processing")
+
+
+class OnceAsBytes(Once):
+    item = cc.ValueState[int](serializer=cc.MsgspecSerializer(int))
+
+
+@pytest.mark.parametrize(("before", "after"), [(Once, OnceForAnHour), (OnceForAnHour, OnceAsBytes)])
+def test_a_state_whose_rows_hold_something_else_now_is_not_taken_unawares(
+    before: type[Once], after: type[Once]
+) -> None:
+    """H3: with a ttl a row is a pair, with a serializer bytes."""
+
+    def flow_with(process: type[Once]) -> FlowIdentity:
+        flow = cc.Flow("f")
+        keyed = flow.source(cc.items([1])).key_by(lambda n: n)
+        keyed.process(process()).named("it").sink(cc.collect())
+        return identity_of(flow.compile(1, 1))
+
+    def fits(state: str, *migrated: str) -> str:
+        found = fitting(
+            [Content("it", state, "state", 2)],
+            flow_with(before),
+            flow_with(after),
+            allow_dropped=False,
+            accepts_changes=False,
+            migrated=migrated,
+        )
+        return found.refused
+
+    assert "state 'item' (2 rows) of 'it' is a value, " in fits("item")
+    assert "say with migrate_state what becomes of them" in fits("item")
+    assert fits("item", "it") == fits("other") == ""
 
 
 def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.job.history import ForeignOutput, NewerOutput
 from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity
 from crosscut.protocol.messages import Ancestor, CheckpointCompleted, EpochClaimed, LogEntry, OpenOutput
+
+_STATE = re.compile(r"(?:, )?(.+?) \(([^()]*)\)")
+"""One state: its name, and its form, in which there may be commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +133,16 @@ def _misfit(
     if one.state and one.state in was and declared.get(one.state) != was[one.state]:
         if one.state not in declared:
             return f"nobody takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
-        return f"the {one} is a {declared[one.state]}, and was a {was[one.state]}"
+        return (
+            f"the {one} is a {declared[one.state]}, and was a {was[one.state]}: its rows hold something "
+            f"else; say with migrate_state what becomes of them, or give the new state a name of its own"
+        )
     return ""
 
 
 def _states(declared: str) -> dict[str, str]:
-    """Return the kind of each state, by name, of `OperatorIdentity.states`."""
-    return {
-        name: kind.rstrip(")")
-        for name, _, kind in (one.strip().partition(" (") for one in declared.split(", ") if one)
-    }
+    """Return the form of each state, by name, of `OperatorIdentity.states`: what a row of it holds."""
+    return dict(_STATE.findall(declared))
 
 
 @dataclass(frozen=True, slots=True)
