@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+import pytest
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.graph.channels import back_edges_of, inputs_of, outputs_of
+from crosscut.graph.components import links_of
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
-from crosscut.protocol.messages import DeployTasks, Part, Snapshot, TaskSnapshot
+from crosscut.operators.building import keyed_state
+from crosscut.protocol.job.rescaling import inheritance
+from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, Part, Snapshot, TaskSnapshot
+from crosscut.state.keyed import KeyedState
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
+from crosscut.worker.backends import InMemory, OnDisk
 from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
 from crosscut.worker.spill_files import DiskSpaces
 
@@ -121,3 +129,107 @@ def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in
         sent = found[task].outlets.outbox
         outbox = {channel: item.records for channel, item in sent if isinstance(item, Batch)}
         assert outbox == {channel: unsent[channel] for channel in outputs_of(after, task)}
+
+
+class Limits(cc.ConnectedProcess[int, int, int]):
+    limits = cc.BroadcastState[str, int]()
+    seen = cc.UnionState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None: ...
+
+    def on_other(self, record: int, ctx: cc.Context) -> None:
+        self.limits["records"] = record
+
+
+IT, NUMBERS, RULES = VertexId("it"), VertexId("numbers"), VertexId("rules")
+
+
+def limits_flow() -> Flow:
+    flow = Flow("f")
+    numbers, rules = (
+        flow.source(cc.generate(lambda n: n, count=1)).named(str(one)) for one in (NUMBERS, RULES)
+    )
+    process = numbers.key_by(lambda n: n).named("keys").connect(rules.broadcast()).process(Limits())
+    process.named(IT).sink(cc.collect()).named("out")
+    return flow
+
+
+def part_of(state: KeyedState, n: int, since: int = 0) -> tuple[CheckpointId, bytes]:
+    state.freeze(CheckpointId(n))
+    return CheckpointId(n), b"".join(state.encoded(CheckpointId(n), CheckpointId(since)))
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 4])
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_heard_of_it(
+    backend: str, parallelism: int, tmp_path: Path
+) -> None:
+    """H1: one task has heard of the rule, for the other it is on its way: else nobody hears of it."""
+    graph = limits_flow().compile(parallelism, 16)
+    (node,) = (vertex.chain[0] for vertex in graph.vertices if vertex.vertex_id == IT)
+    content: dict[str, bytes] = {}
+
+    def stored(name: str, part: tuple[CheckpointId, bytes]) -> Part:
+        content[name] = part[1]
+        return Part(name, 1, "", checkpoint_id=part[0])
+
+    parts: list[tuple[Part, ...]] = []
+    for index, limit in enumerate((2, 1)):
+        state = keyed_state(node)
+        assert state is not None
+        state.tables["limits"].put((None, "records"), limit)
+        for row in (0, 1):
+            state.tables["seen"].put((0, 0, row), row)
+        chain = [stored(f"{index} at 1", part_of(state, 1))]
+        if index:
+            # Only this task has deleted it: the other one still has it.
+            state.tables["seen"].delete((0, 0, 0))
+            chain.append(stored(f"{index} at 2", part_of(state, 2, 1)))
+        parts.append(tuple(chain))
+    channel = ChannelId(1, TaskId(RULES, 0), TaskId(IT, 1))
+    log = b"".join(encoded_log([LoggedBatch(channel, encode_batch(Batch([2])), 1, by_sender=False)]))
+    logged = stored("log", (CheckpointId(2), log))
+    tasks = [TaskId(VertexId(vertex.vertex_id), index) for vertex in graph.vertices for index in range(2)]
+    before = {task: Snapshot(positions=[] if task.vertex in (NUMBERS, RULES) else None) for task in tasks}
+    before[TaskId(IT, 0)] = Snapshot(parts=parts[0])
+    before[TaskId(IT, 1)] = Snapshot(parts=parts[1], log=(logged,), in_flight=1)
+    checkpoint = CheckpointCompleted(
+        Epoch(1), CheckpointId(2), tuple(TaskSnapshot(task, one) for task, one in before.items())
+    )
+    inherited = inheritance(checkpoint, parallelism, 16, 0, (), links_of(graph.edges))
+    for index in range(parallelism):
+        host = Host()
+        at_hand = StateAtHand(OnDisk(str(tmp_path), 16) if backend == "rocksdb" else InMemory())
+        deploy = DeployTasks(
+            Epoch(2),
+            Lineage("lineage"),
+            peers=(),
+            restore=inherited.checkpoint_id,
+            snapshots=tuple(one for one in inherited.snapshots if one.task.index == index),
+            splits=(),
+            rescaled_from=inherited.rescaled_from,
+        )
+        asyncio.run(
+            build_tasks(
+                host,
+                graph,
+                WorkerIndex(index),
+                deploy,
+                at_hand,
+                lambda part: content[part.path],
+                KeyRouter(16, parallelism),
+                TaskTerms(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
+                DiskSpaces(None, 0),
+                Failpoints(None, None),
+            )
+        )
+        task = host.tasks[TaskId(IT, index)]
+        state = task._state
+        assert state is not None
+        had = dict(state.tables["limits"].items())[None, "records"]
+        coming = [record for one in inputs_of(graph, task.task_id) for record in records_of(task, one)]
+        assert [had, *coming][-1] == 2
+        assert len(coming) == (had == 1)
+        if parallelism != 2:
+            assert sorted(item for _, item in state.tables["seen"].items()) == [0, 1]
+        at_hand.close()

@@ -35,11 +35,13 @@ def logged(source: int, target: int, batch: Batch, *, by_sender: bool = False) -
     return LoggedBatch(channel, encode_batch(batch), len(batch), by_sender)
 
 
-def found_by(how: Partitioning, parallelism: int, logs: list[list[LoggedBatch]]) -> list[list[LoggedBatch]]:
+def found_by(
+    how: Partitioning, parallelism: int, logs: list[list[LoggedBatch]], before: int = 1
+) -> list[list[LoggedBatch]]:
     graph = graph_of(how, parallelism)
 
     def of_task(index: int) -> list[LoggedBatch]:
-        found = rerouted(logs, TaskId(B, index), graph, lambda key: owner(key, parallelism))
+        found = rerouted(logs, TaskId(B, index), graph, lambda key: owner(key, parallelism), before)
         return [one for _, mine in found for one in mine]
 
     return [of_task(index) for index in range(parallelism)]
@@ -88,7 +90,7 @@ def test_each_record_of_a_shuffle_comes_to_the_owner_of_its_key_in_the_order_of_
                 assert [one for one in records_of(mine) if one[:2] == (source, key)] == records
 
 
-@pytest.mark.parametrize("how", ["forward", "rebalance", "broadcast"])
+@pytest.mark.parametrize("how", ["forward", "rebalance"])
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 4), (4, 1)])
 def test_without_keys_it_comes_to_who_takes_the_receiver_over(
     how: Partitioning, before: int, after: int
@@ -101,6 +103,14 @@ def test_without_keys_it_comes_to_who_takes_the_receiver_over(
     assert [records_of(mine)[::2] for mine in found] == [
         [old for old in range(before) if old % after == index] for index in range(after)
     ]
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 4), (4, 1)])
+def test_each_task_has_the_copies_of_one_task_of_what_is_broadcast(before: int, after: int) -> None:
+    """H1: a task that is new has them, too, and none has those of two."""
+    logs = [[logged(index, index, Batch([index, "rest"]))] for index in range(before)]
+    found = found_by("broadcast", after, logs, before)
+    assert [records_of(mine) for mine in found] == [[index % before, "rest"] for index in range(after)]
 
 
 def test_keys_that_are_their_own_records_stay_so() -> None:
@@ -127,7 +137,7 @@ def test_a_record_is_late_or_not_as_it_was_at_the_task_it_was_on_its_way_to() ->
             if (mine := [key for key in keys if owner(key, 3) == target])
         ]
     ]
-    found = list(rerouted(logs, TaskId(B, 0), graph_of("hash", 1), lambda key: 0, (7, None, 3)))
+    found = list(rerouted(logs, TaskId(B, 0), graph_of("hash", 1), lambda key: 0, 3, (7, None, 3)))
     assert [floor for floor, _ in found] == [None, 3, 7]
     for (_, mine), target in zip(found, (1, 2, 0), strict=True):
         for one in mine:

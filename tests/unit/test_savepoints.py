@@ -57,6 +57,7 @@ from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.savepoints.writing import write_savepoint
+from crosscut.state.encoding import contents
 from crosscut.state.keyed import KeyedState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 
@@ -341,6 +342,44 @@ def test_what_comes_in_a_job_that_began_with_a_savepoint_replaces_nothing_that_w
     assert [item for _, item in sorted(items)] == [10, 11, 20, 21]
     calls = taking("calls", [20, 21], begins, parts_of[VertexId("calls")]).items()
     assert [record for _, (record, _) in sorted(calls)] == [10, 11, 20, 21]
+
+
+class Limited(cc.ConnectedProcess[int, int, int]):
+    limits = cc.BroadcastState[str, int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None: ...
+
+    def on_other(self, record: int, ctx: cc.Context) -> None: ...
+
+
+def test_each_task_has_its_own_broadcast_state_since_others_have_more_on_their_way(tmp_path: Path) -> None:
+    flow = cc.Flow("f")
+    numbers, rules = (flow.source(cc.items([1])).named(name) for name in ("numbers", "rules"))
+    numbers.connect(rules.broadcast()).process(Limited()).named("it").sink(cc.collect()).named("out")
+    graph = flow.compile(2, 16)
+    (node,) = (vertex.chain[0] for vertex in graph.vertices if vertex.vertex_id == "it")
+    store = open_store(str(tmp_path / "job"))
+    snapshots = []
+    for index, limit in enumerate((2, 1)):
+        state = keyed_state(node)
+        assert state is not None
+        state.tables["limits"].put((None, "records"), limit)
+        state.freeze(N)
+        task = TaskId(VertexId("it"), index)
+        part = store.write_part(N, task, Epoch(1), state.encoded(N, CheckpointId(0)))
+        snapshots.append(TaskSnapshot(task, Snapshot(parts=(part,))))
+        for name in ("numbers", "rules"):
+            snapshots.append(TaskSnapshot(TaskId(VertexId(name), index), Snapshot(positions=[])))
+    checkpoint = CheckpointCompleted(Epoch(1), N, tuple(snapshots))
+    write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim_of(graph), store.read_part)
+    store = begun(tmp_path / "savepoint", tmp_path, graph)
+    (first,) = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
+    found = {}
+    for one in first.snapshots:
+        if one.task.vertex == "it":
+            ((_, data),) = [(part.checkpoint_id, store.read_part(part)) for part in one.snapshot.parts]
+            found[one.task.index] = contents([data])["limits"]
+    assert found == {0: {None: {"records": 2}}, 1: {None: {"records": 1}}}
 
 
 # Another flow.

@@ -87,6 +87,7 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
                     *(NamedTable(name, lists_names=process._lists_timers) for name in timer_tables(process)),
                 ],
                 shared=[name for name, one in states.items() if one.kind in SHARED_KINDS],
+                alike=[name for name, one in states.items() if one.kind == BroadcastState.kind],
             )
             for name, one in states.items():
                 if one.ttl_ms is not None:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from crosscut.batch import Batch
@@ -244,11 +245,12 @@ def _blocks(
     uid: str,
     migrate: Migration | None,
     dropped: set[tuple[str, str, str]],
-) -> Iterator[Block]:
-    tables: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
+) -> Iterator[tuple[int, Block]]:
+    """Yield the rows of an operator, with the task in whose file they are."""
     for file in manifest.files:
         if not file.path.startswith("state/"):
             continue
+        tables: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
         for row in rows_of(path, file.path, STATE_COLUMNS[1:]):
             if row["operator"] != uid or ("state", uid, row["state"]) in dropped:
                 continue
@@ -259,8 +261,8 @@ def _blocks(
             keys, values = tables.setdefault((row["state"], is_named), ([], []))
             keys.append((key, from_text(row["name"])) if is_named else key)
             values.append(value)
-    for (table, is_named), (keys, values) in tables.items():
-        yield Block(table, is_named, keys, values)
+        for (table, is_named), (keys, values) in tables.items():
+            yield int(PurePosixPath(file.path).stem), Block(table, is_named, keys, values)
 
 
 def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:
@@ -276,7 +278,7 @@ def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:
 def _parts(
     vertex: Vertex,
     task: TaskId,
-    blocks: Sequence[Block],
+    blocks: Sequence[tuple[int, Block]],
     graph: JobGraph,
     store: CheckpointStore,
     n: CheckpointId,
@@ -289,7 +291,9 @@ def _parts(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
 
-    for _ in state.loading_rows(blocks, CheckpointId(n - 1), owns):
+    # What was on its way to a task is still on its way to that one, and goes with its own state.
+    mine = [block for index, block in blocks if index == task.index or block.table not in state.alike]
+    for _ in state.loading_rows(mine, CheckpointId(n - 1), owns):
         pass
     state.freeze(n)
     return (replace(store.write_part(n, task, EPOCH, state.encoded(n, CheckpointId(0))), checkpoint_id=n),)

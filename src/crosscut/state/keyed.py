@@ -24,6 +24,7 @@ class KeyedState:
         others: The same for further tables, by name.
         named: Further tables, of named rows.
         shared: The names of tables whose rows belong to every task.
+        alike: Those of them that are the same in every task: the rows of one are all there are.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class KeyedState:
         others: Mapping[str, Callable[[], Any]] | None = None,
         named: Iterable[NamedTable] = (),
         shared: Iterable[str] = (),
+        alike: Iterable[str] = (),
     ) -> None:
         self.tables: dict[str, Table] = {MAIN: Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
         self.named: dict[str, NamedTable] = {table.name: table for table in named}
         self.tables.update(self.named)
         self.shared = frozenset(shared)
+        self.alike = frozenset(alike)
         self.main = self.tables[MAIN]
 
     def __len__(self) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from crosscut.protocol.messages import Part
-from crosscut.state.encoding import Block, decode_part, merged
+from crosscut.state.encoding import Block, decode_part, merged, take_in
 from crosscut.state.rocksdb.database import Database, Options, written
 from crosscut.state.rocksdb.rows import RowIds
 from crosscut.state.rocksdb.state import MAGIC, decoded_head
@@ -36,6 +36,28 @@ def stored_blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterat
             yield from _blocks_of_database(data, parts[1:], read, scratch)
             return
         yield from decode_part(data)
+
+
+def one_of_several(
+    blocks: Iterable[Block], shared: Collection[str], alike: Collection[str]
+) -> Iterator[Block]:
+    """Yield what one task had, to be put together with what others had.
+
+    Args:
+        blocks: Of its parts.
+        shared: Tables whose rows several of them have: that it has deleted one concerns no other.
+        alike: Tables that another one has just as well, and whose rows come from there.
+    """
+    tables: dict[tuple[str, bool], dict[Any, Any]] = {}
+    for block in blocks:
+        if block.table in alike:
+            continue
+        if block.table in shared:
+            take_in(tables.setdefault((block.table, block.is_named), {}), block.keys, block.values)
+        else:
+            yield block
+    for (table, is_named), rows in tables.items():
+        yield Block(table, is_named, list(rows), list(rows.values()))
 
 
 def is_of_database(contents: Sequence[bytes]) -> bool:

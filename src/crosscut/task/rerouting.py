@@ -5,6 +5,9 @@ before anything new. Records that a shuffle distributes go to the new owner of t
 that one task had sent stay in order. On other edges what was on its way to a task goes to the one that
 takes it over. So each record has one owner, and each owner finds its own without asking anybody.
 
+Of what is broadcast each task has a copy: those that one task had not come to are for whoever has its state
+of it (`rescaling.copies_from`), be it several or nobody.
+
 A record is processed at the watermark of the task that it was on its way to: so it is late, or not, as it
 was there.
 """
@@ -12,13 +15,13 @@ was there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import StateError
 from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import TaskId
-from crosscut.protocol.job.rescaling import taken_over_by
+from crosscut.protocol.job.rescaling import copies_from, taken_over_by
 from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import decode_batch, encode_batch
 
@@ -31,12 +34,14 @@ def rerouted(
     task: TaskId,
     graph: JobGraph,
     owner_of: OwnerOf,
+    before: int,
     floors: Sequence[int | None] = (),
 ) -> Iterator[tuple[int | None, list[LoggedBatch]]]:
     """Yield what belongs to `task`, as (watermark at which it is to be processed, batches in order).
 
     Args:
         logs: Of all tasks of its vertex and of those that feed it, as they were.
+        before: How many tasks of a vertex there were.
         floors: The watermark of each task that it was on its way to, by index; none: there are none.
 
     Raises:
@@ -56,13 +61,18 @@ def rerouted(
     for index in sorted(by_target, key=lambda one: (-1 if (low := floor(one)) is None else low, one)):
         # What a sender had left had not gone out when the receiver already had what is before it.
         log = sorted(by_target[index], key=lambda one: one.by_sender)
-        mine = [own for one in log for own in _owned(one, task, edges, graph.parallelism, owner_of)]
+        mine = [own for one in log for own in _owned(one, task, edges, before, graph.parallelism, owner_of)]
         if mine:
             yield floor(index), mine
 
 
 def _owned(
-    logged: LoggedBatch, task: TaskId, edges: dict[int, Edge], parallelism: int, owner_of: OwnerOf
+    logged: LoggedBatch,
+    task: TaskId,
+    edges: dict[int, Edge],
+    before: int,
+    parallelism: int,
+    owner_of: OwnerOf,
 ) -> Iterator[LoggedBatch]:
     channel = logged.channel
     edge = edges.get(channel.input)
@@ -71,8 +81,17 @@ def _owned(
             f"{logged.rows} records were on their way in {channel}, which this graph does not have: the "
             f"checkpoint belongs to another graph"
         )
-    if edge.partitioning != "hash" and taken_over_by(channel.target.index, parallelism) != task.index:
-        return
+    match edge.partitioning:
+        case "hash":
+            pass
+        case "broadcast":
+            if copies_from(task.index, before) != channel.target.index:
+                return
+        case "forward" | "rebalance":
+            if taken_over_by(channel.target.index, parallelism) != task.index:
+                return
+        case _:
+            assert_never(edge.partitioning)
     batch = decode_batch(logged.data)
     mine = _with_keys_of(batch, task.index, owner_of) if edge.partitioning == "hash" else batch
     if not mine.records:

@@ -23,13 +23,13 @@ from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
-from crosscut.protocol.job.rescaling import chains_of, read_said
+from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.settings import BackendName
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.state.reading import is_of_database, stored_blocks
+from crosscut.state.reading import is_of_database, one_of_several, stored_blocks
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
@@ -89,10 +89,12 @@ class Heritage:
 
     Attributes:
         chains: The parts of each.
+        copies: Which of them had what is the same in all tasks.
         owns: Which of their keys are the task's.
     """
 
     chains: tuple[tuple[Part, ...], ...]
+    copies: int
     owns: Callable[[Any], bool]
 
 
@@ -173,7 +175,8 @@ async def _inherit(
 
     def blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
         for position, chain in enumerate(heritage.chains):
-            yield from stored_blocks(chain, read, f"{scratch}-{position}")
+            found = stored_blocks(chain, read, f"{scratch}-{position}")
+            yield from one_of_several(found, state.shared, () if position == heritage.copies else state.alike)
 
     if isinstance(state, RocksState):
         await host.in_thread(state.restore, parts, read_part, restore, blocks, heritage.owns)
@@ -282,7 +285,9 @@ async def build_tasks(
             through: dict[int, InputQueue] = {}
             for channel in sorted(inputs, key=lambda one: one not in closing):
                 through.setdefault(channel.input, queues[channel])
-            marks = await pool.in_thread(_hand_on, snapshot, read_part, task_id, graph, owner_of, through)
+            marks = await pool.in_thread(
+                _hand_on, snapshot, read_part, task_id, graph, owner_of, through, deploy.rescaled_from
+            )
             if marks:
                 replayed_first = {queue.channel: marks for _, queue in sorted(through.items())}
         elif not deploy.rescaled_from:
@@ -339,6 +344,7 @@ def _hand_on(
     graph: JobGraph,
     owner_of: Callable[[Any], int],
     through: Mapping[int, InputQueue],
+    before: int,
 ) -> int:
     """Put records that were on their way at another parallelism, and are for `task`, into its inputs.
 
@@ -346,13 +352,14 @@ def _hand_on(
 
     Args:
         through: A queue for each input.
+        before: The parallelism.
 
     Returns:
         How many marks there are in each of the queues; 0: there was nothing.
     """
     logs = (decoded_log(read_part(part)) for part in snapshot.log)
     marks = 0
-    for floor, batches in rerouted(logs, task, graph, owner_of, snapshot.floors):
+    for floor, batches in rerouted(logs, task, graph, owner_of, before, snapshot.floors):
         marks += _restore_watermark(through, floor)
         for logged in batches:
             through[logged.channel.input].restore(logged)
@@ -411,7 +418,10 @@ async def _state_of(
     empty = next((state for node in vertex.chain if (state := keyed_state(node, new)) is not None), None)
     if empty is None:
         return None
-    heritage = Heritage(chains_of(snapshot), owns) if owns is not None else None
+    heritage = None
+    if owns is not None:
+        chains = chains_of(snapshot)
+        heritage = Heritage(chains, copies_from(task.index, max(len(chains), 1)), owns)
     return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host, heritage)
 
 

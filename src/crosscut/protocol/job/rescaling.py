@@ -9,6 +9,8 @@ Everything of a checkpoint has exactly one owner afterwards:
   (commits, aborts what it has left, fences its zombies), and closes it;
 * **what was on its way in channels** goes to the receivers: by key where a shuffle does, else with the
   task it was on its way to. A worker picks its own out of the logs (`crosscut.task.rerouting`);
+* **what is broadcast** every task has: each goes on from one that had it, with what that one has made of it
+  (`BroadcastState`) and the copies that were on their way to it;
 * **watermarks** never go back. Where keys are shuffled, the highest counts when all that was on its way has
   been processed, each record at the watermark of the task it was on its way to. Elsewhere the lowest
   counts. A split keeps its own;
@@ -48,6 +50,14 @@ def parallelism_of(checkpoint: CheckpointCompleted) -> int:
 def taken_over_by(index: int, parallelism: int) -> int:
     """Return which task has what belonged to task `index`, where no key decides."""
     return index % parallelism
+
+
+def copies_from(index: int, before: int) -> int:
+    """Return from which of the `before` tasks task `index` has what is broadcast.
+
+    State and copies on their way: one had come further than another, so those of two don't add up.
+    """
+    return index % before
 
 
 def writers(

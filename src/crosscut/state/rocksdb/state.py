@@ -122,8 +122,9 @@ class RocksState(KeyedState):
         others: Mapping[str, Callable[[], Any]] | None = None,
         named: Iterable[NamedTable] = (),
         shared: Iterable[str] = (),
+        alike: Iterable[str] = (),
     ) -> None:
-        super().__init__(initial, others, named, shared)
+        super().__init__(initial, others, named, shared, alike)
         self._directory = directory
         self._options = options
         self._max_parallelism = max_parallelism
