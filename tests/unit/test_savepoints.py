@@ -21,11 +21,13 @@ from crosscut.cli import program
 from crosscut.connected_process import Begins
 from crosscut.errors import HistoryError, StateError, StoreError
 from crosscut.graph.identity import identity_of
-from crosscut.graph.specs import JobGraph
+from crosscut.graph.specs import JobGraph, OperatorNode
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
+from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.building import build, keyed_state
+from crosscut.operators.operator import Operator
 from crosscut.protocol.effects import AnswerRequest, CancelTimer, EndJob, JobEffect
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.identity import FlowIdentity
@@ -485,6 +487,98 @@ def test_other_key_groups_are_no_matter_where_no_final_result_was_half_said(
 
 
 # What is there already.
+
+
+class Kept(cc.StreamProcess[int, int]):
+    dealt = cc.SplitState[int]()
+    everywhere = cc.UnionState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        self.dealt.append(record)
+        self.everywhere.append(record)
+
+
+def lists_graph() -> JobGraph:
+    flow = cc.Flow("lists")
+    numbers = flow.source(cc.items([1])).named("numbers")
+    numbers.process(Kept()).named("kept").sink(cc.collect()).named("kept-sink")
+    numbers.map_async(str).named("calls").sink(cc.collect()).named("calls-sink")
+    return flow.compile(1, 16)
+
+
+class Restored:
+    """An operator of one task, as the task of a new epoch has it."""
+
+    def __init__(self, graph: JobGraph, uid: str, store: CheckpointStore) -> None:
+        ((n, snapshots),) = [
+            (entry.checkpoint_id, entry.snapshots)
+            for _, entry in store.tail(1)
+            if isinstance(entry, CheckpointCompleted)
+        ]
+        (node,) = (node for vertex in graph.vertices for node in vertex.chain if node.uid == uid)
+        self.state = state_of(node)
+        parts = [part for one in snapshots if one.task.vertex == uid for part in one.snapshot.parts]
+        for _ in self.state.loading([(n, store.read_part(part)) for part in parts], n):
+            pass
+        self.operator = built(node, self.state, n)
+
+
+def state_of(node: OperatorNode) -> KeyedState:
+    state = keyed_state(node)
+    assert state is not None
+    return state
+
+
+def built(node: OperatorNode, state: KeyedState, n: int) -> Operator:
+    operator = build(node, state, None, (), Begins(n, 0))
+    assert operator is not None
+    return operator
+
+
+def begun_with_rows_of_its_own(tmp_path: Path, graph: JobGraph, restored: int) -> CheckpointStore:
+    """Begin with a savepoint of a job whose only task began with checkpoint `restored`."""
+    old, new = (open_store(str(tmp_path / name)) for name in ("old", "new"))
+    snapshots = []
+    for vertex in graph.vertices:
+        parts: tuple[Part, ...] = ()
+        for node in vertex.chain:
+            if node.uid in ("kept", "calls"):
+                state = state_of(node)
+                operator = built(node, state, restored)
+                operator.process(Batch([10, 11, 12]))
+                if isinstance(operator, AsyncMap):
+                    # A call has returned, the others are under way.
+                    operator.returned(operator.requests[0].call_id, "10")
+                    operator.release(9)
+                state.freeze(N)
+                task = TaskId(VertexId(vertex.vertex_id), 0)
+                parts = (old.write_part(N, task, Epoch(1), state.encoded(N, CheckpointId(0))),)
+        positions: Any = [] if vertex.source else None
+        snapshots.append(
+            TaskSnapshot(TaskId(VertexId(vertex.vertex_id), 0), Snapshot(parts=parts, positions=positions))
+        )
+    checkpoint = CheckpointCompleted(Epoch(1), N, tuple(snapshots))
+    write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim_of(graph), old.read_part)
+    begin_with(str(tmp_path / "savepoint"), new, graph, discover=lambda graph: (), look=list)
+    return new
+
+
+@pytest.mark.parametrize("restored", [0, 1, 2])
+def test_what_a_new_job_adds_to_lists_and_calls_takes_the_place_of_nothing_in_the_savepoint(
+    tmp_path: Path, restored: int
+) -> None:
+    graph = lists_graph()
+    store = begun_with_rows_of_its_own(tmp_path, graph, restored)
+    kept = Restored(graph, "kept", store)
+    kept.operator.process(Batch([20, 21]))
+    for name in ("dealt", "everywhere"):
+        rows = sorted(kept.state.tables[name].items())
+        assert [item for _, item in rows] == [10, 11, 12, 20, 21]
+    calls = Restored(graph, "calls", store)
+    calls.operator.process(Batch([20, 21]))
+    assert [record for _, (record, _) in sorted(calls.state.items())] == [11, 12, 20, 21]
+    assert isinstance(calls.operator, AsyncMap)
+    assert [one.record for one in calls.operator.requests] == [11, 12, 20, 21]
 
 
 def output(n: int, lineage: str = "old") -> CommittedOutput:
