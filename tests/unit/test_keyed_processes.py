@@ -78,6 +78,28 @@ def test_what_is_known_of_a_key_is_forgotten_when_it_makes_no_difference_any_mor
     assert len(site.state) == 0
 
 
+def test_a_record_that_comes_long_after_a_later_one_goes_on_once_as_any_other() -> None:
+    site = Site(10, is_timed=True)
+    assert site.takes("a", 100)
+    assert site.takes("a", 20)
+    assert not site.takes("a", 20) and not site.takes("a", 29) and not site.takes("a", 11)
+    assert site.takes("a", 60)
+    assert not site.takes("a", 20) and not site.takes("a", 100)
+    site.comes_to(69)
+    assert not site.takes("a", 69)
+    site.comes_to(110)
+    assert len(site.state) == 0
+
+
+@given(st.lists(st.integers(0, 60)), st.integers(1, 20))
+def test_deduplicate_lets_a_record_go_on_unless_one_that_is_near_has(times: list[int], within: int) -> None:
+    site, passed = Site(within, is_timed=True), list[int]()
+    for time in times:
+        is_first = all(abs(time - one) >= within for one in passed)
+        assert site.takes("a", time) is is_first
+        passed += [time] if is_first else []
+
+
 def test_without_event_time_the_worker_s_clock_counts() -> None:
     site = Site(10, is_timed=False)
     assert site.takes("a", now=1_000)
@@ -186,3 +208,9 @@ def test_arguments_are_checked_at_once(action: Callable[[], object], problem: st
 
 def test_deduplicate_can_be_sent_to_workers() -> None:
     assert pickle.loads(pickle.dumps(FirstByEventTime(5)))._within_ms == 5
+
+
+def test_a_rank_that_compares_with_nothing_is_an_error() -> None:
+    # It would let no better record past it, for ever.
+    with pytest.raises(ValueError, match="rank of a record is nan"):
+        with_ranked(2, float, [], "nan")

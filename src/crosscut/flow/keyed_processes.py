@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from crosscut.keyed_process import Context, KeyedProcess, ValueState
+from crosscut.keyed_process import Context, KeyedProcess, ListState, ValueState
 
 Ranked = list[tuple[Any, Any]]
 """Records with their ranks, best first."""
@@ -29,23 +29,23 @@ class FirstByEventTime(KeyedProcess[Any, Any]):
     What is known of a key is forgotten as soon as it makes no difference to a record that is not late.
     """
 
-    passed = ValueState[int]()
+    # Each, not only the newest: records come out of order, also by more than `within_ms`.
+    passed = ListState[int]()
 
     def __init__(self, within_ms: int) -> None:
         self._within_ms = within_ms
 
     def on_record(self, record: Any, ctx: Context) -> Iterable[Any]:
-        known, time = self.passed.get(), ctx.timestamp or 0
-        if known is not None and abs(time - known) < self._within_ms:
-            return ()
-        if known is None or time > known:
-            self.passed.set(time)
-            ctx.set_timer(time + self._within_ms)
+        time = ctx.timestamp or 0
+        for known in self.passed.get():
+            if abs(time - known) < self._within_ms:
+                return ()
+        self.passed.append(time)
+        ctx.set_timer(time + self._within_ms)
         return (record,)
 
     def on_timer(self, time: int, ctx: Context) -> None:
-        if self.passed.get() == time - self._within_ms:
-            self.passed.clear()
+        self.passed.set(known for known in self.passed.get() if known != time - self._within_ms)
 
 
 class FirstByProcessingTime(KeyedProcess[Any, Any]):
@@ -79,6 +79,8 @@ def first_within(within_ms: int | None, *, has_event_time: bool) -> KeyedProcess
 def with_ranked(count: int, rank_of: Callable[[Any], Any], best: Ranked, record: Any) -> Ranked:
     """Return the `count` best of `best` and `record`; of two of the same rank the older one is better."""
     rank = rank_of(record)
+    if rank != rank:
+        raise ValueError(f"the rank of a record is {rank!r}, which is neither more nor less than any other")
     place = len(best)
     while place and best[place - 1][0] < rank:
         place -= 1
