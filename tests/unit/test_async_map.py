@@ -212,6 +212,19 @@ def test_results_have_the_time_of_their_records_and_a_watermark_waits_for_them()
     assert (third.timestamps, third.watermark, third.idle) == ([30], 25, True)
 
 
+def test_of_the_watermarks_that_wait_for_one_call_only_the_newest_is_kept() -> None:
+    site = Site()
+    site.take("a", timestamps=[10])
+    site.asks()
+    site.operator.hold(Batch([], watermark=5, idle=True))
+    for watermark in range(10, 20):
+        site.operator.hold(Batch([], watermark=watermark, idle=False))
+    assert len(site.operator._news) == 1
+    site.returned("a")
+    made = site.operator.release(9)
+    assert (made.watermark, made.idle) == (19, False)
+
+
 # The task around it
 
 HERE = TaskId(VertexId("calls"), 0)

@@ -27,8 +27,9 @@ from crosscut.graph.specs import (
     SplitSpec,
     SumSpec,
 )
-from crosscut.keyed_process import declared
+from crosscut.keyed_process import declared, states_of
 from crosscut.operators.building import build, keyed_state
+from crosscut.operators.dead_letters import AttemptedProcess
 from crosscut.operators.operator import Operator
 from crosscut.state.keyed import KeyedState
 
@@ -185,6 +186,31 @@ def failing(error: BaseException) -> Callable[[Any], Any]:
         raise error
 
     return fail
+
+
+class Ticking(cc.KeyedProcess[int, int]):
+    ticks = cc.ListState[int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        ctx.set_timer(record)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> None:
+        self.ticks.append(time)
+        ctx.set_timer(time + 1)
+
+
+def test_what_is_known_to_undo_a_record_does_not_grow_with_timers() -> None:
+    site = Site(ProcessSpec(Ticking(), states_of(Ticking()), "dead letters"))
+    site.gives(0, keys=["a"])
+    operator = site.operator
+    assert isinstance(operator, AttemptedProcess)
+    operator.course.rows_max = 100
+    for watermark in range(50):
+        assert operator.advance(watermark) is not None
+        operator.course.rest = None
+    assert isinstance(site.state, KeyedState)
+    assert dict(site.state.tables["ticks"].items()) == {"a": list(range(50))}
+    assert not operator._journal and not operator._timer_journal
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ task, as keys do.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
@@ -73,8 +73,9 @@ class AsyncMap(Operator):
         self._begins = begins
         self._has_letters = dead_letters_of(spec)
         self._letters = sides
-        # All that has not gone on, oldest first.
-        self._records: dict[CallId, _Waiting] = {}
+        # All that has not gone on, oldest first. A plain dict looks for its first one among all that have
+        # been there: with a large capacity that costs more than all else.
+        self._records: OrderedDict[CallId, _Waiting] = OrderedDict()
         self._taken = 0
         for call_id, (record, timestamp) in sorted(state.items(), key=_call_id):
             self._taken += 1
@@ -85,7 +86,7 @@ class AsyncMap(Operator):
         # How often each call that is under way has been asked for.
         self._asked: dict[CallId, int] = {}
         # What ended, in that order, and has not gone on: the result, or what was raised.
-        self._ended: dict[CallId, tuple[Any, Exception | None]] = {}
+        self._ended: OrderedDict[CallId, tuple[Any, Exception | None]] = OrderedDict()
         self.requests: list[StartCall] = []
         self._ask()
 
@@ -144,7 +145,11 @@ class AsyncMap(Operator):
 
     def hold(self, news: Batch) -> None:
         """Let news go on after the results of all records that are here."""
-        self._news.append((self._taken, news))
+        if self._news and self._news[-1][0] == self._taken:
+            # As many as come while one call is slow would be without bound.
+            self._news[-1][1].add_news(news.watermark, idle=news.idle)
+        else:
+            self._news.append((self._taken, news))
 
     def release(self, rows_max: int) -> Batch:
         """Return results that may go on, and news that nothing holds up; forget their records."""

@@ -333,6 +333,13 @@ class AttemptedProcess(Process):
         self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
+    def advance(self, watermark: int | None) -> Batch | None:
+        made = super().advance(watermark)
+        # What timers have done is never undone, and there may be far more of them than records.
+        self._journal.clear()
+        self._timer_journal.clear()
+        return made
+
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
         if not self._timers_of(is_event_time=is_event_time).has(key, time):
             super().set_timer(key, time, is_event_time=is_event_time)
