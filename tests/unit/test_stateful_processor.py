@@ -253,3 +253,44 @@ def test_close_is_called_once_for_a_processor_that_was_initialised_and_blamed_if
     with pytest.raises(UserCodeError, match="raised ValueError: no"):
         opened.operator.close()
     opened.operator.close()
+
+
+class Recent(StatefulProcessor):
+    """The values of the last 100 ms."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.recent = handle.getListState("recent", "value INT", 100)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if row.values is not None:
+                self.recent.appendList([(value,) for value in row.values])
+            elif row.new is not None:
+                self.recent.put([(value,) for value in row.new])
+            yield Row(seen=[value for (value,) in self.recent.get()], exists=self.recent.exists())
+
+
+def test_each_item_of_a_list_with_a_ttl_has_a_life_of_its_own_as_in_spark() -> None:
+    site = site_of(Recent(), "seen ARRAY<INT>, exists BOOLEAN")
+    for now, values, new, seen in (
+        (0, [1, 2], None, [1, 2]),
+        (60, [3], None, [1, 2, 3]),
+        (100, None, None, [3]),
+        (120, [4], None, [3, 4]),
+        (160, None, None, [4]),
+        (170, None, [5, 6], [5, 6]),
+        (269, None, None, [5, 6]),
+        (270, None, None, []),
+    ):
+        site.operator.course.now_ms = now
+        (row,) = site.gives(("a", {"values": values, "new": new}))
+        assert (row.seen, row.exists) == (seen, bool(seen)), now
+
+
+def test_items_of_a_list_that_have_expired_are_gone_also_where_it_always_grows() -> None:
+    site = site_of(Recent(), "seen ARRAY<INT>, exists BOOLEAN")
+    for now in range(1_000):
+        site.operator.course.now_ms = now
+        site.gives(("a", {"values": [now], "new": None}))
+    ((_, items),) = site.rows("recent").values()
+    assert len(items) <= 125

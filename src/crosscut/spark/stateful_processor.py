@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import Row
@@ -155,7 +155,8 @@ class _Handle(StatefulProcessorHandle):
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
         state = self._declared(stateName, ListState, ttlDurationMs)
-        return _List(state, _Shape(stateName, schema))
+        shape = _Shape(stateName, schema)
+        return _ExpiringList(state, shape, ttlDurationMs, self._now) if ttlDurationMs else _List(state, shape)
 
     def getMapState(
         self,
@@ -190,6 +191,11 @@ class _Handle(StatefulProcessorHandle):
                 raise FlowError(f"state {name!r} is asked for outside of init(): declare it there")
             self.states[name] = kind(ttl=ttl_ms / 1000 if ttl_ms else None, ttl_time="processing")
         return self.states[name]
+
+    def _now(self) -> int:
+        if self._context is None:
+            raise FlowError("a state belongs to a key: use it in handleInputRows or handleExpiredTimer")
+        return self._context.now()
 
     def _at(self) -> Context:
         if not self._has_time:
@@ -253,6 +259,51 @@ class _List:
 
     def clear(self) -> None:
         self._state.clear()
+
+
+class _ExpiringList:
+    """A list whose items expire one by one, as in Structured Streaming.
+
+    The state has them with the time at which they were written, in that order. As a whole it lives as long
+    as the newest.
+    """
+
+    def __init__(self, state: ListState[Any], shape: _Shape, ttl_ms: int, now: Callable[[], int]) -> None:
+        self._state, self._shape, self._ttl_ms, self._now = state, shape, ttl_ms, now
+
+    def exists(self) -> bool:
+        return bool(self._alive())
+
+    def get(self) -> Iterator[Any]:
+        return iter([value for _, value in self._alive()])
+
+    def put(self, newState: Iterable[Any]) -> None:
+        self._state.set(self._written(newState))
+
+    def appendValue(self, newState: Any) -> None:
+        self.appendList((newState,))
+
+    def appendList(self, newState: Iterable[Any]) -> None:
+        new = self._written(newState)
+        if not new:
+            return
+        # Not at each item that expires: every one of them would cost as much as the list is long.
+        known = self._state._items()
+        if known and known[0][0] + self._ttl_ms + self._ttl_ms // 4 <= self._now():
+            self._state.set([*self._alive(), *new])
+        else:
+            self._state.extend(new)
+
+    def clear(self) -> None:
+        self._state.clear()
+
+    def _written(self, items: Iterable[Any]) -> list[tuple[int, Any]]:
+        now = self._now()
+        return [(now, self._shape.checked(one)) for one in items]
+
+    def _alive(self) -> list[tuple[int, Any]]:
+        expired = self._now() - self._ttl_ms
+        return [one for one in self._state if one[0] > expired]
 
 
 class _Map:
