@@ -132,6 +132,18 @@ def test_expired_values_are_removed_though_nobody_asks_for_them(new: NewState) -
     assert len(site.state) == 1
 
 
+def test_expired_values_are_removed_as_fast_as_new_ones_are_written(new: NewState) -> None:
+    """However many come with a batch: else a time to live would not bound the state."""
+    site = Site(Timed(), new)
+    most = 0
+    for now in range(1_000, 1_080):
+        site.gives(*[((now, n), "self.value.set(1)") for n in range(500)], at=now, watermark=now)
+        if now % 5 == 0:
+            stored(site.state, CheckpointId(now))
+            most = max(most, len(site.state))
+    assert most <= 500 * 10 * 2.5, "rows live for 10 ms, and so long again at most"
+
+
 def test_what_has_expired_stays_so_after_a_restore_and_a_roll_back() -> None:
     """A TTL that resurrects would be seen here."""
     site = Site(Timed())

@@ -12,7 +12,7 @@ from crosscut.state.expiry import Expiry
 from crosscut.state.table import Table
 
 ROWS_PER_BATCH = 200
-"""Rows that are looked at with each batch, whether they have expired."""
+"""Rows that are looked at with each batch, whether they have expired, beside those for what it writes."""
 _VERSION_BYTES = 2
 _ABSENT: Any = object()
 _Clock = tuple[Callable[[], int | None], Callable[[], int]]
@@ -70,6 +70,8 @@ class TimedCells:
         self._table = table
         self._expiry = expiry
         self._now, self._written = clock
+        # Since some were last removed.
+        self._put_count = 0
 
     def get(self, row: Any, default: Any = None) -> Any:
         found = self._cells.get(row, _ABSENT)
@@ -81,6 +83,7 @@ class TimedCells:
         written = self._written()
         self._cells.put(row, (written, value))
         self._expiry.note(row, written)
+        self._put_count += 1
 
     def delete(self, row: Any) -> None:
         self._cells.delete(row)
@@ -99,7 +102,9 @@ class TimedCells:
         now = self._now()
         if now is None:
             return
-        for row in self._expiry.due(now, ROWS_PER_BATCH):
+        count = ROWS_PER_BATCH + self._expiry.looks_per_put * self._put_count
+        self._put_count = 0
+        for row in self._expiry.due(now, count):
             if self._table.has(row) and self._has_expired(self._table.peek(row)[0]):
                 self._table.delete(row)
 

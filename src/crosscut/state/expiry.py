@@ -16,9 +16,15 @@ _SLOTS_PER_TTL = 4
 
 
 class Expiry(Protocol):
-    """What a table with a time to live remembers of its rows. Each value is a pair (written at, value)."""
+    """What a table with a time to live remembers of its rows. Each value is a pair (written at, value).
+
+    Attributes:
+        looks_per_put: How many rows to look at for each one that is written, at least: with fewer, rows that
+            are written faster than that would never all be removed.
+    """
 
     ttl_ms: int
+    looks_per_put: int
 
     def note(self, row: Any, written_ms: int) -> None:
         """A row was written."""
@@ -32,6 +38,8 @@ class Expiry(Protocol):
 
 class ExpiryInMemory:
     """See `Expiry`."""
+
+    looks_per_put = 2
 
     def __init__(self, ttl_ms: int) -> None:
         self.ttl_ms = ttl_ms
@@ -73,6 +81,9 @@ class ExpiryByScan:
     Args:
         rows: Yields the stored rows with their values; they may change meanwhile.
     """
+
+    # While all rows are looked at once, a quarter more than live for one time to live are written.
+    looks_per_put = _SLOTS_PER_TTL + 1
 
     def __init__(self, ttl_ms: int, rows: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
         self.ttl_ms = ttl_ms
