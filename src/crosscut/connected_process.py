@@ -99,7 +99,7 @@ class BroadcastState(TaskState, MutableMapping[T, V]):
     is_shared = True
 
     def __getitem__(self, name: T) -> V:
-        found = self._rows().get((_NO_KEY, name), _ABSENT)
+        found = self._rows().own((_NO_KEY, name), _ABSENT)
         if found is _ABSENT:
             raise KeyError(name)
         return found  # type: ignore[no-any-return]

@@ -52,6 +52,10 @@ class Cells(Protocol):
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, which may be changed in place, or `default`."""
 
+    def own(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key` as the caller's own, or `default`: whatever it does to it, or to the
+        state, the other stays as it is."""
+
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
 
@@ -253,9 +257,9 @@ class ValueState(State, Generic[T]):
         self._default = default
 
     def get(self) -> T:
-        """Return the key's value, or the default. Set what you change in it."""
+        """Return the key's value, or the default, as the caller's own: set what you change in it."""
         cells, key = self._at()
-        found = cells.get(key, _ABSENT)
+        found = cells.own(key, _ABSENT)
         if found is _ABSENT:
             found = self._default() if callable(self._default) else self._default
         return found  # type: ignore[no-any-return]
@@ -327,7 +331,7 @@ class MapState(State, MutableMapping[T, V]):
 
     def __getitem__(self, name: T) -> V:
         cells, key = self._entries()
-        found = cells.get((key, name), _ABSENT)
+        found = cells.own((key, name), _ABSENT)
         if found is _ABSENT:
             raise KeyError(name)
         return found  # type: ignore[no-any-return]
@@ -397,9 +401,9 @@ class AggregatingState(State, Generic[T, V]):
         cells.put(key, self._add(self._initial() if found is _ABSENT else found, value))
 
     def get(self) -> V | None:
-        """Return the result for the key; None if nothing has been added."""
+        """Return the result for the key, as the caller's own; None if nothing has been added."""
         cells, key = self._at()
-        found = cells.get(key, _ABSENT)
+        found = cells.own(key, _ABSENT)
         if found is _ABSENT:
             return None
         return found if self._result is None else self._result(found)
@@ -432,9 +436,9 @@ class ReducingState(State, Generic[T]):
         cells.put(key, value if found is _ABSENT else self._function(found, value))
 
     def get(self) -> T | None:
-        """Return what the values come to; None if nothing has been added."""
+        """Return what the values come to, as the caller's own; None if nothing has been added."""
         cells, key = self._at()
-        return cells.get(key)  # type: ignore[no-any-return]
+        return cells.own(key)  # type: ignore[no-any-return]
 
 
 class KeyedProcess(ABC, Generic[RecordT, ResultT]):

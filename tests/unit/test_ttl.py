@@ -132,6 +132,36 @@ def test_expired_values_are_removed_though_nobody_asks_for_them(new: NewState) -
     assert len(site.state) == 1
 
 
+class Yielding(cc.KeyedProcess[str, Any]):
+    """Yields what its states give, and goes on to change it."""
+
+    value = cc.ValueState[list[str]]()
+    short = cc.ValueState[list[str]](ttl="10ms")
+    entries = cc.MapState[str, list[str]]()
+    added = cc.AggregatingState[str, list[str]](list, lambda some, one: [some.append(one), some][1])
+    reduced = cc.ReducingState[list[str]](lambda some, more: [some.extend(more), some][1])
+
+    def on_record(self, record: str, ctx: cc.Context) -> Iterator[Any]:
+        value, short, entry = self.value.get() or [], self.short.get() or [], self.entries.get("x", [])
+        for one in (value, short, entry):
+            one.append(record)
+        self.value.set(value)
+        self.short.set(short)
+        self.entries["x"] = entry
+        self.added.add(record)
+        self.reduced.add([record])
+        yield value, short, entry, self.added.get(), self.reduced.get()
+
+
+def test_what_a_process_yields_stays_as_it_was_whatever_is_done_to_its_state(new: NewState) -> None:
+    """Else what is said would depend on which records come in one batch."""
+    site = Site(Yielding(), new)
+    expected = [(["x"],) * 5, (["x", "y"],) * 5, (["x", "y", "z"],) * 5]
+    assert site.gives(("a", "x"), ("a", "y"), ("a", "z"), at=100) == expected
+    stored(site.state, N1)
+    assert site.gives(("a", "!"), ("a", "?"), at=100)[0] == (["x", "y", "z", "!"],) * 5
+
+
 def test_expired_values_are_removed_as_fast_as_new_ones_are_written(new: NewState) -> None:
     """However many come with a batch: else a time to live would not bound the state."""
     site = Site(Timed(), new)

@@ -8,6 +8,7 @@ from typing import Any
 from crosscut.errors import FlowError, StateError
 from crosscut.keyed_process import Cells, Context, KeyedProcess, State, declared
 from crosscut.serializers import Serializer
+from crosscut.state.encoding import owned_copy
 from crosscut.state.expiry import Expiry
 from crosscut.state.table import Table
 
@@ -79,6 +80,10 @@ class TimedCells:
             return default
         return found[1]
 
+    def own(self, row: Any, default: Any = None) -> Any:
+        found = self.get(row, _ABSENT)
+        return default if found is _ABSENT else owned_copy(found)
+
     def put(self, row: Any, value: Any) -> None:
         written = self._written()
         self._cells.put(row, (written, value))
@@ -128,6 +133,8 @@ class SerializedCells:
         self._uid = uid
         self._name = name
         self._version = serializer.version.to_bytes(_VERSION_BYTES, "big")
+        # What is decoded anew belongs to nobody else.
+        self.own = self.get
         self.has = cells.has
         self.delete = cells.delete
         self.names = getattr(cells, "names", None)

@@ -272,6 +272,8 @@ class _Undoable:
         value = self._cells.get(key, _ABSENT)
         return default if value is _ABSENT else owned_copy(value)
 
+    own = get
+
     def put(self, key: Any, value: Any) -> None:
         self._note(key)
         self._cells.put(key, value)

@@ -129,6 +129,19 @@ class Table:
             return value
         return default if value is DELETED else value
 
+    def own(self, key: Any, default: Any = None) -> Any:
+        """Return a copy of the value of `key`, or `default` if it has none.
+
+        What `get` gives is the one that the next change is made to: a process that yields it, and is called
+        again with the next record of the same batch, would change what it has said.
+        """
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._below(key)
+        if value is _ABSENT or value is DELETED:
+            return default
+        return value if type(value) in ATOMIC else owned_copy(value)
+
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         if not self.has(key):

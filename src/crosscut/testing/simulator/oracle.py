@@ -351,6 +351,8 @@ class _Cells:
         # A cut's values are others' too.
         return copied(self._values[key]) if key in self._values else default
 
+    own = get
+
     def put(self, key: Any, value: Any) -> None:
         self._values[key] = value
 
@@ -367,6 +369,8 @@ class _NamedCells:
     def get(self, row: tuple[Any, Any], default: Any = None) -> Any:
         key, name = row
         return copied(self._values[key][name]) if self.has(row) else default
+
+    own = get
 
     def put(self, row: tuple[Any, Any], value: Any) -> None:
         key, name = row
