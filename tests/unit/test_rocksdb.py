@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -16,6 +18,7 @@ from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keys import decoded_key, encoded_key
 from crosscut.protocol.messages import Part
+from crosscut.state.keyed import KeyedState
 from crosscut.state.reading import stored_blocks, stored_contents
 from crosscut.state.rocksdb import database
 from crosscut.state.rocksdb import state as state_module
@@ -23,9 +26,13 @@ from crosscut.state.rocksdb import table as table_module
 from crosscut.state.rocksdb.database import Database, Options, chunks_of
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.worker.backends import OnDisk
+from crosscut.worker.deployment import StateAtHand
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
 TASK = TaskId(VertexId("counts"), 0)
+OTHER = TaskId(VertexId("others"), 0)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Site:
@@ -192,6 +199,48 @@ def test_a_part_that_is_missing_from_the_store_is_named(site: Site) -> None:
     del site.bytes_of[parts[1].path]
     with pytest.raises(StoreError, match=parts[1].path):
         site.restored(parts)
+
+
+class Host:
+    """Runs at once what a pool runs in a thread."""
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    async def pause(self) -> None: ...
+
+    def add(self, *_: Any) -> None: ...
+
+
+def test_a_restore_that_fails_leaves_nothing_on_the_disk(backend: OnDisk, site: Site) -> None:
+    """Else each attempt to restore onto a disk that is full would make it fuller."""
+    site.state.main.put("a", 1)
+    parts = site.checkpoint(N1)
+    at_hand = StateAtHand(backend)
+    is_lost = True
+
+    def read(part: Part) -> bytes:
+        if is_lost and part == parts[-1]:
+            raise StoreError("the store does not answer", damaged=False)
+        return site.read(part)
+
+    def restored(n: CheckpointId) -> KeyedState:
+        return asyncio.run(at_hand.restored(OTHER, backend.new_state(OTHER)(int), n, parts, read, Host()))
+
+    def directories() -> list[str]:
+        return [name for name in os.listdir(backend.directory) if name.startswith("others")]
+
+    # What is at hand, of another checkpoint, is given up first.
+    restored(CheckpointId(0)).freeze(N2)
+    for _ in range(5):
+        with pytest.raises(StoreError, match="does not answer"):
+            restored(N1)
+        assert len(directories()) <= 1
+    is_lost = False
+    state = restored(N1)
+    assert dict(state.items()) == {"a": 1}
+    assert len(directories()) == 1
+    assert restored(N1) is state, "it is at hand now"
 
 
 def test_parts_that_are_not_those_of_the_head_are_refused(site: Site) -> None:

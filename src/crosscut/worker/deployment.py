@@ -128,28 +128,23 @@ class StateAtHand:
             StoreError: A part is missing or damaged.
             StateError: A part can't be decoded.
         """
-        before = state = self._states.get(task)
-        source = restore_from(restore, state.at_hand if state is not None else ())
-        match source:
+        state = self._states.get(task)
+        match restore_from(restore, state.at_hand if state is not None else ()):
             case FromMemory(checkpoint_id) if state is not None:
                 if isinstance(state, RocksState):
                     await host.in_thread(state.roll_back, checkpoint_id)
                 else:
                     state.roll_back(checkpoint_id)
-            case FromNothing():
-                state = empty
-            case FromMemory() | FromStore():
-                state = empty
-                if heritage is not None:
-                    await _inherit(state, restore, parts, read_part, host, heritage)
-                elif isinstance(state, RocksState):
-                    await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
-                else:
-                    await _load(state, restore, parts, read_part, host)
-        if before is not None and before is not state:
-            await host.in_thread(before.close)
-        self._states[task] = state
-        return state
+                return state
+            case source:
+                # First, or both would take room at a time.
+                if state is not None:
+                    await host.in_thread(state.close)
+                # What is filled only halfway is closed by the next attempt.
+                self._states[task] = empty
+        if not isinstance(source, FromNothing):
+            await _fill(empty, restore, parts, read_part, host, heritage)
+        return empty
 
     def new_state(self, task: TaskId) -> NewState:
         """Return what makes empty state for `task`."""
@@ -161,6 +156,22 @@ class StateAtHand:
             state.close()
         self._states.clear()
         self._backend.close()
+
+
+async def _fill(
+    state: KeyedState,
+    restore: CheckpointId,
+    parts: Sequence[Part],
+    read_part: ReadPart,
+    host: TaskHost,
+    heritage: Heritage | None,
+) -> None:
+    if heritage is not None:
+        await _inherit(state, restore, parts, read_part, host, heritage)
+    elif isinstance(state, RocksState):
+        await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
+    else:
+        await _load(state, restore, parts, read_part, host)
 
 
 async def _inherit(

@@ -219,11 +219,15 @@ class RocksState(KeyedState):
         Blocks; to be called in a thread, after `writing`.
         """
         directory = self._new_directory("link")
+        # As long as nothing newer is written.
+        counts = {name: table.row_count for name, table in self._tables.items()}
         try:
             files = self._opened().link(directory)
+        except StateError:
+            removed(directory)
+            raise
         finally:
             self._is_storing = False
-        counts = {name: table.row_count for name, table in self._tables.items()}
         self._links[checkpoint_id] = Link(directory, tuple(files), counts)
         return [os.path.join(directory, name) for name in files if name not in self._parts]
 
@@ -387,5 +391,7 @@ class RocksState(KeyedState):
 
     def close(self) -> None:
         """Remove everything."""
+        # First: whatever happens here, nothing is at hand any more.
+        self._links.clear()
         self.close_database()
         removed(self._directory)
