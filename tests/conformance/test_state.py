@@ -11,6 +11,9 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +208,52 @@ def test_names_may_be_anything_that_can_be_pickled_and_are_in_one_order(keeper: 
     assert set(before) == set(some)
     table.put(("a", 2), 5)
     assert (table.get(("a", 2.0)), table.count("a"), table.count("b")) == (5, len(some), 0)
+
+
+@dataclass(frozen=True)
+class Route:
+    start: str
+    end: str
+
+
+def text(value: str) -> str:
+    """Return an equal object of its own."""
+    return "".join(list(value))
+
+
+ONE_TEXT = text("ab")
+
+
+@pytest.mark.parametrize(
+    ("name", "equal"),
+    [
+        ((ONE_TEXT, ONE_TEXT, 1.5), (text("ab"), text("ab"), 1.5)),
+        (Route(ONE_TEXT, ONE_TEXT), Route(text("ab"), text("ab"))),
+        # A set gives items that fall into one place in the order in which they came.
+        (frozenset((0, 8)), frozenset((8, 0))),
+        ((0.5, frozenset((0, 8))), (0.5, frozenset((8, 0)))),
+        (Decimal("1.50"), Decimal("1.5")),
+        (Decimal("0.10"), Decimal("0.1")),
+        (1.5, Fraction(3, 2)),
+        ((1, 0.5), (1.0, Decimal("0.5"))),
+    ],
+)
+def test_names_that_are_equal_are_one_row_though_they_are_pickled_otherwise(
+    keeper: Keeper, name: Any, equal: Any
+) -> None:
+    assert name == equal
+    assert hash(name) == hash(equal)
+    keeper.state.named["named"].put(("a", name), 1)
+    keeper.checkpoint(N1)
+    keeper.restore(N1)
+    table = keeper.state.named["named"]
+    assert table.get(("a", equal)) == 1
+    table.put(("a", equal), 2)
+    keeper.checkpoint(N2)
+    keeper.restore(N2)
+    table = keeper.state.named["named"]
+    assert [table.get(("a", one)) for one in (name, equal)] == [2, 2]
+    assert (table.names("a"), len(table)) == ([name], 1)
 
 
 def timers_of(state: KeyedState) -> Timers:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import pickle  # noqa: S403 - names are put in order by it, nothing is loaded
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from crosscut.errors import FlowError, InternalError
 from crosscut.ids import CheckpointId
-from crosscut.keys import encoded_key
+from crosscut.keys import encoded_key, plain_key
 from crosscut.state.encoding import DELETED
 from crosscut.state.table import Table
 
@@ -97,11 +98,61 @@ def in_order(names: Iterable[Any]) -> list[Any]:
 
 
 def encoded_name(name: Any) -> bytes:
-    """Return the bytes of a row's name, which may be anything that can be pickled: alike for equal keys."""
+    """Return the bytes of a row's name: alike for names that are equal.
+
+    A name may be anything that can be pickled. Of what is neither a key, nor a number, nor a tuple or
+    frozenset, those that are equal have to be pickled alike.
+    """
     try:
         return encoded_key(name)
     except FlowError:
-        return PICKLED + pickle.dumps(name, protocol=5)
+        return PICKLED + _pickled(_canonical(name))
+
+
+class _Pieces(list[bytes]):
+    """A file for a pickler."""
+
+    write = list.append
+
+
+class _Items:
+    """Is pickled as the frozenset of its items, in the order of their bytes."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = sorted(map(_canonical, items), key=_pickled)
+
+    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
+        return frozenset, (self._items,)
+
+
+def _canonical(name: Any) -> Any:
+    """Return what equals `name`, once it is unpickled, and is the same for all that do."""
+    if isinstance(name, tuple):
+        return tuple(map(_canonical, name))
+    if isinstance(name, frozenset):
+        return _Items(name)
+    plain = plain_key(name)
+    if type(plain) in (int, str, bytes):
+        return plain
+    try:
+        number = float(name)
+    except (TypeError, ValueError, OverflowError):
+        return name
+    if number == name:
+        return number
+    if isinstance(name, Decimal):
+        shortest = name.normalize()
+        return shortest if shortest == name else name
+    return name
+
+
+def _pickled(name: Any) -> bytes:
+    pieces = _Pieces()
+    pickler = pickle.Pickler(pieces, protocol=5)
+    # Without references to what came before: they tell one object that is there twice from two equal ones.
+    pickler.fast = True
+    pickler.dump(name)
+    return b"".join(pieces)
 
 
 def _no_initial() -> Any:
