@@ -292,6 +292,23 @@ def test_records_wait_in_the_inputs_while_all_calls_are_under_way_and_a_barrier_
     assert running.task.intake.queued_rows == 1
 
 
+def test_a_task_is_at_rest_when_all_results_have_gone_on() -> None:
+    """A loop around it is not closed before."""
+    running = Running(AlignedBarriers)
+    running.offer(A, [1])
+    running.asked()
+    found = []
+    for n in (N1, CheckpointId(2)):
+        running.offer(A, Barrier(n))
+        running.offer(B, Barrier(n))
+        running.task.snapshot_stored(n, None, 0)
+        found += [one.snapshot.at_rest for one in running.task.outlets.messages]  # type: ignore[union-attr]
+        running.task.outlets.messages.clear()
+        if n == N1:
+            running.returned(1)
+    assert found == [False, True]
+
+
 def test_the_end_of_input_waits_for_all_results() -> None:
     running = Running(AlignedBarriers)
     running.offer(A, [1], EndOfInput())

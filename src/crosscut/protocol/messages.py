@@ -65,9 +65,9 @@ class Snapshot:
         ended: The operators of the task have been told of the end of input, and have said all that they say
             then (it is told once, whatever the epoch).
         said: How far they have come with it, if they have begun and have not said all.
-        at_rest: Nothing of the task's own is still to come out: there is no record in `log`, no open
-            buffer, no timer, no asynchronous call. What its operators say at the end of input is not
-            meant: see `drained`.
+        at_rest: No record is on its way to the task or in it: none in `log`, and none of `map_async` whose
+            result has not gone on. What its operators say at the end of input, timers and windows too, is
+            not meant: see `drained`.
         watermark: Of the inputs together; None: none has come yet, or the flow has no event time.
         assigned: The watermarks that operators of the task make themselves, by operator.
         now_ms: The processing time of the task, in milliseconds since 1970; 0: it has no use for it.

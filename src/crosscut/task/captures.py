@@ -94,7 +94,7 @@ class Captures:
         self._chains[n] = PartChain(n, parts)
         if stored.held:
             pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)
-        # Buffers and timers of operators belong here, once there are any.
+        # Not timers and open windows: they speak before the task is drained, and there are none in loops.
         at_rest = not frozen.log and not frozen.is_calling
         return Snapshot(
             parts=parts,

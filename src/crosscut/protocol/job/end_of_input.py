@@ -8,9 +8,10 @@ after. Two are used, and both are read off the tasks' own words on one cut, noth
 * *final*, of the job: every task is drained. Nothing is left anywhere.
 
 A task is *drained* if it has had the end of all its inputs, has said all that it says then, and is at
-rest; *at rest* if nothing of its own is still to come out: no record in a log of the snapshot, no open
-buffer, no timer, no asynchronous call. "Every source is drained and no channel holds a record" is not
-stable: an operator may still have its results to say, because the end of the input has not reached it.
+rest; *at rest* if no record is on its way to it or in it: none in a log of the snapshot, and none of
+`map_async` whose result has not gone on. (Timers and open windows are no matter: the end of input calls all
+of them, and the compiler lets none into a loop.) "Every source is drained and no channel holds a record" is
+not stable: an operator may still have its results to say, because the end of the input has not reached it.
 """
 
 from __future__ import annotations
