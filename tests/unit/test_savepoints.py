@@ -28,8 +28,7 @@ from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
-from crosscut.protocol.effects import AnswerRequest, CancelTimer, EndJob, JobEffect
-from crosscut.protocol.events import Timer
+from crosscut.protocol.effects import AnswerRequest
 from crosscut.protocol.job.identity import FlowIdentity
 from crosscut.protocol.job.restoring import (
     Begin,
@@ -639,16 +638,21 @@ COMPLETED = CheckpointCompleted(
     N,
     (TaskSnapshot(TaskId(VertexId("counts"), 0), Snapshot(parts=(Part("parts/7/x", 1, "00"),))),),
 )
-OTHER: JobEffect = CancelTimer(Timer("pause"))
+
+
+def none_committed(n: CheckpointId) -> bool:
+    return False
 
 
 def test_whoever_wants_a_savepoint_hears_of_the_checkpoint_when_its_output_is_committed() -> None:
     savepoints = Savepoints()
     savepoints.ask(1)
-    answers: list[JobEffect] = [OTHER, AnswerRequest(1, COMPLETED), AnswerRequest(2, COMPLETED)]
-    assert savepoints.hold_back(answers, lambda n: False) == [OTHER, AnswerRequest(2, COMPLETED)]
+    assert savepoints.answer(1, COMPLETED) == []
+    assert savepoints.answer(2, COMPLETED) == [AnswerRequest(2, COMPLETED)]
+    assert savepoints.due(none_committed, is_over=False) == []
     assert savepoints.in_use() == {"parts/7/x"}
-    assert savepoints.hold_back([], lambda n: n <= N) == [AnswerRequest(1, COMPLETED)]
+    assert savepoints.due(lambda n: n <= N, is_over=False) == [AnswerRequest(1, COMPLETED)]
+    assert savepoints.due(lambda n: n <= N, is_over=True) == []
     # While it is written its parts stay.
     assert savepoints.in_use() == {"parts/7/x"}
     savepoints.written(1)
@@ -659,17 +663,15 @@ def test_whoever_wants_a_savepoint_hears_of_the_checkpoint_when_its_output_is_co
 def test_a_checkpoint_that_failed_is_told_at_once() -> None:
     savepoints = Savepoints()
     savepoints.ask(1)
-    failed: list[JobEffect] = [AnswerRequest(1, None, "no disk")]
-    assert savepoints.hold_back(failed, lambda n: False) == failed
-    assert savepoints.hold_back([], lambda n: True) == []
+    assert savepoints.answer(1, None, "no disk") == [AnswerRequest(1, None, "no disk")]
+    assert savepoints.due(lambda n: True, is_over=False) == []
 
 
 def test_a_job_that_ends_before_the_commit_says_so() -> None:
     savepoints = Savepoints()
     savepoints.ask(1)
-    savepoints.hold_back([AnswerRequest(1, COMPLETED)], lambda n: False)
-    end = EndJob("cancelled", None)
-    *_, answer = savepoints.hold_back([end], lambda n: False)
+    assert savepoints.answer(1, COMPLETED) == []
+    (answer,) = savepoints.due(none_committed, is_over=True)
     assert isinstance(answer, AnswerRequest) and answer.completed is None and "checkpoint 7" in answer.reason
     assert savepoints.in_use() == frozenset()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar, assert_never
 
-from crosscut.connected_process import FROM_NOTHING, LIST_KINDS, SHARED_KINDS, Begins, BroadcastState
+from crosscut.connected_process import FROM_NOTHING, SHARED_KINDS, Begins, BroadcastState
 from crosscut.errors import InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
@@ -56,7 +56,7 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, ForEach, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
 T = TypeVar("T")
@@ -103,17 +103,6 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
             return KeyedState(nothing_yet)
         case _:
             return None
-
-
-def tables_by_beginning(node: OperatorNode) -> frozenset[str]:
-    """Return the names of those tables of the operator whose rows are called by where a task began."""
-    match node.spec:
-        case StreamProcessSpec(process) | ConnectSpec(process):
-            return frozenset(name for name, one in declared(process).items() if one.kind in LIST_KINDS)
-        case AsyncMapSpec():
-            return frozenset((MAIN,))
-        case _:
-            return frozenset()
 
 
 def build(

@@ -27,7 +27,7 @@ from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
-from crosscut.operators.building import keyed_state, tables_by_beginning
+from crosscut.operators.building import keyed_state
 from crosscut.protocol.job.history import shown
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import Appended
@@ -220,11 +220,7 @@ def _checkpoint(
     snapshots = []
     for vertex in graph.vertices:
         uid = VertexId(vertex.vertex_id)
-        by_beginning = frozenset(name for node in vertex.chain for name in tables_by_beginning(node))
-        blocks = [
-            _called_anew(block) if block.table in by_beginning else block
-            for block in _blocks(path, manifest, uid, migrations.get(uid), dropped)
-        ]
+        blocks = list(_blocks(path, manifest, uid, migrations.get(uid), dropped))
         for index in range(graph.parallelism):
             task = TaskId(uid, index)
             snapshot = before.get(task, Snapshot())
@@ -267,16 +263,6 @@ def _blocks(
             values.append(value)
         for (table, is_named), (keys, values) in tables.items():
             yield int(PurePosixPath(file.path).stem), Block(table, is_named, keys, values)
-
-
-def _called_anew(block: Block) -> Block:
-    """Call rows that are named by where a task began as no task of the new job calls any, in the same order.
-
-    Its tasks begin with checkpoint 1, as tasks of an older job may have: what they add would take the place
-    of other rows.
-    """
-    places = {key: (0, 0, place) for place, key in enumerate(sorted(set(block.keys)))}
-    return Block(block.table, block.is_named, [places[key] for key in block.keys], block.values)
 
 
 def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:

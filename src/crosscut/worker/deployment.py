@@ -22,7 +22,7 @@ from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job.recovery import FromMemory, FromNothing, FromStore, restore_from
+from crosscut.protocol.job.recovery import FromMemory, FromNothing, restore_from
 from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said
 from crosscut.protocol.messages import DeployTasks, Part, Snapshot
 from crosscut.settings import BackendName

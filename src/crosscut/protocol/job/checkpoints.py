@@ -11,11 +11,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.effects import AnswerRequest, CancelTimer, JobEffect, StartTimer
+from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job import retention
 from crosscut.protocol.job.collecting import Collecting, Completion, GivenUp
 from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CHECKPOINT_IDS_LEAD_MAX,
@@ -50,15 +51,22 @@ class Checkpoints:
         tasks: Every task of the job.
         sources: Those that must be drained before a final checkpoint is worth taking.
         roster: Whom to tell.
+        savepoints: Knows who wants one.
     """
 
     def __init__(
-        self, terms: CheckpointTerms, tasks: frozenset[TaskId], sources: frozenset[TaskId], roster: Roster
+        self,
+        terms: CheckpointTerms,
+        tasks: frozenset[TaskId],
+        sources: frozenset[TaskId],
+        roster: Roster,
+        savepoints: Savepoints,
     ) -> None:
         self._terms = terms
         self._tasks = tasks
         self._sources = sources
         self._roster = roster
+        self._savepoints = savepoints
         self.epoch = Epoch(0)
         self.current: Collecting | None = None
         self.next_id = CheckpointId(1)
@@ -284,11 +292,13 @@ class Checkpoints:
         entry: CheckpointCompleted | None,
         reason: str = "",
     ) -> list[JobEffect]:
-        answers: list[JobEffect] = [AnswerRequest(one, entry, reason) for one in sorted(requests)]
+        answers = [
+            effect for one in sorted(requests) for effect in self._savepoints.answer(one, entry, reason)
+        ]
         self._requests = {one: n for one, n in self._requests.items() if one not in set(requests)}
         return answers
 
     def _answer_all(self, entry: CheckpointCompleted | None, reason: str = "") -> list[JobEffect]:
         waiting, self._waiting = self._waiting, []
         answers = self._answer(self._requests, entry, reason)
-        return answers + [AnswerRequest(one, entry, reason) for one in waiting]
+        return answers + [effect for one in waiting for effect in self._savepoints.answer(one, entry, reason)]

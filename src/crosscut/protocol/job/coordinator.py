@@ -119,7 +119,10 @@ class Coordinator:
         Raises:
             ProtocolError: The event is impossible; nothing has changed.
         """
-        return self.series.savepoints.hold_back(self._handle(event), self._ending.is_committed)
+        effects = self._handle(event)
+        is_over = self.phase is Phase.ENDED
+        due = self.series.savepoints.due(self._ending.is_committed, is_over=is_over)
+        return effects + due if due else effects
 
     def _handle(self, event: on.JobEvent) -> list[JobEffect]:
         if self.phase is Phase.ENDED:

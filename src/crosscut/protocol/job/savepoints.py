@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crosscut.ids import CheckpointId
-from crosscut.protocol.effects import AnswerRequest, EndJob, JobEffect
+from crosscut.protocol.effects import AnswerRequest, JobEffect
 from crosscut.protocol.job.retention import parts_of
 from crosscut.protocol.messages import CheckpointCompleted
 
@@ -36,29 +36,31 @@ class Savepoints:
         kept = (*self._complete.values(), *self._committed.values())
         return frozenset[str]().union(*map(parts_of, kept))
 
-    def hold_back(
-        self, effects: list[JobEffect], is_committed: Callable[[CheckpointId], bool]
+    def answer(
+        self, request: int, completed: CheckpointCompleted | None, reason: str = ""
     ) -> list[JobEffect]:
-        """Return `effects`, answers to those who want savepoints in their time."""
-        if not self._asked and not self._complete:
-            return effects
-        passed: list[JobEffect] = []
-        is_over = False
-        for effect in effects:
-            if isinstance(effect, AnswerRequest) and effect.request in self._asked:
-                self._asked.discard(effect.request)
-                if effect.completed is not None:
-                    self._complete[effect.request] = effect.completed
-                    continue
-            is_over |= isinstance(effect, EndJob)
-            passed.append(effect)
+        """Return the answer to whoever asked for a checkpoint; who wants a savepoint hears of it later.
+
+        Args:
+            completed: None if it has failed, for `reason`.
+        """
+        if request in self._asked:
+            self._asked.discard(request)
+            if completed is not None:
+                self._complete[request] = completed
+                return []
+        return [AnswerRequest(request, completed, reason)]
+
+    def due(self, is_committed: Callable[[CheckpointId], bool], *, is_over: bool) -> list[JobEffect]:
+        """Return the answers to those whose checkpoint is committed by now or, if the job is over, never."""
+        answers: list[JobEffect] = []
         for request, checkpoint in list(self._complete.items()):
-            if is_committed(checkpoint.checkpoint_id):
+            n = checkpoint.checkpoint_id
+            if is_committed(n):
                 self._committed[request] = self._complete.pop(request)
-                passed.append(AnswerRequest(request, checkpoint))
+                answers.append(AnswerRequest(request, checkpoint))
             elif is_over:
                 del self._complete[request]
-                n = checkpoint.checkpoint_id
                 reason = f"the job is over, and the output of checkpoint {n} is not known to be committed"
-                passed.append(AnswerRequest(request, None, reason))
-        return passed
+                answers.append(AnswerRequest(request, None, reason))
+        return answers

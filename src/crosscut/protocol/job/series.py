@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.protocol import events as on
-from crosscut.protocol.effects import AnswerRequest, JobEffect
+from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import retention
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
@@ -46,10 +46,12 @@ class Series:
         self._loops = terms.loops
         self._roster = roster
         self._log = log
-        self._checkpoints = Checkpoints(terms.checkpoints, terms.tasks, terms.sources, roster)
+        self.savepoints = Savepoints()
+        self._checkpoints = Checkpoints(
+            terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints
+        )
         self._triggering = Triggering(terms.checkpoints, self._checkpoints)
         self._kept = Retention(terms.retain, terms.checkpoints.timeout_ms)
-        self.savepoints = Savepoints()
 
     @property
     def newest(self) -> CheckpointCompleted | None:
@@ -142,7 +144,7 @@ class Series:
         """Answer whoever wants a checkpoint, now or when the next one is complete."""
         if self.newest is not None and self.newest.is_final:
             # It has all that there ever will be.
-            return [AnswerRequest(request, self.newest)]
+            return self.savepoints.answer(request, self.newest)
         self._checkpoints.request(request)
         return self.trigger(phase, now)
 
