@@ -48,8 +48,10 @@ def main(directory: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         job = first.start()
-    report("started", warnings=[f"{one.filename}: {one.message}" for one in caught])
     until(lambda: job.status == "running" and job.checkpoints(), "a checkpoint")
+    spark = context.statusTracker()
+    stages = [getattr(spark.getStageInfo(one), "name", "") for one in spark.getActiveStageIds()]
+    report("started", warnings=[f"{one.filename}: {one.message}" for one in caught], stages=stages)
     report("second", error=refusal(NumberedJob(directory / "second", parallelism=3)))
     lost = job.workers()[0].pid
     os.kill(lost, signal.SIGKILL)

@@ -38,6 +38,10 @@ def test_it_is_run_on_with_a_warning_at_the_users_line(reports: dict[str, Any]) 
     assert "'local[4,1000000]'" in warning
 
 
+def test_sparks_pages_show_it_by_the_name_of_the_flow(reports: dict[str, Any]) -> None:
+    assert reports["started"]["stages"] == ["crosscut: numbered"]
+
+
 def test_the_workers_run_with_the_programs_own_python(reports: dict[str, Any]) -> None:
     assert reports["finished"]["python"] == "/usr/bin/no-such-python3", "what else it runs is its business"
 
