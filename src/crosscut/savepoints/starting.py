@@ -16,7 +16,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,6 +23,7 @@ from crosscut.batch import Batch
 from crosscut.errors import HistoryError, InternalError, StateError, StoreError
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.host.clock import SystemClock
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
@@ -235,7 +235,7 @@ def _checkpoint(
                 snapshot = replace(snapshot, log=(log_part,), in_flight=sum(one.rows for one in log))
             snapshots.append(TaskSnapshot(task, replace(snapshot, parts=parts)))
     return CheckpointCompleted(
-        EPOCH, n, tuple(snapshots), wall_clock=datetime.now(UTC).isoformat(timespec="seconds")
+        EPOCH, n, tuple(snapshots), wall_clock=SystemClock().now().isoformat(timespec="seconds")
     )
 
 

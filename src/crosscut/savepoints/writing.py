@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from crosscut.errors import StoreError
+from crosscut.host.clock import SystemClock
 from crosscut.ids import TaskId
 from crosscut.keys import key_group
 from crosscut.protocol.job.rescaling import parallelism_of
@@ -89,7 +89,7 @@ def write_savepoint(
             files=tuple(files),
             ancestors=(*claim.ancestors, Ancestor(claim.lineage, checkpoint.checkpoint_id)),
             pending=() if is_committed else _pending(checkpoint),
-            written=datetime.now(UTC).isoformat(timespec="seconds"),
+            written=SystemClock().now().isoformat(timespec="seconds"),
         )
         write_manifest(directory, manifest)
     except OSError as error:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from crosscut.errors import (
 )
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
+from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
@@ -379,7 +379,7 @@ class Job:
                 accept_changes=settings.accept_changes,
                 is_fresh=settings.fresh,
                 migrations=settings.migrate_state,
-                claimant=Claimant(socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat()),
+                claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
             )
         if found is None:
             LOGGER.info("job %r: has begun with %s before, and goes on", self._name, path)
