@@ -22,7 +22,7 @@ from crosscut.connected_process import Begins
 from crosscut.errors import HistoryError, StateError, StoreError
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, OperatorNode
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.async_map import AsyncMap
@@ -53,7 +53,7 @@ from crosscut.protocol.messages import (
     SplitAssignment,
     TaskSnapshot,
 )
-from crosscut.savepoints.manifest import MANIFEST, checked, read_manifest, write_manifest
+from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, checked, read_manifest, write_manifest
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.values import from_text, to_text
@@ -61,6 +61,9 @@ from crosscut.savepoints.writing import write_savepoint
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import KeyedState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.task.channel_log import encoded_log
+from crosscut.task.items import LoggedBatch
+from crosscut.wire.batches import encode_batch
 
 N = CheckpointId(7)
 COUNTS = {"apple": 3, "pear": 5, "fig": 1, ("a", 1): 2, 12: 9, None: 4}
@@ -483,6 +486,46 @@ def test_other_key_groups_are_no_matter_where_no_final_result_was_half_said(
     write_manifest(savepoint, replace(manifest, tasks=half))
     with pytest.raises(StoreError, match="final results were being said"):
         begun(savepoint, tmp_path / "again", flow_of().compile(3, 40))
+
+
+def test_another_number_of_key_groups_leaves_no_key_where_its_final_result_has_been_said(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    """One task has said everything, the other has not begun: a key of that one would be taken as said."""
+    manifest = read_manifest(savepoint)
+
+    def with_ended(*ended: str) -> SavepointManifest:
+        tasks = (
+            replace(one, snapshot=replace(one.snapshot, ended=str(one.task) in ended))
+            for one in manifest.tasks
+        )
+        return replace(manifest, tasks=tuple(tasks))
+
+    write_manifest(savepoint, with_ended("counts[0]"))
+    with pytest.raises(StoreError, match="final results were being said"):
+        begun(savepoint, tmp_path, flow_of().compile(3, 40))
+    write_manifest(savepoint, with_ended("counts[0]", "counts[1]", "words[0]"))
+    assert state_in(begun(savepoint, tmp_path, flow_of().compile(3, 40))) == COUNTS
+
+
+def test_another_number_of_key_groups_leaves_no_record_on_its_way_to_who_has_not_its_key_any_more(
+    tmp_path: Path,
+) -> None:
+    """H1: at the same parallelism it would stay with the task it was on its way to."""
+    store = open_store(str(tmp_path / "job"))
+    checkpoint, claim = job_in(store)
+    channel = ChannelId(0, TaskId(VertexId("words"), 0), TaskId(VertexId("counts"), 1))
+    log = encoded_log([LoggedBatch(channel, encode_batch(Batch(["fig"], ["fig"])), 1, by_sender=False)])
+    part = store.write_part(N, channel.target, Epoch(1), log)
+    tasks = tuple(
+        replace(one, snapshot=replace(one.snapshot, log=(part,))) if one.task == channel.target else one
+        for one in checkpoint.snapshots
+    )
+    path = tmp_path / "savepoint"
+    write_savepoint(str(path), replace(checkpoint, snapshots=tasks), claim, store.read_part)
+    with pytest.raises(StoreError, match=r"records on their way to 'counts'.* by 16 key groups"):
+        begun(path, tmp_path, flow_of().compile(2, 40))
+    begun(path, tmp_path, flow_of().compile(3, 16))
 
 
 # What is there already.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -70,6 +70,7 @@ Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
 EPOCH = Epoch(1)
+_BOTH = frozenset({False, True})
 
 
 def begin_with(
@@ -121,7 +122,8 @@ def begin_with(
     )
     if fits.refused:
         raise StoreError(f"{path}: {fits.refused}")
-    _check_key_groups(path, manifest, graph)
+    dropped = {(one.kind, one.uid, one.state) for one in fits.dropped}
+    _check_key_groups(path, manifest, graph, dropped)
     outputs = tuple(look())
     left = open_output(manifest.pending, manifest.ancestors, outputs)
     if left is not None and not is_fresh:
@@ -136,7 +138,6 @@ def begin_with(
         raise HistoryError(shown(conflict), location=conflict.output.location)
     # Its tasks as they were: the start that follows distributes them anew if it has to.
     graph = replace(graph, parallelism=manifest.parallelism)
-    dropped = {(one.kind, one.uid, one.state) for one in fits.dropped}
     checkpoint = _checkpoint(path, manifest, store, graph, discover, migrations, dropped)
     claim = EpochClaimed(
         epoch=EPOCH,
@@ -186,7 +187,9 @@ def _contents(path: str, manifest: SavepointManifest) -> list[Content]:
     ]
 
 
-def _check_key_groups(path: str, manifest: SavepointManifest, graph: JobGraph) -> None:
+def _check_key_groups(
+    path: str, manifest: SavepointManifest, graph: JobGraph, dropped: Collection[tuple[str, str, str]]
+) -> None:
     if manifest.max_parallelism == graph.max_parallelism:
         return
     if manifest.parallelism > graph.max_parallelism:
@@ -194,11 +197,28 @@ def _check_key_groups(path: str, manifest: SavepointManifest, graph: JobGraph) -
             f"{path} was taken at parallelism {manifest.parallelism}, above max_parallelism="
             f"{graph.max_parallelism}: take it at a smaller one"
         )
-    if any(one.snapshot.said is not None for one in manifest.tasks):
+    # Keys go to other tasks: what else a task has of them would stay behind.
+    with_state = {file.path.split("/")[1] for file in manifest.files if file.path.startswith("state/")}
+    ended: dict[str, set[bool]] = {}
+    for one in manifest.tasks:
+        if one.task.vertex in with_state:
+            ended.setdefault(one.task.vertex, set()).add(one.snapshot.ended)
+    if any(one.snapshot.said is not None for one in manifest.tasks) or any(
+        map(_BOTH.issubset, ended.values())
+    ):
         raise StoreError(
             f"{path} was taken while final results were being said, by key group of "
             f"{manifest.max_parallelism}: restore it with that max_parallelism"
         )
+    for file in manifest.files:
+        if file.path.startswith("in-flight/"):
+            for row in rows_of(path, file.path, ["target", "key"]):
+                if row["key"] is not None and ("records", row["target"], "") not in dropped:
+                    raise StoreError(
+                        f"{path} has records on their way to {row['target']!r}, to the owners of their keys "
+                        f"by {manifest.max_parallelism} key groups: restore it with that max_parallelism, or "
+                        f"take a savepoint under snapshots='aligned', which has none outside of loops"
+                    )
 
 
 def _checkpoint(
