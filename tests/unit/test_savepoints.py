@@ -384,6 +384,8 @@ def test_each_task_has_its_own_broadcast_state_since_others_have_more_on_their_w
             ((_, data),) = [(part.checkpoint_id, store.read_part(part)) for part in one.snapshot.parts]
             found[one.task.index] = contents([data])["limits"]
     assert found == {0: {None: {"records": 2}}, 1: {None: {"records": 1}}}
+    with pytest.raises(StateError, match="operator 'it' has no state ''; it has 'limits'"):
+        cc.read_state(tmp_path / "savepoint", "it")
 
 
 # Another flow.

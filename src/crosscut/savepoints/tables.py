@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crosscut.errors import StateError, StoreError
+from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.savepoints.manifest import STATE_COLUMNS, checked, is_savepoint, rows_of
@@ -75,9 +76,16 @@ def state_rows(
                 known.add((row["operator"], row["state"]))
                 if (row["operator"], row["state"]) == (uid, state):
                     yield row["key_group"], from_text(row["key"]), row["name"], from_text(row["value"])
-        if (uid, state) not in known and uid not in {one.uid for one in manifest.flow.operators}:
-            named = ", ".join(repr(one.uid) for one in manifest.flow.operators)
+        if (uid, state) in known:
+            return
+        states = {one.uid: one.states for one in manifest.flow.operators}
+        if uid not in states:
+            named = ", ".join(map(repr, states))
             raise StateError(f"{path} is of a flow without an operator {uid!r}; it has {named}")
+        declared = forms_of(states[uid])
+        if declared and state not in declared:
+            named = ", ".join(map(repr, declared))
+            raise StateError(f"{path}: operator {uid!r} has no state {state!r}; it has {named}")
 
 
 def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Path:

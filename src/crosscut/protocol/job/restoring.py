@@ -129,7 +129,7 @@ def _misfit(
             f"{one.uid!r} is a {now.kind}, and was a {then.kind}: say with migrate_state what becomes of its "
             f"state"
         )
-    declared, was = _states(now.states), _states(then.states)
+    declared, was = forms_of(now.states), forms_of(then.states)
     if one.state and one.state in was and declared.get(one.state) != was[one.state]:
         if one.state not in declared:
             return f"nobody takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
@@ -140,9 +140,9 @@ def _misfit(
     return ""
 
 
-def _states(declared: str) -> dict[str, str]:
-    """Return the form of each state, by name, of `OperatorIdentity.states`: what a row of it holds."""
-    return dict(_STATE.findall(declared))
+def forms_of(states: str) -> dict[str, str]:
+    """Return what a row of each state holds, by name, as `OperatorIdentity.states` says it."""
+    return dict(_STATE.findall(states))
 
 
 @dataclass(frozen=True, slots=True)
