@@ -13,7 +13,7 @@ import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.connected_process import FROM_NOTHING, Begins
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter, OnError
-from crosscut.errors import FlowError, InternalError, UserCodeError
+from crosscut.errors import FlowError, InternalError, UserCodeError, WorkersError
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import AsyncMapSpec, OperatorNode
 from crosscut.host.calls import start_thread
@@ -30,6 +30,7 @@ from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.task import Task
+from crosscut.worker import background
 from crosscut.worker.async_calls import Outcome, outcome_of
 from crosscut.worker.background import Threads
 
@@ -372,6 +373,35 @@ def outcome(function: Callable[[Any], Any], timeout_ms: float = 60_000) -> Outco
             await threads.close()
 
     return asyncio.run(run())
+
+
+def test_calls_that_never_return_do_not_take_threads_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "UNHEARD_CALLS_MAX", 3)
+    is_free = threading.Event()
+    begun = []
+
+    def wait(n: int) -> None:
+        begun.append(n)
+        is_free.wait(60)
+
+    async def run() -> list[BaseException | None]:
+        threads = Threads(Epoch(1), 1_000, start_thread)
+        errors = [
+            (await outcome_of(StartCall((0, 0, n), wait, n, timeout_ms=1), threads)).error for n in range(5)
+        ]
+        is_free.set()
+        await threads.close()
+        errors.append(
+            (await outcome_of(StartCall((0, 0, 9), len, "", 60_000), Threads(Epoch(2), 1_000))).error
+        )
+        return errors
+
+    *late, fourth, fifth, after = asyncio.run(run())
+    assert [type(one) for one in late] == [TimeoutError] * 3 and begun == [0, 1, 2]
+    assert "3 calls have not returned long after their timeout" in str(fourth)
+    # It fails the job, also where records for which calls fail are set aside.
+    assert isinstance(fourth, WorkersError) and isinstance(fifth, WorkersError)
+    assert after is None
 
 
 def raising(n: int) -> int:

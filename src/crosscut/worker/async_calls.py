@@ -15,8 +15,8 @@ from crosscut.operators.async_map import StartCall
 class ThreadedCalls(Protocol):
     """Calls of what may block."""
 
-    async def call(self, function: Any, *args: Any) -> Any:
-        """Call `function` in a thread."""
+    async def call_while_wanted(self, function: Any, *args: Any) -> Any:
+        """Call `function` in a thread. The caller may cease to wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ async def _made(call: StartCall, threads: ThreadedCalls) -> Outcome:
     try:
         if is_async(function):
             return Outcome(await function(call.record))
-        result = await threads.call(function, call.record)
+        result = await threads.call_while_wanted(function, call.record)
         if isinstance(result, Awaitable):
             if inspect.iscoroutine(result):
                 result.close()

@@ -51,6 +51,10 @@ THREADS_END_TIMEOUT_S = 2.0
 """How long calls in threads may go on after the end of their epoch, before the process has to end."""
 
 
+UNHEARD_CALLS_MAX = 1_000
+"""How many calls of user functions that nobody waits for any more may go on in threads of one process."""
+
+
 class SinkHungError(ConnectorError):
     """A sink's method has not returned for too long; the thread in it is still there."""
 
@@ -66,19 +70,43 @@ class PartStore(Protocol):
 
 
 class Threads:
-    """Calls of the store and of sinks in one epoch, which may block.
+    """Calls of the store, of sinks and of the user's functions in one epoch, which may block.
 
-    How many there are is bounded by the tasks and checkpoints.
+    How many there are is bounded by the tasks, their checkpoints and the capacity for calls; those that
+    have been given up and go on, by `UNHEARD_CALLS_MAX`.
     """
 
     def __init__(self, epoch: Epoch, sink_timeout_ms: int, start: StartThread = start_thread) -> None:
         self._is_closed = False
         self._sink_timeout_s = sink_timeout_ms / 1_000
         self._calls = Calls(f"crosscut-{epoch}", start)
+        self._unheard: set[Future[Any]] = set()
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
+        return await asyncio.wrap_future(self._begun(function, *args, **kwargs))
 
+    async def call_while_wanted(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for a call that may be given up as often as its caller likes.
+
+        Raises:
+            WorkersError: So many of those that were given up still hold a thread that something is wrong.
+        """
+        if len(self._unheard) >= UNHEARD_CALLS_MAX:
+            raise WorkersError(
+                f"{len(self._unheard)} calls have not returned long after their timeout, and each holds a "
+                f"thread: give the function a timeout of its own, as in requests.get(url, timeout=5), that "
+                f"is shorter than that of map_async"
+            )
+        future = self._begun(function, *args, **kwargs)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            if not future.done():
+                self._unheard.add(future)
+                future.add_done_callback(self._unheard.discard)
+
+    def _begun(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         def call() -> R:
             try:
                 return function(*args, **kwargs)
@@ -87,7 +115,7 @@ class Threads:
                 raise RuntimeError(f"{type(error).__name__} was raised") from error
 
         call.__qualname__ = name_of(function)
-        return await asyncio.wrap_future(self.start(call))
+        return self.start(call)
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
@@ -124,7 +152,7 @@ class Threads:
             call.add_done_callback(_note_outcome)
         if hung:
             raise WorkersError(
-                f"{len(hung)} calls of sinks or of the store did not return within "
+                f"{len(hung)} calls of sinks, of the store or of map_async did not return within "
                 f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch: the process ends"
             )
 
