@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError, UserCodeError
-from crosscut.graph.specs import ProcessSpec, Vertex
+from crosscut.graph.specs import OperatorNode, ProcessSpec, Vertex
 from crosscut.graph.windows import CountFold
 from crosscut.ids import CheckpointId
+from crosscut.keyed_process import states_of
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.course import Course
 from crosscut.operators.process import TIMERS_AFTER_THE_END_MAX, Process
@@ -437,3 +438,25 @@ def test_timers_are_part_of_what_a_restored_flow_must_have() -> None:
         ("waiting", "list"),
         ("event timers", "timers"),
     )
+
+
+class Stamps(cc.KeyedProcess[int, Any]):
+    def on_record(self, record: int, ctx: cc.Context) -> list[Any]:
+        ctx.set_processing_timer(record)
+        return [ctx.timestamp]
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> None:
+        pass
+
+
+def test_a_record_without_event_time_has_no_timestamp_also_after_a_timer() -> None:
+    node = OperatorNode("stamps", ProcessSpec(Stamps(), states_of(Stamps())), ())
+    state = keyed_state(node)
+    assert state is not None
+    operator = build(node, state, None)
+    assert operator is not None
+    operator.course.rows_max = 10
+    for now in (1, 2):
+        operator.course.now_ms = now
+        assert operator.process(Batch([now], ["a"])).records == [None]
+        assert operator.advance(None) is not None

@@ -40,6 +40,7 @@ class StreamProcessing(Process):
         try:
             self._open_once()
             if batch.timestamps is None:
+                context.timestamp = None
                 for record in remaining:
                     found = call(record, context)
                     if found is not None:

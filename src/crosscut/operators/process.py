@@ -82,6 +82,8 @@ class Process(Operator):
         try:
             self._open_once()
             if batch.timestamps is None:
+                # A timer may have left its own there.
+                context.timestamp = None
                 for key, record in zip(keys, remaining, strict=True):
                     context.key = key
                     found = call(record, context)
