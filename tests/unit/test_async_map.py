@@ -21,6 +21,8 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.async_map import AsyncMap, StartCall
 from crosscut.operators.building import build, keyed_state
+from crosscut.operators.operator import Operator
+from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
@@ -237,7 +239,9 @@ N1 = CheckpointId(1)
 class Running:
     """A task with room for two calls, and what has left it."""
 
-    def __init__(self, protocol: Callable[[tuple[ChannelId, ...]], SnapshotProtocol]) -> None:
+    def __init__(
+        self, protocol: Callable[[tuple[ChannelId, ...]], SnapshotProtocol], *others: Operator
+    ) -> None:
         self.site = Site(capacity=2)
         output = build_output(
             "forward", (X,), batch_rows=1, router=KeyRouter(1, 1), key_by_uid="", task_index=0
@@ -247,7 +251,7 @@ class Running:
             epoch=Epoch(1),
             protocol=protocol((A, B)),
             inputs={channel: InputQueue(channel) for channel in (A, B)},
-            chain=(self.site.operator,),
+            chain=(self.site.operator, *others),
             outputs=[output],
             batch_rows=100,
             channel_bytes=1 << 20,
@@ -318,6 +322,23 @@ def test_the_end_of_input_waits_for_all_results() -> None:
     assert running.sent() == []
     running.returned(1)
     assert running.sent() == [["<1>"], EndOfInput()]
+
+
+def test_who_waits_for_a_call_is_not_idle() -> None:
+    """Its records would be late when the call returns."""
+    times = AssignTimestamps("times", int, 0, idle_after_ms=100)
+    running = Running(AlignedBarriers, times)
+    running.task.tell_time(1_000)
+    running.offer(A, [1])
+    running.asked()
+    for clock_ms in (1_000, 1_100, 1_200):
+        running.task.tell_time(clock_ms)
+        while running.task.alarm_in_ms == 0:
+            running.task.run()
+    assert times.next_alarm_ms == 1_300
+    running.task.call_returned(running.site.call(1).call_id, 7)
+    running.work()
+    assert times.watermark == 7
 
 
 def test_no_result_goes_on_while_the_task_stands_still_for_a_snapshot() -> None:

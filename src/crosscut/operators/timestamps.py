@@ -110,7 +110,7 @@ class AssignTimestamps(Operator):
         """Note, in what is no source, whether nothing has come for so long.
 
         Args:
-            is_fed: Records wait in the inputs: they were not taken because what comes after is slow.
+            is_fed: Records wait in the inputs, since what comes after is slow, or for their calls.
         """
         if self._idle_after_ms is None or self._is_source:
             return

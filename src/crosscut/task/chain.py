@@ -105,7 +105,7 @@ class Chain:
         """Let operators say what is due by processing time, when nothing waits.
 
         Args:
-            is_fed: Records wait in the inputs.
+            is_fed: Records wait in the inputs, or for their calls.
         """
         for assigner in self._assigners:
             assigner.look(is_fed=is_fed)

@@ -324,7 +324,7 @@ class Task:
         elif self._calls.has_results:
             self._calls.release(self.rows_max)
         elif self._is_alarm_due:
-            self._chain.ring(is_fed=self.intake.queued_rows > 0)
+            self._chain.ring(is_fed=self.intake.queued_rows > 0 or self._calls.is_calling)
         elif not self._calls.is_full and self.intake.has_next:
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
