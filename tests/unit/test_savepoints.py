@@ -475,6 +475,24 @@ def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
     assert state_in(with_more) == COUNTS
 
 
+def test_final_results_are_said_again_at_the_end_of_a_new_source(savepoint: Path, tmp_path: Path) -> None:
+    """The first job was at its end; what comes of the new source would never be said."""
+    manifest = read_manifest(savepoint)
+    tasks = (replace(one, snapshot=replace(one.snapshot, ended=True)) for one in manifest.tasks)
+    write_manifest(savepoint, replace(manifest, tasks=tuple(tasks)))
+    flow = cc.Flow("fruit")
+    words = flow.source(cc.items(["apple"])).named("words")
+    more = flow.source(cc.items(["pear"])).named("more")
+    counts = words.union(more).named("all").key_by(str).named("keys").count(emit="final").named("counts")
+    counts.sink(cc.collect()).named("sink")
+    for graph, ended in ((graph_of(), True), (flow.compile(2, 16), False)):
+        store = open_store(str(tmp_path / f"ended {ended}"))
+        begin_with(str(savepoint), store, graph, discover=lambda graph: (), look=list)
+        (first,) = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
+        assert {one.snapshot.ended for one in first.snapshots if one.task.vertex == "counts"} == {ended}
+        assert all(one.snapshot.ended for one in first.snapshots if one.task.vertex == "words")
+
+
 def test_other_key_groups_are_no_matter_where_no_final_result_was_half_said(
     savepoint: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from crosscut.protocol.job.rescaling import Link
 
 def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
     """Return the component of `vertex`: what it leads to that leads to it."""
-    behind = _reached(vertex, [(edge.source, edge.target) for edge in edges])
+    behind = reached_from(vertex, edges)
     before = _reached(vertex, [(edge.target, edge.source) for edge in edges])
     members = behind & before
     return Component(
@@ -28,6 +28,11 @@ def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
             sorted({VertexId(one.target) for one in edges if one.back_edge and one.target in members})
         ),
     )
+
+
+def reached_from(vertex: str, edges: Sequence[Edge]) -> set[str]:
+    """Return `vertex` and all that it leads to."""
+    return _reached(vertex, [(edge.source, edge.target) for edge in edges])
 
 
 def links_of(edges: Sequence[Edge]) -> tuple[Link, ...]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import HistoryError, InternalError, StateError, StoreError
+from crosscut.graph.components import reached_from
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.clock import SystemClock
@@ -234,7 +235,9 @@ def _checkpoint(
     before = {one.task: one.snapshot for one in manifest.tasks}
     known = {task.vertex for task in before}
     found: dict[TaskId, Any] = {}
-    if any(vertex.source is not None and vertex.vertex_id not in known for vertex in graph.vertices):
+    new = [one.vertex_id for one in graph.vertices if one.source is not None and one.vertex_id not in known]
+    has_more_input = {reached for uid in new for reached in reached_from(uid, graph.edges)}
+    if new:
         found = {one.task: one.splits for one in discover(graph)}
     logs = _logs(path, manifest, graph, dropped)
     snapshots = []
@@ -248,6 +251,9 @@ def _checkpoint(
                 snapshot = replace(snapshot, positions=None)
             elif uid not in known:
                 snapshot = replace(snapshot, positions=found.get(task))
+            if uid in has_more_input:
+                # The end of input that the task has heard of was not this one.
+                snapshot = replace(snapshot, ended=False, said=None)
             parts = _parts(vertex, task, blocks, graph, store, n)
             log = logs.get(task, [])
             if log:
