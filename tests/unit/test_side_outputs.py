@@ -9,6 +9,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.batch import Batch
+from crosscut.dead_letters import OnError
 from crosscut.errors import FlowError, UserCodeError
 from crosscut.graph.channels import read_aside
 from crosscut.graph.explain import explained
@@ -265,3 +266,58 @@ def test_a_split_that_is_stopped_has_said_what_it_has_taken() -> None:
     chain.begin(10)
     rest = chain.process(Batch([0, 1, 2, 3, 4]))
     assert rest is not None and (out, aside, rest.records) == ([1], [0, 2], [3, 4])
+
+
+DEAD: OnError = "dead letters"
+OPERATORS = ("m", "times", "later", "slow", "slow-times")
+
+
+class Slow(cc.KeyedProcess[int, int]):
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        ctx.output("seen", record)
+        ctx.set_processing_timer(1)
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> None:
+        ctx.output("seen", time)
+
+
+def test_what_is_said_before_timestamps_are_assigned_has_none_and_may_meet_other_such_records() -> None:
+    flow = cc.Flow("f")
+    numbers = (
+        flow.source(Nothing()).named("numbers").map(lambda n: 1 // n, on_error="dead letters").named("m")
+    )
+    timed = numbers.assign_timestamps(lambda n: 5).named("times").map(lambda n: 1 // (n - 2), on_error=DEAD)
+    timed.named("later").sink(Nowhere()).named("out")
+    timed.side_output(DEAD).sink(Nowhere()).named("later-letters")
+    letters = numbers.side_output(DEAD).union(flow.source(Nothing()).named("others"))
+    letters.key_by(str).count().sink(Nowhere()).named("all-letters")
+    slow = flow.source(Nothing()).named("slow-numbers").key_by(abs).process(Slow()).named("slow")
+    slow.assign_timestamps(lambda n: 5).named("slow-times").sink(Nowhere()).named("slow-out")
+    slow.side_output("seen").sink(Nowhere()).named("seen")
+    graph = flow.compile(1, 8)
+
+    said: list[tuple[str, list[int] | None]] = []
+
+    def chain_of(vertex_id: str) -> Chain:
+        (vertex,) = (one for one in graph.vertices if one.vertex_id == vertex_id)
+        operators = [operator_of(one, DEAD, "seen") for one in vertex.chain if one.uid in OPERATORS]
+        chain = Chain(
+            operators,
+            lambda batch: None,
+            lambda batch, side: said.append((side.uid, batch.timestamps)) if batch.records else None,
+            has_event_time=vertex.has_event_time,
+            untimed=vertex.untimed,
+        )
+        chain.restore(None, None, [], is_new=True)
+        chain.begin(10)
+        return chain
+
+    chain_of("numbers").process(Batch([0, 1 / 2]))
+    assert said == [("m", None), ("later", [5])]
+    said.clear()
+    chain = chain_of("slow")
+    chain.process(Batch([7], [7]))
+    chain.tell_time(1)
+    chain.begin(10)
+    chain.ring()
+    assert said == [("slow", None), ("slow", None)]

@@ -129,7 +129,11 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
 
     timed = timed_operators(name, nodes)
     vertices = tuple(
-        replace(vertex, has_event_time=vertex.chain[-1].uid in timed)
+        replace(
+            vertex,
+            has_event_time=vertex.chain[-1].uid in timed,
+            untimed=tuple(node.uid for node in vertex.chain if node.uid not in timed),
+        )
         for vertex in _chained(nodes, consumers, parallelism)
     )
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}

@@ -282,11 +282,13 @@ class Vertex:
     """A chain of operators that run as plain calls on a batch, one after the other.
 
     `has_event_time`: what leaves it has timestamps.
+    `untimed`: its operators, by uid, that come before them: their side outputs have none.
     """
 
     vertex_id: str
     chain: tuple[OperatorNode, ...]
     has_event_time: bool = False
+    untimed: tuple[str, ...] = ()
 
     @property
     def source(self) -> SourceSpec | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,6 +31,7 @@ class Chain:
         emit: Takes the batches of the last operator.
         emit_aside: Takes side outputs.
         has_event_time: Records that leave have timestamps.
+        untimed: The operators, by uid, that come before they have.
 
     Attributes:
         said: How far the operators have come with what they say at the end: the position of the one that
@@ -44,12 +45,14 @@ class Chain:
         emit_aside: Callable[[Batch, SideOutput], None],
         *,
         has_event_time: bool = False,
+        untimed: Collection[str] = (),
     ) -> None:
         self._operators = operators
         self._assigners = [one for one in operators if isinstance(one, AssignTimestamps)]
         self._emit = emit
         self._emit_aside = emit_aside
         self._has_event_time = has_event_time
+        self._untimed = untimed
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
         self.said = (0, "")
@@ -230,19 +233,23 @@ class Chain:
                 self._course.leave()
                 self._course.rest = None
                 self._take_aside(operator)
-                self._run(self._timed(due), position + 1)
+                self._run(self._timed(due, operator), position + 1)
                 yield
             for batch, place in operator.end(after):
                 self.said = (position, place)
-                if self._has_event_time and batch.timestamps is None:
+                if self._is_timed(operator) and batch.timestamps is None:
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
                 self._take_aside(operator)
                 self._run(batch, position + 1)
                 yield
             after = ""
 
-    def _timed(self, due: Batch) -> Batch:
-        if not self._has_event_time:
+    def _is_timed(self, operator: Operator) -> bool:
+        """Whether what `operator` says has timestamps: those before `assign_timestamps` have none."""
+        return self._has_event_time and operator.uid not in self._untimed
+
+    def _timed(self, due: Batch, operator: Operator) -> Batch:
+        if not self._is_timed(operator):
             due.timestamps = None
         return due
 
@@ -264,7 +271,7 @@ class Chain:
                 course.leave()
                 course.rest = None
                 self._take_aside(operator)
-                due = self._timed(due)
+                due = self._timed(due, operator)
                 # Last in, first out: the watermark goes on when nothing is due any more.
                 self._waiting.append((position, batch.take_news()))
                 if made.records:
@@ -291,7 +298,7 @@ class Chain:
         """Hand on an operator's side outputs: no snapshot sees records that are still there."""
         if operator.sides is not None and operator.sides.has_some:
             for side, batch in operator.sides.take():
-                if self._has_event_time and batch.timestamps is None:
+                if self._is_timed(operator) and batch.timestamps is None:
                     # Said at the end of input, of no record in particular.
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
-                self._emit_aside(self._timed(batch), side)
+                self._emit_aside(self._timed(batch, operator), side)

@@ -83,6 +83,8 @@ class Task:
         ended: By the restored snapshot the operators have heard of the end of input, and have said all.
         said: How far they had come, if not to the end.
         restored: The snapshot that the task goes on from, for what concerns event time; None: from none.
+        has_event_time: See `Chain`.
+        untimed: Likewise.
         records_in: The restored snapshot's count.
         records_out: Likewise.
         parts: Those of the restored checkpoint.
@@ -119,6 +121,7 @@ class Task:
         said: JSON = None,
         restored: Snapshot | None = None,
         has_event_time: bool = False,
+        untimed: Collection[str] = (),
         records_in: int = 0,
         records_out: int = 0,
         unsent: Sequence[LoggedBatch] = (),
@@ -160,7 +163,7 @@ class Task:
             spills_blocked=spills_blocked,
             replayed_first=replayed_first,
         )
-        self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time)
+        self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
         self._chain.said, self._said_before = read_said(said)
         self.hears_time = self._chain.hears_time
         self._has_event_time = has_event_time

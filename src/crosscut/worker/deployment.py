@@ -330,6 +330,7 @@ async def build_tasks(
             said=snapshot.said,
             restored=snapshot if deploy.restore else None,
             has_event_time=vertex.has_event_time,
+            untimed=vertex.untimed,
             records_in=snapshot.records_in,
             records_out=snapshot.records_out,
         )
