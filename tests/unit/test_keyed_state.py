@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
@@ -461,6 +462,49 @@ def test_a_value_that_could_be_changed_is_copied_deeply(value: Any) -> None:
     copy = owned_copy(value)
     assert copy == value
     assert copy is not value
+
+
+@dataclass
+class Session:
+    pages: Any = 0
+
+
+@dataclass(slots=True)
+class Slotted:
+    pages: Any = 0
+
+
+class Counted(dict[str, int]):
+    pages: Any = 0
+
+
+@dataclass
+class Reopened:
+    """Leaves something out of its pickle, and makes it anew."""
+
+    pages: Any = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"saved": self.pages}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.pages = state["saved"]
+        self.connection = "open"
+
+
+@pytest.mark.parametrize("kind", [Session, Slotted, Counted, Reopened])
+def test_an_object_is_copied_as_pickle_does(kind: Callable[[], Any]) -> None:
+    for pages in (5, [1, 2]):
+        one = kind()
+        one.pages = pages
+        copy, pickled = owned_copy(one), pickle.loads(pickle.dumps(one))
+        assert type(copy) is type(one)
+        assert copy == pickled
+        assert getattr(copy, "__dict__", None) == getattr(pickled, "__dict__", None)
+        copy.pages = copy.pages * 2
+        if isinstance(pages, list):
+            owned_copy(one).pages.append(3)
+        assert one.pages == pages == ([1, 2] if isinstance(pages, list) else 5)
 
 
 # The chain of parts.

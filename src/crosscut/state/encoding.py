@@ -14,10 +14,12 @@ invariants, if it states any (rules S7, S8).
 
 from __future__ import annotations
 
+import copyreg
 import pickle  # noqa: S403 - see above
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
 
@@ -155,7 +157,38 @@ def owned_copy(value: Any) -> Any:
         kind is dict and ATOMIC.issuperset(map(type, value.values())) and ATOMIC.issuperset(map(type, value))
     ):
         return value.copy()
+    else:
+        # An object with such attributes: likewise.
+        is_plain = _PLAIN_KINDS.get(kind)
+        if is_plain is None:
+            is_plain = _PLAIN_KINDS[kind] = _is_plain(kind)
+        if is_plain and ATOMIC.issuperset(map(type, vars(value).values())):
+            one = object.__new__(kind)
+            vars(one).update(vars(value))
+            return one
     return loaded(pickle.dumps(value, protocol=5))
+
+
+_PLAIN_KINDS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_PICKLES_BY = (
+    "__new__",
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__setstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
+
+
+def _is_plain(kind: type) -> bool:
+    """Return whether pickle would take of an object of this class its attributes, and nothing else."""
+    return (
+        kind not in copyreg.dispatch_table
+        and all(getattr(kind, name, None) is getattr(object, name, None) for name in _PICKLES_BY)
+        and kind.__dictoffset__ != 0
+        and not any("__slots__" in vars(base) for base in kind.__mro__)
+    )
 
 
 def loaded(data: bytes | memoryview, what: str = "state") -> Any:
