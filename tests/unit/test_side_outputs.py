@@ -319,5 +319,5 @@ def test_what_is_said_before_timestamps_are_assigned_has_none_and_may_meet_other
     chain.process(Batch([7], [7]))
     chain.tell_time(1)
     chain.begin(10)
-    chain.ring()
+    chain.ring(is_fed=True)
     assert said == [("slow", None), ("slow", None)]
