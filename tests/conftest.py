@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+# Side by side, tests are told the width of a terminal: what they start would cut its lines there.
+os.environ.pop("COLUMNS", None)
 
 # A deadline measures the machine, not the code; a failure must come again at the next run.
 hypothesis.settings.register_profile("crosscut", deadline=None, derandomize=True, print_blob=True)
