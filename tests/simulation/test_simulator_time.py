@@ -80,9 +80,9 @@ def promises_more_than_was_said(plain: Callable[..., None]) -> Callable[..., Non
 def restores_old_watermarks(plain: Callable[..., None]) -> Callable[..., None]:
     """A restored task goes on from an older watermark than its snapshot has."""
 
-    def restore(self: Chain, watermark: int | None, assigned: Any, splits: Any, *, is_new: bool) -> None:
+    def restore(self: Chain, watermark: int | None, assigned: Any, splits: Any, **others: Any) -> None:
         older = {uid: [None, {}] for uid in assigned} if assigned else assigned
-        plain(self, watermark, older, splits, is_new=is_new)
+        plain(self, watermark, older, splits, **others)
 
     return restore
 
