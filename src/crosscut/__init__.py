@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from crosscut.dead_letters import DeadLetter
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
-    from crosscut.flow.stream import KeyedStream, Stream
+    from crosscut.flow.keyed import KeyedStream
+    from crosscut.flow.stream import Stream
     from crosscut.flow.windows import WindowedStream
     from crosscut.ids import TaskId
     from crosscut.interfaces import (
@@ -158,7 +159,8 @@ _NAMES = {
     "errors": "CrosscutError",
     "flow.flow": "Flow",
     "flow.windows": "WindowedStream",
-    "flow.stream": "KeyedStream Stream",
+    "flow.keyed": "KeyedStream",
+    "flow.stream": "Stream",
     "ids": "TaskId",
     "interfaces": (
         "JSON CommitPermit CommittedOutput EndOfSplit HeldData Sink "

@@ -12,7 +12,8 @@ import pytest
 from crosscut.connectors.generate import generate
 from crosscut.errors import CrosscutError, FlowError, SettingsError
 from crosscut.flow.flow import Flow
-from crosscut.flow.stream import KeyedStream, Stream
+from crosscut.flow.keyed import KeyedStream
+from crosscut.flow.stream import Stream
 from crosscut.graph.specs import AggregateSpec, Input, OperatorNode, SumSpec
 from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, get_args
 
 from crosscut.callables import argument_problem
+from crosscut.dead_letters import OnError
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft
+from crosscut.graph.specs import Emit
 
 _OUTPUT_NAME_MAX = 64
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None))
@@ -91,3 +93,24 @@ def initial_value(draft: Draft, kind: str, initial: Any) -> Callable[[], Any]:
         f"number, str, bytes, None, a tuple or frozenset of those, or a function that makes a "
         f"new accumulator for each key, such as initial=list or initial=lambda: [0, 0]",
     )
+
+
+def function_of_one(
+    draft: Draft, kind: str, function: Callable[..., Any], *, may_yield: bool = False
+) -> Callable[..., Any]:
+    """Return `function`, which will be called with a record, if that can be."""
+    return checked_function(draft, kind, "function", function, "record", may_yield=may_yield)
+
+
+def checked_on_error(draft: Draft, kind: str, on_error: OnError) -> OnError:
+    """Return `on_error`, if it is one."""
+    if on_error not in get_args(OnError):
+        raise flow_error(draft, kind, f"on_error={on_error!r}: expected 'fail' or 'dead letters'")
+    return on_error
+
+
+def checked_emit(draft: Draft, kind: str, emit: Emit) -> Emit:
+    """Return `emit`, if it is one."""
+    if emit not in get_args(Emit):
+        raise flow_error(draft, kind, f"emit={emit!r}: expected 'updates' or 'final'")
+    return emit

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from crosscut.callables import argument_problem
 from crosscut.connected_process import ConnectedProcess, state_problem
 from crosscut.errors import FlowError
-from crosscut.flow.draft import Draft, DraftInput, DraftOperator
+from crosscut.flow.arguments import flow_error, shown
+from crosscut.flow.draft import Draft, DraftInput
 from crosscut.graph.specs import ConnectSpec
 from crosscut.keyed_process import kinds_of, states_of, timer_problem
 
@@ -34,14 +33,12 @@ class ConnectedStreams(Generic[Record, Other]):
         self,
         draft: Draft,
         inputs: tuple[DraftInput, DraftInput],
-        made: Callable[[DraftOperator], Stream[Any]],
         *,
         keyed: bool,
         broadcast: bool,
     ) -> None:
         self._draft = draft
         self._inputs = inputs
-        self._made = made
         self._keyed = keyed
         self._broadcast = broadcast
 
@@ -54,12 +51,11 @@ class ConnectedStreams(Generic[Record, Other]):
         Raises:
             FlowError: It is none for two streams, or declares states that it can't have here.
         """
+        from crosscut.flow.stream import Stream
+
         if not isinstance(process, ConnectedProcess):
             hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
-            raise self._error(
-                f"expected a crosscut.ConnectedProcess, found {shortened(process)} of type "
-                f"{type(process).__name__}{hint}"
-            )
+            raise self._error(f"expected a crosscut.ConnectedProcess, found {shown(process)}{hint}")
         for name, method in (("on_record", process.on_record), ("on_other", process.on_other)):
             if problem := argument_problem(method, "record", "ctx"):
                 raise self._error(f"{name}: {problem}")
@@ -67,8 +63,31 @@ class ConnectedStreams(Generic[Record, Other]):
             raise self._error(problem)
         if problem := state_problem(process, kinds_of(process), keyed=self._keyed, broadcast=self._broadcast):
             raise self._error(problem)
-        return self._made(self._draft.add("connect", ConnectSpec(process, states_of(process)), *self._inputs))
+        spec = ConnectSpec(process, states_of(process))
+        return Stream(self._draft, self._draft.add("connect", spec, *self._inputs))
 
     def _error(self, problem: str) -> FlowError:
-        label = self._draft.label("connect")
-        return FlowError(f"flow {self._draft.name!r}, operator {label!r}: {problem}", operator=label)
+        return flow_error(self._draft, "connect", problem)
+
+
+def connected(draft: Draft, first: DraftInput, other: Any, *, keyed: bool) -> ConnectedStreams[Any, Any]:
+    """Return `first` and the input that `other` is, on their way to one process; see `Stream.connect`."""
+    from crosscut.flow.keyed import KeyedStream
+    from crosscut.flow.stream import Stream
+
+    if not isinstance(other, Stream | KeyedStream):
+        raise flow_error(draft, "connect", f"expected a stream, found {shown(other)}")
+    if other._draft is not draft:
+        raise flow_error(
+            draft,
+            "connect",
+            f"stream {other._operator.uid!r} belongs to flow {other._draft.name!r}: only streams of one flow "
+            f"can be connected; make both from the same Flow object",
+        )
+    second = other._input
+    return ConnectedStreams(
+        draft,
+        (first, second),
+        keyed=keyed,
+        broadcast=second.how == "broadcast",
+    )
