@@ -1,4 +1,7 @@
-"""Large keyed state: a running count of many keys, a checkpoint every second, and a worker that is killed.
+"""Large keyed state: many keys, a checkpoint every second, and a worker that is killed.
+
+`count` is a running count, `aggregate` has a tuple for each key, and `process` is a `KeyedProcess` with a
+value state.
 
 `uniform`: every key changes, in turn. `hot`: all keys have been counted once, and from then on 1,000 of
 them change. Prints a JSON line for each: records/s once all keys are there, how long checkpoints take,
@@ -15,6 +18,8 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +28,7 @@ from bench.recovery import wait_until
 from bench.throughput import Discard, counted, cpu_seconds, first
 from crosscut.settings import BackendName
 
+OPERATORS = ("count", "aggregate", "process")
 HOT_KEYS = 1_000
 STEP = 7_919
 """A prime: keys come in no order, and each once before any comes again."""
@@ -40,12 +46,43 @@ class Keys:
         return (f"key-{number:08d}", i)
 
 
-def run(workload: str, keys: int, seconds: float, kill: bool, backend: BackendName) -> dict[str, Any]:
-    """Run one workload; return what was measured."""
-    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+def add(total: tuple[int, int], record: tuple[str, int]) -> tuple[int, int]:
+    return total[0] + 1, total[1] + record[1]
+
+
+class Counting(cc.KeyedProcess[tuple[str, int], tuple[str, int]]):
+    """What `count` does, as a user writes it."""
+
+    seen = cc.ValueState(0)
+
+    def on_record(self, record: tuple[str, int], ctx: cc.Context) -> Iterator[tuple[str, int]]:
+        count = self.seen.get() + 1
+        self.seen.set(count)
+        yield record[0], count
+
+
+def flow_of(operator: str, workload: str, keys: int) -> cc.Flow:
+    """Return the flow that is measured."""
     flow = cc.Flow("state")
     records = cc.generate(Keys(keys, keys if workload == "uniform" else HOT_KEYS))
-    flow.source(records).key_by(first).count().sink(Discard())
+    keyed = flow.source(records).key_by(first)
+    results: Any
+    if operator == "count":
+        results = keyed.count()
+    elif operator == "aggregate":
+        results = keyed.aggregate((0, 0), add)
+    else:
+        results = keyed.process(Counting())
+    results.sink(Discard())
+    return flow
+
+
+def run(
+    workload: str, keys: int, seconds: float, kill: bool, backend: BackendName, operator: str = "count"
+) -> dict[str, Any]:
+    """Run one workload; return what was measured."""
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    flow = flow_of(operator, workload, keys)
     settings = cc.Settings(
         parallelism=2,
         checkpoint_dir=directory,
@@ -76,6 +113,7 @@ def run(workload: str, keys: int, seconds: float, kill: bool, backend: BackendNa
     return {
         "benchmark": "state",
         "workload": workload,
+        "operator": operator,
         "backend": backend,
         "keys": keys,
         "records_per_s": round((after - before) / (ended - started)),
@@ -111,13 +149,13 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--workload", choices=("uniform", "hot"), nargs="+", default=["uniform", "hot"])
     parser.add_argument("--backend", choices=get_args(BackendName), nargs="+", default=["memory"])
+    parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["count"])
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    for keys in options.keys:
-        for workload in options.workload:
-            for backend in options.backend:
-                kill = workload == "uniform"
-                print(json.dumps(run(workload, keys, options.seconds, kill, backend)), flush=True)
+    wanted = product(options.keys, options.workload, options.backend, options.operator)
+    for keys, workload, backend, operator in wanted:
+        kill = workload == "uniform"
+        print(json.dumps(run(workload, keys, options.seconds, kill, backend, operator)), flush=True)
 
 
 if __name__ == "__main__":

@@ -258,7 +258,10 @@ class ValueState(State, Generic[T]):
 
     def get(self) -> T:
         """Return the key's value, or the default, as the caller's own: set what you change in it."""
-        cells, key = self._at()
+        cells, context = self._cells, self._context
+        # Not `_at`: the call costs as much as the look-up.
+        if cells is None or context is None or (key := context.key) is _ABSENT:
+            cells, key = self._at()
         found = cells.own(key, _ABSENT)
         if found is _ABSENT:
             found = self._default() if callable(self._default) else self._default
@@ -266,7 +269,9 @@ class ValueState(State, Generic[T]):
 
     def set(self, value: T) -> None:
         """Set the key's value."""
-        cells, key = self._at()
+        cells, context = self._cells, self._context
+        if cells is None or context is None or (key := context.key) is _ABSENT:
+            cells, key = self._at()
         cells.put(key, value)
 
     @property

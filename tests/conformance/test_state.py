@@ -365,6 +365,25 @@ def test_a_restore_takes_only_the_keys_that_the_task_owns(keeper: Keeper) -> Non
     state.close()
 
 
+def test_a_row_that_is_put_again_after_it_was_taken_away_counts_again(keeper: Keeper) -> None:
+    table = keeper.state.main
+    table.put("a", 1)
+    table.delete("a")
+    table.put("a", 2)
+    assert len(table) == 1
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    table.put("b", 3)
+    keeper.state.roll_back(N1)
+    table.put("b", 4)
+    assert (len(table), dict(table.items())) == (2, {"a": 2, "b": 4})
+    assert table.own("b") == 4
+    keeper.state.roll_back(N1)
+    table.put("b", 5)
+    keeper.checkpoint(N2)
+    assert keeper.contents(N2)[MAIN] == {"a": 2, "b": 5}
+
+
 def test_state_that_is_not_declared_is_refused_by_name(keeper: Keeper) -> None:
     keeper.state.main.put("a", [1])
     keeper.state.tables["other"].put("a", 1)

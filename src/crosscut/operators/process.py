@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any
 
 from crosscut.batch import Batch
@@ -26,6 +27,9 @@ from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 
 TIMERS_AFTER_THE_END_MAX = 10_000
 """That one key may set after the end of input, until it is taken for one that always sets the next one."""
+
+_SEVERAL = frozenset({GeneratorType, list, tuple})
+"""What nearly every process returns, and `several` would have nothing to say to."""
 
 OnTimer = Callable[[int, Context], Iterable[Any] | None]
 
@@ -88,7 +92,7 @@ class Process(Operator):
                     context.key = key
                     found = call(record, context)
                     if found is not None:
-                        extend(several(found, call))
+                        extend(found if type(found) in _SEVERAL else several(found, call))
             else:
                 timestamps = []
                 for key, record, timestamp in zip(keys, remaining, batch.timestamps, strict=True):

@@ -108,6 +108,8 @@ class Table:
         # Parts that have been encoded and are not known to be complete.
         self._written: dict[CheckpointId, _Written] = {}
         self.values = Layer(initial, (self._base,))
+        # A key that is known to have a value: most are put right after they were read.
+        self._present: Any = _ABSENT
         self.expiry: Expiry | None = None
 
     def __len__(self) -> int:
@@ -140,13 +142,17 @@ class Table:
             value = self._below(key)
         if value is _ABSENT or value is DELETED:
             return default
+        self._present = key
         return value if type(value) in ATOMIC else owned_copy(value)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
-        if not self.has(key):
-            self.values.growth += 1
-            self._row_came(key)
+        # By identity: it is the same object in one call of a process, and costs no look-up.
+        if key is not self._present:
+            if not self.has(key):
+                self.values.growth += 1
+                self._row_came(key)
+            self._present = key
         self.values[key] = value
 
     def delete(self, key: Any) -> None:
@@ -155,6 +161,7 @@ class Table:
             self.values.growth -= 1
             self.values.has_deleted = True
             self.values[key] = DELETED
+            self._present = _ABSENT
             self._row_went(key)
 
     def has(self, key: Any) -> bool:
@@ -313,6 +320,8 @@ class Table:
         return _ABSENT
 
     def _begin_layer(self) -> None:
+        # After a roll-back another set of keys has values.
+        self._present = _ABSENT
         self.values.below = ()
         self.values = Layer(self._initial, ())
         self._link_layers()
