@@ -16,7 +16,6 @@ import shutil
 import statistics
 import tempfile
 import time
-from bisect import bisect_left
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -84,7 +83,7 @@ def zipf_keys(rows: int) -> list[str]:
     bounds = list(accumulate(1.0 / rank**ZIPF for rank in range(1, KEYS + 1)))
     names = [f"key-{rank:06d}" for rank in range(KEYS)]
     keys = list(names) if rows > KEYS else []
-    keys += [names[bisect_left(bounds, draw.random() * bounds[-1])] for _ in range(rows - len(keys))]
+    keys += draw.choices(names, cum_weights=bounds, k=rows - len(keys))
     draw.shuffle(keys)
     return keys
 
@@ -162,7 +161,7 @@ def run(workload: str, snapshots: str, seconds: float, batch_rows: int) -> dict[
         checkpoint_interval="1s",
         snapshots=snapshots,  # type: ignore[arg-type]
         batch_rows=batch_rows,
-        heartbeat_timeout="4s",
+        heartbeat_timeout="10s",
     )
     job = flow.start(settings)
     try:
