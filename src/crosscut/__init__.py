@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import errors, files, kafka, postgres, sqlite
+    from crosscut import errors, files, kafka, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -143,6 +143,7 @@ __all__ = [
     "seal_savepoint",
     "session",
     "sliding",
+    "spark",
     "sqlite",
     "tumbling",
 ]

@@ -78,7 +78,7 @@ async def running_driver(directory: Path) -> AsyncIterator[tuple[CoordinatorDriv
         store=open_store(str(directory)),
         credentials=CREDENTIALS,
         supply=Supply(),
-        discover=lambda: SPLITS,
+        discover=lambda epoch: SPLITS,
         look=lambda: (),
         failpoints=Failpoints(None, None),
     )

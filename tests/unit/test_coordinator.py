@@ -121,7 +121,13 @@ def timer(kind: str, epoch: int, delay_ms: int, number: int = 0) -> StartTimer:
 READS_LOG = [ReadLogTail(2), timer("read-log", 0, 60_000)]
 FIRST_HEAD = SegmentOpened(claim(), None)
 LOG_READ = CancelTimer(Timer("read-log"))
-DISCOVERS = [DiscoverSplits(), timer("discover", 0, 30_000)]
+
+
+def discovers(epoch: int) -> list[JobEffect]:
+    return [DiscoverSplits(Epoch(epoch)), timer("discover", 0, 30_000)]
+
+
+DISCOVERS = discovers(1)
 DISCOVERED = CancelTimer(Timer("discover"))
 
 
@@ -734,7 +740,7 @@ def test_a_driver_that_is_overtaken_while_claiming_reads_again_and_claims_above(
     talk = Talk(driver="driver 2")
     talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)))
     assert talk.hear(EntryRead(at(1), FIRST_HEAD)) == [*answered(1), *READS_LOG]
-    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *discovers(2)]
     assert talk.hear(SplitsDiscovered(SPLITS)) == [DISCOVERED, *takes_over(2, claim(2, 2_001, "driver 2"))]
 
 
@@ -782,7 +788,7 @@ def test_a_driver_that_was_overtaken_and_is_shown_an_older_log_waits_before_it_r
     talk.hear(LogTailRead(()), SplitsDiscovered(SPLITS), EntryTaken(at(1)), EntryRead(at(1), FIRST_HEAD))
     assert talk.hear(LogTailRead(())) == [LOG_READ, timer("read-again", 0, RETRY_APPEND_MS)]
     assert talk.fire("read-again", 0) == READS_LOG
-    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *DISCOVERS]
+    assert talk.hear(LogTailRead(((at(1), FIRST_HEAD),))) == [LOG_READ, *discovers(2)]
     assert talk.fire("read-again", 0) == []
     assert talk.coordinator.dropped == {"stale timer": 1}
 
@@ -1350,7 +1356,7 @@ def test_sources_that_do_not_say_in_time_what_there_is_fail_the_start() -> None:
     (end,) = talk.fire("discover", 0)
     assert isinstance(end, EndJob)
     assert end.cause is not None
-    assert end.cause.message.startswith("the sources have not said within start_timeout=30 s")
+    assert end.cause.message.startswith("the sources have not said within 30 s")
 
 
 def test_a_claim_that_hangs_is_read_back_and_nothing_starts_before_it_is_known() -> None:

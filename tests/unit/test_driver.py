@@ -109,7 +109,7 @@ def driver_of(
         store=store,
         credentials=Credentials(b"s" * 32, b"j" * 16),
         supply=supply,
-        discover=lambda: SPLITS,
+        discover=lambda epoch: SPLITS,
         look=look,
         failpoints=Failpoints(None, None),
         clock=clock or SystemClock(),

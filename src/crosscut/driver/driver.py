@@ -27,7 +27,7 @@ from crosscut.errors import AuthenticityError, CheckpointError, CrosscutError, S
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, LogIndex, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, LogIndex, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
@@ -111,8 +111,8 @@ class CoordinatorDriver:
     """The coordinator of one job with its surroundings.
 
     Args:
-        discover: Asks the sources for their splits; called in a thread, again only if another driver was
-            faster.
+        discover: Asks the sources for their splits, and has them stage what they have to, for the epoch that
+            is claimed next; called in a thread, again only if another driver was faster.
         look: Asks the sinks for their committed output; likewise.
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
@@ -126,7 +126,7 @@ class CoordinatorDriver:
         store: CheckpointStore,
         credentials: Credentials,
         supply: WorkerSupply,
-        discover: Callable[[], tuple[SplitAssignment, ...]],
+        discover: Callable[[Epoch], tuple[SplitAssignment, ...]],
         look: Callable[[], tuple[CommittedOutput, ...]],
         failpoints: Failpoints,
         invariants: InvariantChecker | None = None,
@@ -359,8 +359,8 @@ class CoordinatorDriver:
                     self._cancel_timer(timer)
                 case ReadLogTail(checkpoints):
                     self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
-                case DiscoverSplits():
-                    self._in_thread(lambda: SplitsDiscovered(self._discover()))
+                case DiscoverSplits(epoch):
+                    self._in_thread(lambda e=epoch: SplitsDiscovered(self._discover(e)))  # type: ignore[misc]
                 case AppendEntry():
                     self._in_thread(lambda one=effect: self._append(one))  # type: ignore[misc]
                 case ReadEntry(index):

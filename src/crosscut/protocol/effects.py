@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, LogIndex, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, LogEntry
@@ -151,7 +151,13 @@ class ReadLogTail:
 
 @dataclass(frozen=True, slots=True)
 class DiscoverSplits:
-    """Ask the sources for their splits; answered by SplitsDiscovered."""
+    """Ask the sources for their splits; answered by SplitsDiscovered.
+
+    Attributes:
+        epoch: That is claimed next, if nobody else claims it: what sources stage is named after it.
+    """
+
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from crosscut.protocol.job.restoring import (
     open_output,
 )
 from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import (
     CheckpointCompleted,
     EpochClaimed,
@@ -123,6 +124,7 @@ def begin_with(
     )
     if fits.refused:
         raise StoreError(f"{path}: {fits.refused}")
+    _check_input(path, manifest)
     dropped = {(one.kind, one.uid, one.state) for one in fits.dropped}
     _check_key_groups(path, manifest, graph, dropped)
     outputs = tuple(look())
@@ -186,6 +188,16 @@ def _contents(path: str, manifest: SavepointManifest) -> list[Content]:
         *(Content(uid, "", "splits", count) for uid, count in splits.items()),
         *(Content(uid, "", "records", count) for uid, count in records.items()),
     ]
+
+
+def _check_input(path: str, manifest: SavepointManifest) -> None:
+    for one in manifest.tasks:
+        if any(staged_files(one.snapshot.positions)):
+            raise StoreError(
+                f"{path} was taken before source {one.task.vertex!r} had read its DataFrame to the end: the "
+                f"staged rows are no part of a savepoint. Take it when they are read, or go on with the job "
+                f"in its own checkpoint_dir"
+            )
 
 
 def _check_key_groups(

@@ -1,0 +1,29 @@
+"""Spark: what carries the workers and, as sources and sinks, its data (`crosscut.spark.dataframe`, ...).
+
+Its names are loaded when they are first asked for: a worker, or whoever only writes a flow, does not load
+pyspark's SQL because of this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crosscut.spark.dataframes import dataframe
+
+__all__ = ["dataframe"]
+
+_HOME = {"dataframe": "dataframes"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

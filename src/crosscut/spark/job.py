@@ -56,7 +56,8 @@ from crosscut.spark.checks import (
 )
 from crosscut.spark.holding import Holding
 from crosscut.spark.session import LOOPBACK, is_local
-from crosscut.spark.terms import assignments, committed_output, job_terms, status_if_finished
+from crosscut.spark.staging import Staging, placed, staging_timeout_ms
+from crosscut.spark.terms import committed_output, job_terms, status_if_finished
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
@@ -82,9 +83,10 @@ class Job:
     def __init__(self, flow: Flow, settings: Settings) -> None:
         self._name = flow.name
         self._settings = settings
-        self._graph = flow.compile(settings.parallelism, settings.max_parallelism)
-        self._invariants = flow.invariants
         self._checkpoint_dir = settings.store_of(flow.name)
+        compiled = flow.compile(settings.parallelism, settings.max_parallelism)
+        self._graph = placed(compiled, _absolute(self._checkpoint_dir))
+        self._invariants = flow.invariants
         self._driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_status: JobStatus | None = None
@@ -339,6 +341,13 @@ class Job:
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
+        self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
+        self._staging = Staging(
+            context,
+            name=self._name,
+            group=f"{self._group}-staging",
+            store_url=_absolute(self._checkpoint_dir),
+        )
         self._packed = pack_graph(self._graph)
         self._store = open_store(self._checkpoint_dir, key=log_key())
         LOGGER.info("job %r: %s", self._name, self._store.protection)
@@ -364,7 +373,7 @@ class Job:
         return self
 
     def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
-        from crosscut.savepoints.starting import begin_with
+        from crosscut.savepoints.starting import EPOCH, begin_with
         from crosscut.savepoints.tables import as_savepoint
 
         settings = self._settings
@@ -373,7 +382,7 @@ class Job:
                 str(as_savepoint(path, Path(scratch) / "savepoint")),
                 self._store,
                 self._graph,
-                discover=assignments,
+                discover=lambda graph: self._staging.assignments(graph, EPOCH),
                 look=lambda: committed_output(self._graph),
                 allow_dropped_state=settings.allow_dropped_state,
                 accept_changes=settings.accept_changes,
@@ -420,7 +429,7 @@ class Job:
             self._context,
             parallelism=settings.parallelism,
             name=self._name,
-            group=f"crosscut-{self._name}-{credentials.job.hex()[:8]}",
+            group=self._group,
             description=f"Crosscut: {self._name}, {settings.parallelism} workers",
             post=self._post,
         )
@@ -432,11 +441,12 @@ class Job:
                 settings,
                 self._slots,
                 awaits_verdict=any(one.on_broken == "stop" for one in self._invariants),
+                discover_timeout_ms=staging_timeout_ms(self._graph),
             ),
             store=self._store,
             credentials=credentials,
             supply=supply,
-            discover=lambda: assignments(self._graph),
+            discover=lambda epoch: self._staging.assignments(self._graph, epoch),
             look=lambda: committed_output(self._graph),
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
@@ -474,6 +484,7 @@ class Job:
             self._claimed.set()
         end = await driver.ended
         self._error = driver.error
+        await loop.run_in_executor(None, self._staging.cancel)
         await loop.run_in_executor(None, supply.end, WORKERS_END_TIMEOUT_S)
         await loop.run_in_executor(None, checker.close, LAST_CUT_TIMEOUT_S)
         self._last_status = driver.status()

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus, finished_status
@@ -16,7 +16,7 @@ from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput, Split
+from crosscut.interfaces import CommittedOutput, Source, Split
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
@@ -30,8 +30,14 @@ from crosscut.task.splits import check_shares, checked_splits, split_as_json
 SLOW_LOOK_S = 5.0
 
 
-def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
+Discover = Callable[[Vertex, Source], Sequence[Split]]
+
+
+def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[SplitAssignment, ...]:
     """Discover the splits of every source and deal them out, the heaviest first to the least loaded.
+
+    Args:
+        discover: Returns those of a source; default: what it says itself.
 
     Raises:
         ConnectorError: A source has nothing to read, what it has found is not usable, or is too much.
@@ -43,7 +49,9 @@ def assignments(graph: JobGraph) -> tuple[SplitAssignment, ...]:
             continue
         shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
         loads = [0] * graph.parallelism
-        found = checked_splits(spec.source.splits(graph.parallelism), vertex.chain[0].uid)
+        source = spec.source
+        said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
+        found = checked_splits(said, vertex.chain[0].uid)
         for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
             index = loads.index(min(loads))
             shares[index].append(split)
@@ -140,7 +148,12 @@ def _sources(graph: JobGraph) -> frozenset[TaskId]:
 
 
 def job_terms(
-    graph: JobGraph, settings: Settings, slot_count: int | None, *, awaits_verdict: bool
+    graph: JobGraph,
+    settings: Settings,
+    slot_count: int | None,
+    *,
+    awaits_verdict: bool,
+    discover_timeout_ms: int = 0,
 ) -> JobTerms:
     """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
@@ -171,6 +184,7 @@ def job_terms(
         retain=settings.retain,
         heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
         start_timeout_ms=int(milliseconds("start_timeout")),
+        discover_timeout_ms=discover_timeout_ms,
         slots=slot_count,
         awaits_verdict=awaits_verdict,
     )

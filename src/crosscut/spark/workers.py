@@ -149,7 +149,7 @@ class SparkWorkers:
 
         self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
         workers = _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work)
-        with _python_of_this_program(self._context):
+        with python_of_this_program(self._context):
             # Here the RDD is made in the JVM, and takes note of the interpreter.
             _ = workers._jrdd
         # What RDD.collect does, but for the name of the stage: that would be a line of this file.
@@ -189,7 +189,7 @@ _choosing_python = threading.Lock()
 
 
 @contextmanager
-def _python_of_this_program(context: SparkContext) -> Iterator[None]:
+def python_of_this_program(context: SparkContext) -> Iterator[None]:
     """Have a local Spark run our workers with this very interpreter.
 
     PySpark's default is the `python3` of the PATH, which is rarely that of a virtual environment or a

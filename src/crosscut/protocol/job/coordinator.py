@@ -77,6 +77,7 @@ class Coordinator:
             retain=terms.retain,
             store_timeout_ms=terms.checkpoints.timeout_ms,
             start_timeout_ms=terms.start_timeout_ms,
+            discover_timeout_ms=terms.discover_timeout_ms or terms.start_timeout_ms,
             segment_entries_max=terms.segment_entries_max,
         )
         self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)

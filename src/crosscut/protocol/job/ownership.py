@@ -82,8 +82,8 @@ class Ownership:
     Args:
         retain: How many completed checkpoints to read back.
         store_timeout_ms: How long one call of the store may take.
-        start_timeout_ms: How long the sources may take to say what there is to read, and at least so long
-            the sinks to say what they have committed.
+        start_timeout_ms: At least so long the sinks may take to say what they have committed.
+        discover_timeout_ms: How long the sources may take to say what there is to read.
         segment_entries_max: After so many entries the log goes on in a new segment.
         dropped: Counts stale and repeated input.
     """
@@ -96,12 +96,13 @@ class Ownership:
         retain: int,
         store_timeout_ms: int,
         start_timeout_ms: int,
+        discover_timeout_ms: int,
         segment_entries_max: int = SEGMENT_ENTRIES_MAX,
     ) -> None:
         self._identity = identity
         self._retain = retain
         self._store_timeout_ms = store_timeout_ms
-        self._start_timeout_ms = start_timeout_ms
+        self._discover_timeout_ms = discover_timeout_ms
         # Sinks are asked, too: how long one call of the store may take says nothing of them.
         self._reading_timeout_ms = max(store_timeout_ms, start_timeout_ms)
         self._segment_entries_max = segment_entries_max
@@ -150,11 +151,11 @@ class Ownership:
                 f"what the sinks have committed and the job log could not be read within {timeout_s:g} s",
             )
         if timer == DISCOVERING and self._is_discovering:
-            timeout_s = self._start_timeout_ms / 1000
+            timeout_s = self._discover_timeout_ms / 1000
             return _failed(
                 "ConnectorError",
-                f"the sources have not said within start_timeout={timeout_s:g} s what there is to read; "
-                f"raise start_timeout if there is that much to list",
+                f"the sources have not said within {timeout_s:g} s what there is to read; raise "
+                f"start_timeout if there is that much to list",
             )
         self.dropped["stale timer"] += 1
         return None
@@ -216,7 +217,8 @@ class Ownership:
         )
         if decision.restored is None:
             self._is_discovering = True
-            return [*read, DiscoverSplits(), StartTimer(DISCOVERING, self._start_timeout_ms)], Claiming()
+            discover = DiscoverSplits(decision.entry.epoch)
+            return [*read, discover, StartTimer(DISCOVERING, self._discover_timeout_ms)], Claiming()
         return [*read, *self.append(decision.entry)], Claiming()
 
     def splits_discovered(self, assignments: tuple[SplitAssignment, ...]) -> list[JobEffect]:

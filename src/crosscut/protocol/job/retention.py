@@ -15,18 +15,26 @@ from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import CancelTimer, DeleteParts, JobEffect, StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.segments import written_before
+from crosscut.protocol.job.staged import STAGED_PATH, staged_files
 from crosscut.protocol.messages import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened, Snapshot
 
 PART_PATH = re.compile(r"parts/\d+/[^/]+-(\d+)-[0-9a-f]+")
 
 
 def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
-    """Return the paths of all files that the manifest refers to."""
-    return frozenset(path for one in checkpoint.snapshots for path in paths_of(one.snapshot))
+    """Return the paths of all files that the manifest refers to, staged input included."""
+    return frozenset(path for one in checkpoint.snapshots for path in paths_of(one.snapshot)) | staged_of(
+        checkpoint
+    )
+
+
+def staged_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
+    """Return the files of staged input that a job which goes on from `checkpoint` has still to read."""
+    return frozenset(path for one in checkpoint.snapshots for path in staged_files(one.snapshot.positions))
 
 
 def paths_of(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the paths of the files of one snapshot; inline parts have none."""
+    """Return the paths of the files that one snapshot is in; inline parts have none."""
     held = (one.held for one in snapshot.pending if one.held is not None)
     return tuple(part.path for part in (*snapshot.parts, *snapshot.log, *held) if part.path)
 
@@ -37,8 +45,15 @@ def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[Check
 
 
 def referenced(kept: Iterable[CheckpointCompleted]) -> frozenset[str]:
-    """Return the paths of all files that the `kept` manifests refer to."""
-    return frozenset[str]().union(*map(parts_of, kept))
+    """Return the paths of all files that the `kept` manifests, oldest first, refer to.
+
+    Behind a final checkpoint nobody goes back: what older ones have still to read is needed no more.
+    """
+    manifests = list(kept)
+    found = frozenset[str]().union(*map(parts_of, manifests))
+    if manifests and manifests[-1].is_final:
+        found -= frozenset[str]().union(*map(staged_of, manifests))
+    return found
 
 
 def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> tuple[str, ...]:
@@ -46,13 +61,29 @@ def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> t
     return tuple(sorted(set(paths) - referenced(kept)))
 
 
-def orphans(listed: Iterable[str], kept: Iterable[CheckpointCompleted], epoch: Epoch) -> tuple[str, ...]:
+def orphans(
+    listed: Iterable[str],
+    kept: Iterable[CheckpointCompleted],
+    epoch: Epoch,
+    input_files: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
     """Return the listed parts that older epochs left behind.
 
-    Parts of the running epoch are never orphans here: they may belong to a checkpoint under way. A
-    path that does not look like one of ours is not ours to delete.
+    Parts of the running epoch are never orphans here: they may belong to a checkpoint under way. But input
+    is staged before its epoch is claimed: what is not the running epoch's own was staged by a driver that
+    has died, or has lost the claim and stages again. A path that does not look like one of ours is not ours
+    to delete.
+
+    Args:
+        input_files: What the running epoch has staged, or found, and no checkpoint knows yet.
     """
-    ours = (path for path in listed if (match := PART_PATH.fullmatch(path)) and int(match[1]) < epoch)
+    ours = (
+        path
+        for path in listed
+        if path not in input_files
+        and (match := PART_PATH.fullmatch(path))
+        and (int(match[1]) < epoch or (int(match[1]) == epoch and STAGED_PATH.fullmatch(path)))
+    )
     return unreferenced(ours, kept)
 
 

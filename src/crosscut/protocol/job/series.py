@@ -20,6 +20,7 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.savepoints import Savepoints
+from crosscut.protocol.job.staged import staged_for
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
@@ -197,6 +198,9 @@ class Series:
             What to do at once, and None if the job failed over while the entry was being appended: then the
             next epoch restores it.
         """
+        if self.newest is None:
+            # What is read to its end already is in no manifest.
+            self._kept.waste(staged_for(self._log.splits))
         self._kept.add(entry, log_index.segment, self._log.take_ended())
         effects, shown = self._checkpoints.completed(entry)
         if entry.is_final:
@@ -240,7 +244,10 @@ class Series:
     def listed(self, event: on.PartsListed, epoch: Epoch) -> list[JobEffect]:
         """Delete the remains of older epochs in the store."""
         self._kept.waste_entries(event.entries)
-        self._kept.waste((*retention.orphans(event.paths, self.retained, epoch), *event.unfinished))
+        # Before the first checkpoint only the splits themselves know what is staged for them.
+        staged = staged_for(self._log.splits) if self.newest is None else frozenset[str]()
+        orphans = retention.orphans(event.paths, self.retained, epoch, staged)
+        self._kept.waste((*orphans, *event.unfinished))
         return self._delete()
 
     def deleted(self) -> list[JobEffect]:

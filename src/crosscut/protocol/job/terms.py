@@ -41,6 +41,8 @@ class JobTerms:
         slots: How many workers Spark can run at once, where known; only for the error text.
         awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
             cut has been judged.
+        discover_timeout_ms: How long the sources may take to say what there is to read; 0: as long as
+            `start_timeout_ms`.
         segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
             can be deleted.
     """
@@ -54,6 +56,7 @@ class JobTerms:
     retain: int
     heartbeat_timeout_ms: int
     start_timeout_ms: int
+    discover_timeout_ms: int = 0
     edges: tuple[Link, ...] = ()
     loops: tuple[Component, ...] = ()
     slots: int | None = None

@@ -48,7 +48,7 @@ class WatchedDriver(CoordinatorDriver):
             store=world.store_of(process),
             credentials=world.credentials,
             supply=process.spark,
-            discover=lambda: world.assignments(process.number),
+            discover=lambda epoch: world.assignments(process.number),
             look=world.resource.outputs,
             failpoints=Moments(world, process),
             clock=process,

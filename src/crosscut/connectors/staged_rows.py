@@ -1,0 +1,187 @@
+"""Rows that were staged as Parquet in the job's own checkpoint store, as a source; needs pyarrow.
+
+Whoever stages (a Spark job: `crosscut.spark.staging`) writes each file as a part of checkpoint 0, which is
+none, before the first record is read. A split is one file and has its digest: what is read is what was
+staged. The job's retention deletes a file once no checkpoint that is kept has still to read it
+(`crosscut.protocol.job.staged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.errors import ConnectorError, StoreError
+from crosscut.ids import TaskId
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.protocol.job.staged import BEFORE_ALL, FILE
+from crosscut.protocol.messages import Part
+from crosscut.store.checkpoint_store import open_store
+
+FILE_BYTES = 32 * 1024 * 1024
+"""About so large is a file, compressed: a reader holds it in memory."""
+
+BATCH_ROWS = 4_096
+_WAIT_MS = 1
+
+Records = Callable[[Any], list[Any]]
+"""Makes the records of a `pyarrow.RecordBatch`: as many as it has rows, or the batch itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows(Source[Any]):
+    """Reads what was staged. A position is the number of rows of the file that were read.
+
+    Attributes:
+        store_url: Of the checkpoint store of the job that reads.
+        records: What the rows become. One that gives less records than rows gives one for all.
+    """
+
+    store_url: str
+    records: Records
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Nothing is staged by this: see `split_of`."""
+        raise ConnectorError("a DataFrame is staged when a job that reads it is started: there is none here")
+
+    def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
+        """Go on at row `position` of a file."""
+        match split.detail, position:
+            case {"rows": 0}, 0:
+                return _Nothing()
+            case (
+                {"staged": str(path), "size_bytes": int(size), "sha256": str(sha256), "rows": int(rows)},
+                int(row),
+            ) if 0 <= row <= rows:
+                return _FileReader(self, Part(path, size, sha256, "", BEFORE_ALL), row, rows)
+        raise ConnectorError(
+            f"split {split} at position {position!r} is not of a staged DataFrame; is the checkpoint of "
+            f"another source?",
+            split_id=split.split_id,
+        )
+
+
+def split_of(number: int, part: Part, rows: int) -> Split:
+    """Return the split that a staged file is.
+
+    Args:
+        number: Of the file, within the source.
+    """
+    detail: dict[str, JSON] = {
+        FILE: part.path,
+        "size_bytes": part.size_bytes,
+        "sha256": part.sha256,
+        "rows": rows,
+    }
+    return Split(f"{number:06}", 0, detail, weight=max(1, part.size_bytes))
+
+
+def empty_split() -> Split:
+    """Return the split of a source that has no rows."""
+    return Split("empty", 0, {"rows": 0})
+
+
+def staged(
+    batches: Iterator[Any], *, store_url: str, task: TaskId, epoch: Any, file_bytes: int = FILE_BYTES
+) -> Iterator[tuple[Part, int]]:
+    """Write Arrow batches into files of about `file_bytes`; yield each, durable by then, with its rows.
+
+    Args:
+        task: Whose files they are named after: the source, and the partition.
+
+    Raises:
+        StoreError: One can't be stored.
+    """
+    arrow, parquet = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+    store = open_store(store_url, create=False, inline_bytes=0)
+    writer: Any = None
+    rows = 0
+
+    def finished() -> tuple[Part, int]:
+        writer.close()
+        return store.write_part(BEFORE_ALL, task, epoch, [end.getvalue().to_pybytes()]), rows
+
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if writer is None:
+            end, rows = arrow.BufferOutputStream(), 0
+            writer = parquet.ParquetWriter(end, batch.schema, compression="zstd")
+        writer.write_batch(batch)
+        rows += batch.num_rows
+        if end.tell() >= file_bytes:
+            yield finished()
+            writer = None
+    if writer is not None:
+        yield finished()
+
+
+class _Nothing(SplitReader[Any]):
+    position = 0
+
+    def read(self, limit: int) -> EndOfSplit:
+        return EndOfSplit()
+
+
+class _FileReader(SplitReader[Any]):
+    """Fetches and decodes in a thread, a batch ahead."""
+
+    def __init__(self, source: StagedRows, part: Part, position: int, rows: int) -> None:
+        self._source = source
+        self._part = part
+        self._position = position
+        self._rows = rows
+        self._batch: Any = None
+        self._next = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
+        self._batches = self._read(position)
+        self._coming: Future[Any] | None = None
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        if self._position >= self._rows:
+            return EndOfSplit()
+        if self._batch is None or self._next == self._batch.num_rows:
+            if self._coming is None:
+                self._coming = self._thread.submit(next, self._batches, None)
+            if not self._coming.done():
+                return Wait(_WAIT_MS)
+            self._batch, self._next = self._coming.result(), 0
+            if self._batch is None:
+                raise ConnectorError(
+                    f"{self._part.path} has fewer than {self._rows} rows, and was staged with as many"
+                )
+            self._coming = self._thread.submit(next, self._batches, None)
+        some = self._batch.slice(self._next, limit)
+        records = self._source.records(some)
+        self._next += some.num_rows
+        self._position += some.num_rows
+        return records
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, position: int) -> Iterator[Any]:
+        """Yield record batches from row `position` on. Runs in the thread, all of it."""
+        arrow, parquet = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+        try:
+            data = open_store(self._source.store_url, create=False).read_part(self._part)
+        except StoreError as error:
+            raise ConnectorError(
+                f"the rows that a DataFrame was staged in can't be read: {error}; they are deleted when no "
+                f"checkpoint of their own job needs them, and are no part of a savepoint",
+                path=self._part.path,
+            ) from error
+        skipped = position
+        file = parquet.ParquetFile(arrow.BufferReader(data))
+        for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+            left = batch.slice(min(skipped, batch.num_rows))
+            skipped -= batch.num_rows - left.num_rows
+            if left.num_rows:
+                yield left

@@ -1,0 +1,86 @@
+"""Records of Arrow batches: `Row`s, dicts, or the batches themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pyspark.sql.types import Row
+
+from crosscut.connectors.extras import required
+
+RecordKind = Literal["rows", "dicts", "arrow"]
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsOf:
+    """Makes the records of a `pyarrow.RecordBatch`; it is pickled with the flow.
+
+    Values are those of `RecordBatch.to_pylist`, but for structs, which are `Row`s or dicts as the records
+    are, and maps, which are dicts. A timestamp has the time zone that the session had which staged it.
+    """
+
+    kind: RecordKind
+
+    def __call__(self, batch: Any) -> list[Any]:
+        if self.kind == "arrow":
+            return [batch]
+        names, converts = _plan(batch.schema, self.kind == "rows")
+        columns = [
+            column.to_pylist() if convert is None else [convert(value) for value in column.to_pylist()]
+            for column, convert in zip(batch.columns, converts, strict=True)
+        ]
+        if self.kind == "dicts":
+            return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        return [_row(names, values) for values in zip(*columns, strict=True)]
+
+
+def _row(names: list[str], values: Any) -> Row:
+    row = Row(*values)
+    # As pyspark does: one list of names for all rows of a batch.
+    row.__fields__ = names
+    return row
+
+
+@cache
+def _plan(schema: Any, as_rows: bool) -> tuple[list[str], list[Convert | None]]:
+    return schema.names, [_convert(field.type, as_rows) for field in schema]
+
+
+def _convert(kind: Any, as_rows: bool) -> Convert | None:
+    """Return what turns a value of `to_pylist` into that of a record; None: it is that already."""
+    types = required("pyarrow", "parquet").types
+    if types.is_struct(kind):
+        names = [field.name for field in kind]
+        parts = [_convert(field.type, as_rows) for field in kind]
+        if not as_rows and not any(parts):
+            return None
+
+        def struct(value: dict[str, Any]) -> Any:
+            found = [
+                one if part is None else _or_none(part)(one)
+                for part, one in zip(parts, value.values(), strict=True)
+            ]
+            return _row(names, found) if as_rows else dict(zip(names, found, strict=True))
+
+        return _or_none(struct)
+    if types.is_map(kind):
+        of_key, of_item = _convert(kind.key_type, as_rows), _convert(kind.item_type, as_rows)
+
+        def mapped(value: list[tuple[Any, Any]]) -> dict[Any, Any]:
+            return {
+                (of_key(key) if of_key else key): (of_item(item) if of_item else item) for key, item in value
+            }
+
+        return _or_none(mapped)
+    if types.is_list(kind) or types.is_large_list(kind):
+        of_item = _convert(kind.value_type, as_rows)
+        return _or_none(lambda value: [of_item(item) for item in value]) if of_item else None
+    return None
+
+
+def _or_none(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)

@@ -1,0 +1,203 @@
+"""Input that is staged in the checkpoint store: what is written and read, and how long it is kept."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    IntegerType,
+    MapType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.interfaces import EndOfSplit, Split
+from crosscut.protocol.job.retention import dangling, orphans, parts_of, referenced
+from crosscut.protocol.job.staged import staged_files
+from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
+from crosscut.spark.arrow_records import RecordsOf
+from crosscut.spark.dataframes import check_schema
+from crosscut.store.checkpoint_store import open_store
+from crosscut.task.splits import SplitQueue, split_as_json
+
+arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+
+from crosscut.connectors.staged_rows import StagedRows, empty_split, split_of, staged  # noqa: E402
+
+SOURCE = TaskId(VertexId("in"), 0)
+A, B = "parts/0/in-0-1-aa", "parts/0/in-1-1-bb"
+
+
+def split(path: str) -> Split:
+    return Split(path[-2:], 0, {"staged": path, "rows": 3})
+
+
+def checkpoint(n: int, *paths: str, is_final: bool = False) -> CheckpointCompleted:
+    snapshot = Snapshot(positions=[split_as_json(split(path)) for path in paths])
+    return CheckpointCompleted(
+        Epoch(1), CheckpointId(n), (TaskSnapshot(SOURCE, snapshot),), is_final=is_final
+    )
+
+
+def test_a_checkpoint_refers_to_the_files_that_it_has_not_read_to_the_end() -> None:
+    assert parts_of(checkpoint(1, A, B)) == {A, B}
+    assert referenced([checkpoint(1, A, B), checkpoint(2, B)]) == {A, B}
+    assert referenced([checkpoint(2, B), checkpoint(3)]) == {B}
+
+
+def test_nobody_goes_back_behind_a_final_checkpoint() -> None:
+    assert referenced([checkpoint(2, B), checkpoint(3, is_final=True)]) == frozenset()
+
+
+def test_before_the_first_checkpoint_the_splits_protect_what_is_staged() -> None:
+    assert orphans([A, B], [], Epoch(2), frozenset({A, B})) == ()
+
+
+def test_what_others_have_staged_for_the_same_epoch_is_swept() -> None:
+    """Input is staged before the claim: whoever has died meanwhile, or lost it, stages again."""
+    assert orphans([A, B], [], Epoch(1), frozenset({A})) == (B,)
+    assert orphans(["parts/7/in-0-1-aa"], [], Epoch(1)) == (), "a snapshot may be under way"
+    assert orphans([A], [], Epoch(0)) == (), "a driver with a newer epoch has staged it"
+
+
+def test_a_snapshot_does_not_dangle_for_what_is_staged() -> None:
+    (one,) = checkpoint(1, A).snapshots
+    assert dangling(one.snapshot, CheckpointId(1), frozenset()) == ()
+
+
+@pytest.mark.parametrize(
+    "strange", [None, "text", [1, "x", []], [["a", 0, {"staged": 5}, 1, 0]], [["a", 0, {"staged": "/etc"}]]]
+)
+def test_positions_of_other_sources_name_no_file(strange: Any) -> None:
+    assert list(staged_files(strange)) == []
+
+
+# Files.
+
+
+def batches(count: int) -> list[Any]:
+    return [arrow.RecordBatch.from_pydict({"n": [i], "word": [f"w{i}"]}) for i in range(count)]
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    open_store(str(tmp_path))
+    return str(tmp_path)
+
+
+def source_of(store_url: str, count: int, kind: Any = "dicts", file_bytes: int = 1 << 20) -> tuple[Any, Any]:
+    files = staged(
+        iter(batches(count)), store_url=store_url, task=SOURCE, epoch=Epoch(1), file_bytes=file_bytes
+    )
+    splits = [split_of(number, part, rows) for number, (part, rows) in enumerate(files)]
+    return StagedRows(store_url, RecordsOf(kind)), splits
+
+
+def test_rows_come_back_from_any_position(store_url: str) -> None:
+    source, (only,) = source_of(store_url, 10)
+    rows = [{"n": i, "word": f"w{i}"} for i in range(10)]
+    for position in range(11):
+        reader = source.reader(only, position)
+        found: list[Any] = []
+        while not isinstance(some := reader.read(3), EndOfSplit):
+            found += some if isinstance(some, list) else []
+        assert (found, reader.position) == (rows[position:], 10)
+        reader.close()
+
+
+def test_large_partitions_become_several_files(store_url: str) -> None:
+    source, splits = source_of(store_url, 10, file_bytes=1)
+    assert len(splits) == 10
+    queue = SplitQueue(source, [(one, one.start) for one in splits])
+    found = []
+    while not queue.is_drained:
+        some = queue.read(100)
+        found += some if isinstance(some, list) else []
+    assert sorted(row["n"] for row in found) == list(range(10))
+
+
+def test_a_file_that_is_not_what_was_staged_is_refused(store_url: str) -> None:
+    source, (only,) = source_of(store_url, 10)
+    (Path(store_url) / only.detail["staged"]).write_bytes(b"something else")
+    reader = source.reader(only, 0)
+    with pytest.raises(ConnectorError, match=r"expected .* bytes, found 14"):
+        while True:
+            reader.read(10)
+
+
+def test_a_dataframe_without_rows_has_a_split_that_ends() -> None:
+    assert isinstance(StagedRows("", RecordsOf("rows")).reader(empty_split(), 0).read(1), EndOfSplit)
+
+
+def test_a_batch_may_be_a_record(store_url: str) -> None:
+    source, (only,) = source_of(store_url, 10, "arrow")
+    reader = source.reader(only, 4)
+    while not isinstance(found := reader.read(100), list):
+        pass
+    (batch,) = found
+    assert batch.column("n").to_pylist() == [4, 5, 6, 7, 8, 9]
+    assert reader.position == 10
+
+
+# Records.
+
+NESTED = arrow.RecordBatch.from_arrays(
+    [
+        arrow.array([{"a": 1, "b": [{"c": 2}]}, None], arrow.struct(
+            {"a": arrow.int64(), "b": arrow.list_(arrow.struct({"c": arrow.int64()}))}
+        )),
+        arrow.array([[("k", {"d": 3})], None], arrow.map_(
+            arrow.string(), arrow.struct({"d": arrow.int64()})
+        )),
+        arrow.array(["x", None]),
+    ],
+    names=["s", "m", "t"],
+)  # fmt: skip
+
+
+def test_structs_are_rows_and_maps_are_dicts() -> None:
+    first, second = RecordsOf("rows")(NESTED)
+    assert first == Row(s=Row(a=1, b=[Row(c=2)]), m={"k": Row(d=3)}, t="x")
+    assert first.s.b[0].c == 2
+    assert second == Row(s=None, m=None, t=None)
+    assert pickle.loads(pickle.dumps(first)) == first
+    assert pickle.loads(pickle.dumps(first)).m["k"].d == 3
+
+
+def test_with_dicts_structs_are_dicts_too() -> None:
+    first, second = RecordsOf("dicts")(NESTED)
+    assert first == {"s": {"a": 1, "b": [{"c": 2}]}, "m": {"k": {"d": 3}}, "t": "x"}
+    assert second == {"s": None, "m": None, "t": None}
+
+
+# Schemas.
+
+
+def schema(**columns: Any) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        (schema(a=IntegerType(), b=VariantType()), "b variant"),
+        (schema(a=schema(x=ArrayType(YearMonthIntervalType()))), r"a\.x\[\] interval year to month"),
+        (schema(a=MapType(StringType(), CalendarIntervalType())), r"a\.value interval"),
+        (StructType([*schema(a=IntegerType()), *schema(a=StringType())]), "more than one column 'a'"),
+        (StructType([]), "no columns"),
+    ],
+)
+def test_columns_without_a_counterpart_are_named(found: StructType, named: str) -> None:
+    with pytest.raises(ConnectorError, match=named):
+        check_schema(found)
