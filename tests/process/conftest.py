@@ -74,7 +74,7 @@ class Started:
 
     def end(self) -> None:
         for job in self._jobs:
-            if job._thread.is_alive():
+            if job._run._thread.is_alive():
                 self.watch(job)
                 job.cancel()
         for pid in self.pids:

@@ -92,7 +92,7 @@ def looked_through(directory: Path, spark: SparkContext, name: str, encryption: 
     job = numbered.start(spark)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     log_key = os.environ[VARIABLE].encode()
-    secrets = {**secrets_of(job._driver._credentials), "the user's": hook.password, "log key": log_key}
+    secrets = {**secrets_of(job._run.driver._credentials), "the user's": hook.password, "log key": log_key}
     while_it_runs = list(found_in(directory, secrets))
     numbered.open_gate()
     job.wait(DEADLINE_S)

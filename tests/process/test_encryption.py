@@ -434,8 +434,8 @@ def test_an_abandoned_channel_ends_at_once_at_the_other_side(run: Run, credentia
 
 def ports_of(job: Any) -> list[int]:
     """Return the driver's port and those of the workers."""
-    held = job._driver._coordinator.roster.held.values()
-    plan = job._driver._supply._plan
+    held = job._run.driver._coordinator.roster.held.values()
+    plan = job._run.driver._supply._plan
     return [plan.coordinator_port, *(place.registration.data_port for place in held)]
 
 
@@ -487,7 +487,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_strangers_at_its_ports_is_exa
     assert job.progress()["restarts"] == 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
-    key = job._driver._credentials.certificate._key
+    key = job._run.driver._credentials.certificate._key
     stored = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert stored
     assert not any(key in path.read_bytes() or b"PRIVATE KEY" in path.read_bytes() for path in stored)
@@ -545,7 +545,7 @@ def test_a_job_with_a_large_graph_writes_no_secret_to_a_file_and_deletes_the_gra
 
     job = started(numbered)
     until(lambda: job.status == "running", "the job to run")
-    assert files_with(job._driver._credentials.secret) == []
+    assert files_with(job._run.driver._credentials.secret) == []
     assert [oct(one.stat().st_mode & 0o777) for one in files_with(marker)] == ["0o600"]
     numbered.open_gate()
     assert job.wait(DEADLINE_S)

@@ -40,7 +40,7 @@ class Attempts:
     """Live attempts of a worker index that Spark knows nothing of, and so does not kill."""
 
     def __init__(self, job: Any, directory: Path) -> None:
-        self._plan = job._driver._supply._plan
+        self._plan = job._run.driver._supply._plan
         self._directory = directory
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -96,7 +96,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     armed = Armed(tmp_path / "failpoints", (f"{place}:stop:3:0",))
     zombie = attempts(job).start(0, armed)
-    until(lambda: 0 in job._driver._coordinator.roster.reserve, "it to wait in reserve")
+    until(lambda: 0 in job._run.driver._coordinator.roster.reserve, "it to wait in reserve")
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: state_of(zombie.pid) == "T", "it to take the place over, and to stop")
     assert armed.fired
@@ -150,13 +150,13 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: epoch_of(job) == 2 and job.status == "running", "the next epoch")
-    plan = job._driver._supply._plan
-    place = job._driver._coordinator.roster.held[1].registration
-    vertex = VertexId(job._graph.vertices[-1].vertex_id)
+    plan = job._run.driver._supply._plan
+    place = job._run.driver._coordinator.roster.held[1].registration
+    vertex = VertexId(job._run._graph.vertices[-1].vertex_id)
     channels = sorted(
         one
         for index in (0, 1)
-        for one in inputs_of(job._graph, TaskId(vertex, index))
+        for one in inputs_of(job._run._graph, TaskId(vertex, index))
         if one.source.index == 1 - index
     )
     (channel,) = [one for one in channels if one.source.index == 0]
@@ -186,7 +186,7 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
-    coordinator = job._driver._coordinator
+    coordinator = job._run.driver._coordinator
     second = raw.start(0)
     until(lambda: 0 in coordinator.roster.reserve, "the second attempt to wait")
     assert second.pid not in started.watch(job)
@@ -221,7 +221,7 @@ def test_an_attempt_in_reserve_ends_with_the_job_and_one_that_comes_later_exits_
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
     waiting = raw.start(1)
-    until(lambda: 1 in job._driver._coordinator.roster.reserve, "the attempt to wait")
+    until(lambda: 1 in job._run.driver._coordinator.roster.reserve, "the attempt to wait")
     numbered.open_gate()
     started.finish(job)
     waiting.communicate(timeout=DEADLINE_S)

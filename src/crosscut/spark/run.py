@@ -1,0 +1,344 @@
+"""How a job runs on the driver: the coordinator, and what it needs, on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+
+from crosscut.cuts import Invariant
+from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.invariants import InvariantChecker
+from crosscut.driver.journal import LOGGER
+from crosscut.driver.status import JobStatus
+from crosscut.errors import (
+    CheckpointError,
+    JobFailedError,
+)
+from crosscut.graph.shipping import pack_graph
+from crosscut.graph.specs import JobGraph
+from crosscut.host.clock import SystemClock
+from crosscut.host.failpoints import Failpoints, armed
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import make_certificate
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import CancelRequested, JobEvent
+from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.messages import FailureCause
+from crosscut.settings import Settings
+from crosscut.spark import session
+from crosscut.spark.checks import (
+    check_checkpoint_dir,
+    checked_encryption,
+    checked_host,
+    is_loopback,
+    warn_of_single_attempts,
+)
+from crosscut.spark.holding import Holding
+from crosscut.spark.session import LOOPBACK, is_local
+from crosscut.spark.staging import Staging, staging_timeout_ms
+from crosscut.spark.terms import committed_output, job_terms
+from crosscut.spark.workers import SparkWorkers
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.store.log_key import log_key
+from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.worker import WorkerPlan
+
+Answer = TypeVar("Answer")
+
+WORKERS_END_TIMEOUT_S = 5.0
+LAST_CUT_TIMEOUT_S = 10.0
+"""How long the end of a job waits for the invariants of its last cut."""
+
+
+class Run:
+    """One run of a job, from its claim to its end. All methods may be called from any thread.
+
+    Attributes:
+        last_status: Of its end.
+        end: How it has ended.
+        error: What has ended it, where that was raised here.
+        ended: Set at the end.
+        store: That of the checkpoints; not before `begin`.
+        driver: Acts for the coordinator; None at first.
+    """
+
+    store: CheckpointStore
+
+    def __init__(
+        self,
+        name: str,
+        graph: JobGraph,
+        invariants: Sequence[Invariant],
+        settings: Settings,
+        checkpoint_dir: str,
+    ) -> None:
+        self._name = name
+        self._graph = graph
+        self._invariants = invariants
+        self._settings = settings
+        self._checkpoint_dir = checkpoint_dir
+        self.driver: CoordinatorDriver | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.last_status: JobStatus | None = None
+        self.end: EndJob | None = None
+        self.error: BaseException | None = None
+        self._claimed = threading.Event()
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"crosscut-{name}", daemon=True)
+
+    def had_ended(self, status: JobStatus) -> None:
+        """There was nothing to do; this is its status."""
+        self.last_status, self.end = status, EndJob("finished")
+        self._claimed.set()
+        self.ended.set()
+
+    def begin(self, context: SparkContext, holding: Holding) -> None:
+        """Start in Spark, and return once the job owns its checkpoint directory, or has ended.
+
+        Raises:
+            CrosscutError: The job can't start; nothing has been changed.
+        """
+        self._context = context
+        warn_of_single_attempts(context)
+        self._host = checked_host(self._settings, context)
+        self._is_encrypted = checked_encryption(self._settings, context, self._host)
+        self._holding = holding
+        self._slots = session.slots(context)
+        check_checkpoint_dir(self._checkpoint_dir)
+        for vertex in self._graph.vertices:
+            if vertex.sink is not None:
+                vertex.sink.sink.check()
+        self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
+        self._staging = Staging(
+            context,
+            name=self._name,
+            group=f"{self._group}-staging",
+            store_url=absolute(self._checkpoint_dir),
+        )
+        self._packed = pack_graph(self._graph)
+        self.store = open_store(self._checkpoint_dir, key=log_key())
+        LOGGER.info("job %r: %s", self._name, self.store.protection)
+        if self._settings.restore_from is not None:
+            self._begin_with_savepoint(self._settings.restore_from)
+        self._thread.start()
+        try:
+            while not self._claimed.wait(0.1):
+                if not self._thread.is_alive():
+                    break
+        except BaseException:
+            # Ctrl-C: nobody would have a handle to the job that goes on.
+            self.cancel()
+            raise
+
+    @property
+    def phase(self) -> str:
+        """Where the job is, or how it has ended."""
+        return self.end.outcome if self.end is not None else self.status().phase
+
+    def status(self) -> JobStatus:
+        """Return everything there is to know of the job at this moment.
+
+        Raises:
+            JobFailedError: The job could not even be started.
+        """
+        driver, loop = self.driver, self._loop
+        if self.last_status is not None:
+            return self.last_status
+        if driver is None or loop is None:
+            raise JobFailedError(f"job {self._name!r} has not started")
+
+        async def read() -> JobStatus:
+            return driver.status()
+
+        try:
+            return asyncio.run_coroutine_threadsafe(read(), loop).result(10)
+        except (RuntimeError, asyncio.CancelledError):
+            # The loop ended meanwhile.
+            self.ended.wait(WORKERS_END_TIMEOUT_S * 2)
+            if self.last_status is None:
+                raise
+            return self.last_status
+
+    def ask(
+        self,
+        question: Callable[[CoordinatorDriver], Coroutine[Any, Any, Answer]],
+        timeout: float | None,
+        *,
+        on_timeout: str,
+    ) -> Answer:
+        """Return what the driver answers.
+
+        Args:
+            timeout: Seconds; None: no limit.
+            on_timeout: What has not happened then.
+
+        Raises:
+            CheckpointError: The job does not run or has ended meanwhile, or no answer came in time.
+        """
+        driver, loop = self.driver, self._loop
+        if driver is None or loop is None or self.ended.is_set():
+            raise CheckpointError(f"job {self._name!r} is not running: {self.phase}")
+        waiting = question(driver)
+        try:
+            future = asyncio.run_coroutine_threadsafe(waiting, loop)
+        except RuntimeError as error:
+            waiting.close()
+            raise CheckpointError(f"job {self._name!r} is over") from error
+        try:
+            return future.result(timeout)
+        except TimeoutError as error:
+            future.cancel()
+            raise CheckpointError(f"job {self._name!r}: {on_timeout} within {timeout:g} s") from error
+        except CancelledError as error:
+            raise CheckpointError(f"job {self._name!r} is over") from error
+
+    def post(self, event: JobEvent) -> None:
+        """Tell the coordinator something; nobody is told after the end."""
+        driver = self.driver
+        if driver is None or self.ended.is_set():
+            return
+        try:
+            driver.post(event)
+        except RuntimeError:
+            # The loop has ended between the check and the call: so has the job.
+            return
+
+    def cancel(self) -> None:
+        """End now, without a last checkpoint."""
+        self.post(CancelRequested())
+        self.ended.wait(WORKERS_END_TIMEOUT_S * 4)
+
+    def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
+        from crosscut.savepoints.starting import EPOCH, begin_with
+        from crosscut.savepoints.tables import as_savepoint
+
+        settings = self._settings
+        with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
+            found = begin_with(
+                str(as_savepoint(path, Path(scratch) / "savepoint")),
+                self.store,
+                self._graph,
+                discover=lambda graph: self._staging.assignments(graph, EPOCH),
+                look=lambda: committed_output(self._graph),
+                allow_dropped_state=settings.allow_dropped_state,
+                accept_changes=settings.accept_changes,
+                is_fresh=settings.fresh,
+                migrations=settings.migrate_state,
+                claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
+            )
+        if found is None:
+            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, path)
+        else:
+            n, then = found.checkpoint_id, found.parallelism
+            LOGGER.info(
+                "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, path, then
+            )
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._drive())
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by `wait`
+            self.error = error
+            if self.end is None:
+                self.end = EndJob("failed", FailureCause(type(error).__name__, str(error)))
+        finally:
+            if self.last_status is None and self.driver is not None:
+                self.last_status = self.driver.status()
+            self._holding.release()
+            self._claimed.set()
+            self.ended.set()
+
+    async def _drive(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        settings = self._settings
+        credentials = Credentials(
+            secrets.token_bytes(SECRET_BYTES),
+            secrets.token_bytes(JOB_BYTES),
+            make_certificate() if self._is_encrypted else None,
+            int(settings.milliseconds("heartbeat_timeout")),
+            # On loopback nobody but the administrator can come between.
+            seals_frames=not self._is_encrypted and not is_loopback(self._host),
+        )
+        kind, alignment_timeout_ms = settings.snapshot_kind()
+        plan_of_failpoints = armed()
+        supply = SparkWorkers(
+            self._context,
+            parallelism=settings.parallelism,
+            name=self._name,
+            group=self._group,
+            description=f"Crosscut: {self._name}, {settings.parallelism} workers",
+            post=self.post,
+        )
+        checker = InvariantChecker(self._invariants, self._graph, self.store, self.post)
+        driver = CoordinatorDriver(
+            name=self._name,
+            terms=job_terms(
+                self._graph,
+                settings,
+                self._slots,
+                awaits_verdict=any(one.on_broken == "stop" for one in self._invariants),
+                discover_timeout_ms=staging_timeout_ms(self._graph),
+            ),
+            store=self.store,
+            credentials=credentials,
+            supply=supply,
+            discover=lambda epoch: self._staging.assignments(self._graph, epoch),
+            look=lambda: committed_output(self._graph),
+            failpoints=Failpoints(plan_of_failpoints, None),
+            invariants=checker,
+        )
+        self.driver = driver
+        port = await driver.listen(self._host)
+        supply.provide(
+            WorkerPlan(
+                credentials=credentials,
+                coordinator_host=self._host,
+                coordinator_port=port,
+                bind_host=LOOPBACK if is_local(self._context) else None,
+                packed_graph=self._packed,
+                store_url=absolute(self._checkpoint_dir),
+                terms=TaskTerms(
+                    batch_rows=settings.batch_rows,
+                    channel_bytes=settings.channel_bytes,
+                    commit_attempts=settings.commit_attempts,
+                    sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
+                    snapshots="aligned" if kind == "none" else kind,
+                    alignment_timeout_ms=alignment_timeout_ms,
+                    spill_bytes=settings.spill_bytes,
+                    spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
+                    state_backend=settings.state_backend,
+                    state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
+                ),
+                linger_ms=settings.milliseconds("linger"),
+                heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
+                failpoints=plan_of_failpoints,
+            )
+        )
+        driver.start()
+        await driver.claimed
+        if not driver.ended.done():
+            self._claimed.set()
+        end = await driver.ended
+        self.error = driver.error
+        await loop.run_in_executor(None, self._staging.cancel)
+        await loop.run_in_executor(None, supply.end, WORKERS_END_TIMEOUT_S)
+        await loop.run_in_executor(None, checker.close, LAST_CUT_TIMEOUT_S)
+        self.last_status = driver.status()
+        self.end = end
+        await driver.close()
+
+
+def absolute(url: str) -> str:
+    """Return a directory as every process finds it."""
+    return url if "://" in url else os.path.abspath(url)
