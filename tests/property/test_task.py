@@ -178,8 +178,7 @@ class World:
             batch_rows=4,
             channel_bytes=1 << 20,
             splits=SplitQueue(source, unread),
-            ended=snapshot.ended,
-            said=snapshot.said,
+            restored=snapshot,
         )
         task.follow(DrawnCourse(self.dice.randrange))
 
@@ -214,8 +213,7 @@ class World:
             channel_bytes=1 << 20,
             state=state,
             parts=PartChain(self.completed_id, snapshot.parts),
-            ended=snapshot.ended,
-            said=snapshot.said,
+            restored=snapshot,
         )
         task.follow(DrawnCourse(self.dice.randrange))
 

@@ -124,10 +124,7 @@ class Pair:
             state=self.state,
             committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if site.is_sink else None,
             parts=PartChain(walk.restore, snapshot.parts),
-            ended=snapshot.ended,
-            said=snapshot.said,
-            records_in=snapshot.records_in,
-            records_out=snapshot.records_out,
+            restored=snapshot,
             unsent=unsent,
         )
 
@@ -174,7 +171,7 @@ class Pair:
                 handle = self.model.handle_of(job.checkpoint_id)
                 (_, modelled_records), *_ = self.model.rotated
                 assert _multiset(job.transaction) == modelled_records, f"{self}: {job}"
-                self.both(action, lambda: task.transaction_prepared(job.checkpoint_id, handle))
+                self.both(action, lambda: task.transactions.prepared(job.checkpoint_id, handle))
             case ("store", n):
                 frozen = self._stored.pop(n)
                 self.both(action, lambda: self._store(frozen))
@@ -183,10 +180,10 @@ class Pair:
                 self.both(action, lambda: task.snapshot_failed(n, REASON["store"]))
             case ("ask_commit",):
                 self._commit = None
-                self.both(action, task.commit_succeeded)
+                self.both(action, task.transactions.committed)
             case ("fail_to_commit",):
                 self._commit = None
-                self.both(action, lambda: task.commit_failed(REASON["commit"]))
+                self.both(action, lambda: task.transactions.commit_failed(REASON["commit"]))
             case ("time_out", n):
                 self._timers.discard(n)
                 self.both(action, lambda: task.alignment_timed_out(n))

@@ -275,7 +275,7 @@ class Running:
         return [one.record for one in calls]
 
     def returned(self, record: Any) -> None:
-        self.task.call_returned(self.site.call(record).call_id, f"<{record}>")
+        self.task.calls.returned(self.site.call(record).call_id, f"<{record}>")
         self.work()
 
     def sent(self) -> list[Any]:
@@ -336,7 +336,7 @@ def test_who_waits_for_a_call_is_not_idle() -> None:
         while running.task.alarm_in_ms == 0:
             running.task.run()
     assert times.next_alarm_ms == 1_300
-    running.task.call_returned(running.site.call(1).call_id, 7)
+    running.task.calls.returned(running.site.call(1).call_id, 7)
     running.work()
     assert times.watermark == 7
 

@@ -353,7 +353,7 @@ def test_a_barrier_passes_in_the_midst_of_what_the_operators_say_and_a_restore_g
     assert asked_for == StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))
     task.snapshot_stored(N1, None, 0)
     assert said(task) == [acknowledged(N1, 0, records_out=1, said=[0, "1"])]
-    restored = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), said=[0, "1"])
+    restored = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), restored=Snapshot(said=[0, "1"]))
     offer(task, A, Barrier(N2))
     work(task)
     assert sent(task) == [(X, Barrier(N2)), (X, ["b", "c"]), (X, END)]
@@ -363,7 +363,7 @@ def test_a_barrier_passes_in_the_midst_of_what_the_operators_say_and_a_restore_g
 
 
 def test_a_restored_task_that_has_not_had_its_end_again_keeps_how_far_it_had_come() -> None:
-    task = task_of(Tail(["a"], ["b"]), inputs=(A,), said=[0, "1"])
+    task = task_of(Tail(["a"], ["b"]), inputs=(A,), restored=Snapshot(said=[0, "1"]))
     offer(task, A, Barrier(N1))
     work(task)
     assert asked(task) == [StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))]
@@ -398,7 +398,7 @@ def test_a_snapshot_says_that_it_is_drained_once_the_operators_have_ended() -> N
 
 def test_operators_that_had_ended_before_the_restore_are_not_told_again() -> None:
     tail = Tail(["last"])
-    task = task_of(tail, inputs=(A,), ended=True)
+    task = task_of(tail, inputs=(A,), restored=Snapshot(ended=True))
     offer(task, A, END, Barrier(N1))
     work(task)
     assert sent(task) == [(X, END), (X, Barrier(N1))]
@@ -494,7 +494,7 @@ def test_a_task_that_is_no_source_ignores_triggers() -> None:
 
 def test_a_restored_source_that_had_drained_says_so_again_but_tells_the_operators_nothing() -> None:
     tail = Tail(["last"])
-    task = task_of(tail, inputs=(), splits=SplitQueue(numbers(3), []), ended=True)
+    task = task_of(tail, inputs=(), splits=SplitQueue(numbers(3), []), restored=Snapshot(ended=True))
     work(task)
     assert sent(task) == [(X, END)]
     assert (said(task), tail.told_count) == ([SourceDrained(EPOCH, HERE)], 0)
@@ -622,7 +622,7 @@ def stored(task: Task, writer: SinkWriter, n: CheckpointId) -> Any:
     for one in before:
         assert isinstance(one, PrepareTransaction)
         handle = writer.prepare(one.transaction)
-        task.transaction_prepared(n, handle)
+        task.transactions.prepared(n, handle)
     task.snapshot_stored(n, None, 0)
     return handle
 
@@ -645,7 +645,7 @@ def test_what_was_written_before_the_barrier_becomes_visible_when_its_checkpoint
     assert commit == commit_of(N1, handle)
     assert said(task) == []
     writer.commit(commit.permit, commit.handles)
-    task.commit_succeeded()
+    task.transactions.committed()
     assert said(task) == [TransactionsCommitted(EPOCH, N1, HERE)]
     assert visible(tmp_path) == ["1", "2"]
     task.close()
@@ -656,10 +656,10 @@ def test_a_snapshot_says_where_the_records_of_its_pending_transactions_are_held(
     offer(task, A, [1], Barrier(N1), [2], Barrier(N2))
     work(task)
     first, second = (one for one in asked(task) if isinstance(one, PrepareTransaction))
-    task.transaction_prepared(N1, one := writer.prepare(first.transaction))
+    task.transactions.prepared(N1, one := writer.prepare(first.transaction))
     task.snapshot_stored(N1, None, 0, held={N1: part(1)})
     assert said(task) == [acknowledged(N1, 1, pending=(PendingTransaction(N1, one, part(1)),))]
-    task.transaction_prepared(N2, two := writer.prepare(second.transaction))
+    task.transactions.prepared(N2, two := writer.prepare(second.transaction))
     task.snapshot_stored(N2, None, 0, held={N1: part(2), N2: part(3)})
     pending = (PendingTransaction(N1, one, part(2)), PendingTransaction(N2, two, part(3)))
     assert said(task) == [acknowledged(N2, 2, pending=pending)]
@@ -687,7 +687,7 @@ def test_the_transaction_of_an_aborted_checkpoint_is_committed_with_the_next_one
     prepare, _, cancel = asked(task)
     assert cancel == CancelStore(N1)
     handle = writer.prepare(prepare.transaction)
-    task.transaction_prepared(N1, handle)
+    task.transactions.prepared(N1, handle)
     task.snapshot_stored(N1, None, 0)
     assert said(task) == []
     work(task)
@@ -706,9 +706,9 @@ def test_a_commit_that_fails_is_tried_again_after_a_delay_and_then_fails_the_tas
     handle = stored(task, writer, N1)
     said(task)
     task.checkpoint_completed(N1)
-    task.commit_failed("no route to host")
+    task.transactions.commit_failed("no route to host")
     assert asked(task) == [commit_of(N1, handle), commit_of(N1, handle, delay_ms=RETRY_DELAY_MS)]
-    task.commit_failed("still no route to host")
+    task.transactions.commit_failed("still no route to host")
     (message,) = said(task)
     assert message == TaskFailed(EPOCH, HERE, FailureCause("CommitFailed", message.cause.message))
     assert message.cause.message.endswith("in 2 attempts, the last one: still no route to host")
@@ -737,7 +737,7 @@ def test_the_counters_go_on_from_those_of_the_restored_snapshot(
     tmp_path: Path,
 ) -> None:
     """And a snapshot holds them as they were at its barrier; what a sink has written has gone out."""
-    task, writer = sink_task(tmp_path, records_in=100, records_out=50)
+    task, writer = sink_task(tmp_path, restored=Snapshot(records_in=100, records_out=50))
     offer(task, A, [1, 2], Barrier(N1), [3])
     work(task)
     assert task.statistics() == TaskStatistics(HERE, records_in=103, records_out=53)

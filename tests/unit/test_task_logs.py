@@ -78,7 +78,7 @@ def task_of(
         channel_bytes=1 << 20,
         unsent=[one for one in replay if one.by_sender],
         log_space=space,
-        ended=ended,
+        restored=Snapshot(ended=True) if ended else None,
     )
 
 

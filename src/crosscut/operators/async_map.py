@@ -33,7 +33,7 @@ RETRY_DELAY_MS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StartCall:
-    """Call `function(record)` in `delay_ms`; answer `call_returned` or `call_raised`, exactly once.
+    """Call `function(record)` in `delay_ms`; answer `returned` or `raised`, exactly once.
 
     A call that has not returned after `timeout_ms` has raised a TimeoutError.
     """

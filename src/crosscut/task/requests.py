@@ -47,7 +47,7 @@ class FrozenTask:
 
 @dataclass(frozen=True, slots=True)
 class PrepareTransaction:
-    """Make the transaction that the sink's writer rotated off durable; answer `transaction_prepared`.
+    """Make the transaction that the sink's writer rotated off durable; answer `transactions.prepared`.
 
     It must be done even if the checkpoint is aborted: its records come before every later barrier.
     """

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, assert_never
+from typing import assert_never
 
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, HeldData, Wait
-from crosscut.operators.async_map import CallId
+from crosscut.interfaces import HeldData, Wait
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
-from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.events import (
@@ -33,12 +31,9 @@ from crosscut.protocol.events import (
     CaptureAllowed,
     CheckpointAborted,
     CheckpointTriggered,
-    CommitAttemptFailed,
     CommitAuthorised,
-    CommitSucceeded,
     SnapshotFailed,
     SourcesResumed,
-    TransactionPrepared,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.messages import (
@@ -59,11 +54,11 @@ from crosscut.task.intake import Intake
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
-from crosscut.task.processing_time import ProcessingTime
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
+from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
 
@@ -80,13 +75,9 @@ class Task:
         state: For a task with keyed state.
         committer: For a sink task.
         held: Records that its writer keeps in the snapshot.
-        ended: By the restored snapshot the operators have heard of the end of input, and have said all.
-        said: How far they had come, if not to the end.
-        restored: The snapshot that the task goes on from, for what concerns event time; None: from none.
+        restored: The snapshot that the task goes on from; None: from none.
         has_event_time: See `Chain`.
         untimed: Likewise.
-        records_in: The restored snapshot's count.
-        records_out: Likewise.
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
         replayed_first: See `Intake`. Watermarks that come from there are the task's own.
@@ -95,6 +86,8 @@ class Task:
         outlets: Work for the driver, after any call.
         intake: The inputs.
         departures: The way out.
+        transactions: Those of its sink.
+        calls: Those that its operators have asked for.
         wait_ms: For so long a source has nothing to read.
     """
 
@@ -117,22 +110,19 @@ class Task:
         committer: Committer | None = None,
         held: HeldData | None = None,
         parts: PartChain | None = None,
-        ended: bool = False,
-        said: JSON = None,
         restored: Snapshot | None = None,
         has_event_time: bool = False,
         untimed: Collection[str] = (),
-        records_in: int = 0,
-        records_out: int = 0,
         unsent: Sequence[LoggedBatch] = (),
         replayed_first: Mapping[ChannelId, int] | None = None,
         log_space: SpillSpace | None = None,
     ) -> None:
+        before = restored if restored is not None else Snapshot()
         self.task_id = task_id
         self.rows_max = batch_rows
         self.wait_ms = 0.0
-        self.records_in = self._records_before = records_in
-        self._sent_on = records_out
+        self.records_in = self._records_before = before.records_in
+        self._sent_on = before.records_out
         self._epoch = epoch
         self._protocol = protocol
         self._back_edges = back_edges
@@ -145,12 +135,7 @@ class Task:
         self._sink = sink if isinstance(sink, SinkOperator) else None
         self.outlets = Outlets()
         writer = self._sink.writer if self._sink is not None else None
-        self._transactions = Transactions(task_id, epoch, writer, committer, self.outlets)
-        watermark = restored.watermark if restored is not None else None
-        # What goes round comes from what came in, and never holds it up.
-        self._watermarks = CombinedWatermark(
-            {channel: watermark for channel in inputs if channel not in back_edges}, watermark
-        )
+        self.transactions = Transactions(task_id, epoch, writer, committer, self.outlets)
         # Restored records come before all others, here as in the inputs: if a snapshot is taken before they
         # have been processed, they are in its log, once, like any others.
         self.outlets.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
@@ -164,19 +149,23 @@ class Task:
             replayed_first=replayed_first,
         )
         self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
-        self._chain.said, self._said_before = read_said(said)
-        self.hears_time = self._chain.hears_time
-        self._has_event_time = has_event_time
-        self._time = ProcessingTime(restored.now_ms if restored is not None else 0)
+        self._chain.said, self._said_before = read_said(before.said)
+        self._time = TaskTime(
+            self._chain,
+            (one for one in inputs if one not in back_edges),
+            restored,
+            has_event_time=has_event_time,
+        )
+        self.hears_time = self._time.hears_clock
         self._chain.restore(
-            watermark,
-            restored.assigned if restored is not None else None,
+            self._time.watermark,
+            before.assigned,
             splits.unfinished if splits is not None else [],
             is_new=restored is None,
             is_raised_later=bool(replayed_first),
         )
-        self._ending = TaskEnding(self._chain, is_said=ended)
-        self._calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
+        self._ending = TaskEnding(self._chain, is_said=before.ended)
+        self.calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
         self.departures = Departures(outputs, self.outlets, channel_bytes)
         self._captures = Captures(parts or PartChain(), log_space)
         self._snapshots = Snapshots(
@@ -189,7 +178,7 @@ class Task:
             self.departures,
             self.outlets,
             self._freeze,
-            self._transactions.pending,
+            self.transactions.pending,
         )
 
     # Questions of the driver.
@@ -202,21 +191,20 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_midway or self._calls.has_results:
+        if self._chain.is_midway or self.calls.has_results:
             return True
-        if self._ending.is_under_way and not self._protocol.is_halted and not self._calls.is_calling:
+        if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
             return True
         if self._splits is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
-        return not self._calls.is_full and self.intake.has_next
+        return not self.calls.is_full and self.intake.has_next
 
     @property
     def alarm_in_ms(self) -> int | None:
         """In how long `run` is to be called, at the latest, for what is due by processing time."""
         if not self.hears_time or self._protocol.is_halted or self._ending.is_forwarded:
             return None
-        alarm_ms = self._chain.next_alarm_ms
-        return None if alarm_ms is None else max(0, alarm_ms - self._time.now_ms)
+        return self._time.alarm_in_ms
 
     @property
     def _is_alarm_due(self) -> bool:
@@ -224,7 +212,7 @@ class Task:
 
     def tell_time(self, clock_ms: int) -> None:
         """The machine's clock says `clock_ms`; to be told before `run` where `hears_time`."""
-        self._chain.tell_time(self._time.tell(clock_ms))
+        self._time.tell_clock(clock_ms)
 
     @property
     def is_awaited(self) -> bool:
@@ -265,7 +253,8 @@ class Task:
 
     def statistics(self) -> TaskStatistics:
         """Return the counters and the length of the queues."""
-        watermark, held_up_by = self._watermark()
+        is_over = self._ending.is_forwarded
+        watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
             task=self.task_id,
             watermark=watermark,
@@ -278,16 +267,6 @@ class Task:
             empty_split=self._splits.empty_split if self._splits is not None else "",
             late_records=self._chain.late_count,
         )
-
-    def _watermark(self) -> tuple[int | None, str]:
-        """Return the watermark that leaves the task, and who holds it up."""
-        if not self._has_event_time or self._ending.is_forwarded:
-            return self._watermarks.watermark, ""
-        assigned = self._chain.last_assigned
-        if assigned is not None:
-            return assigned
-        holder = self._watermarks.holder
-        return self._watermarks.watermark, str(holder.source) if holder is not None else ""
 
     # Orders and news from the driver.
 
@@ -324,11 +303,11 @@ class Task:
         self._chain.begin(self.rows_max)
         if self._chain.is_midway:
             self._chain.go_on()
-        elif self._calls.has_results:
-            self._calls.release(self.rows_max)
+        elif self.calls.has_results:
+            self.calls.release(self.rows_max)
         elif self._is_alarm_due:
-            self._chain.ring(is_fed=self.intake.queued_rows > 0 or self._calls.is_calling)
-        elif not self._calls.is_full and self.intake.has_next:
+            self._chain.ring(is_fed=self.intake.queued_rows > 0 or self.calls.is_calling)
+        elif not self.calls.is_full and self.intake.has_next:
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
             self._deliver(channel)
@@ -336,7 +315,7 @@ class Task:
         elif self._protocol.is_halted:
             pass
         elif self._ending.is_under_way:
-            if not self._calls.is_calling and self._ending.step():
+            if not self.calls.is_calling and self._ending.step():
                 self._pass_on_end()
         elif self._splits is not None:
             self._run_source(self._splits)
@@ -413,36 +392,12 @@ class Task:
             self._splits.acknowledge(checkpoint_id)
         if self._state is not None:
             self.outlets.errands.append(CompleteState(checkpoint_id))
-        self._transactions.handle(CommitAuthorised(checkpoint_id))
-
-    def transaction_prepared(self, checkpoint_id: CheckpointId, handle: JSON) -> None:
-        """The sink transaction of `checkpoint_id` is durable; told before `snapshot_stored`."""
-        self._transactions.handle(TransactionPrepared(checkpoint_id, handle))
-
-    def commit_succeeded(self) -> None:
-        """The commit asked for last is visible."""
-        self._transactions.handle(CommitSucceeded())
-
-    def commit_failed(self, reason: str) -> None:
-        """The commit asked for last failed or its outcome is unknown."""
-        self._transactions.handle(CommitAttemptFailed(reason))
-
-    def call_returned(self, call_id: CallId, result: Any) -> None:
-        """A call that was asked for has returned."""
-        self._calls.returned(call_id, result)
-
-    def call_raised(self, call_id: CallId, error: BaseException) -> None:
-        """A call that was asked for has raised, or has taken too long.
-
-        Raises:
-            UserCodeError: It has been made often enough.
-        """
-        self._calls.raised(call_id, error)
+        self.transactions.handle(CommitAuthorised(checkpoint_id))
 
     def close(self) -> None:
         """Close readers, operators and writer; the first error is raised after all were tried."""
         with ExitStack() as stack:
-            stack.callback(self._transactions.close)
+            stack.callback(self.transactions.close)
             stack.callback(self.intake.close)
             stack.callback(self._chain.close)
             if self._splits is not None:
@@ -474,7 +429,7 @@ class Task:
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
-        item = self.intake.take(channel, self._calls.room(self.rows_max))
+        item = self.intake.take(channel, self.calls.room(self.rows_max))
         match item:
             case Batch():
                 # The end of a loop is told from outside; what a task of it has said of time before that is
@@ -495,9 +450,9 @@ class Task:
                 elif news is not None and self.intake.replays(channel):
                     self._chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
-                    self._chain.tell(self._watermarks.heard(channel, news.watermark, idle=news.idle))
+                    self._time.heard(channel, news)
                 self.records_in += rows
-                self._calls.request()
+                self.calls.request()
             case Barrier() if item == REPLAYED:
                 self.intake.note_replayed(channel)
             case Barrier(checkpoint_id):
@@ -507,7 +462,7 @@ class Task:
                 if self.intake.end(channel):
                     self._input_ended()
                 else:
-                    self._chain.tell(self._watermarks.ended(channel))
+                    self._time.ended(channel)
             case _:
                 assert_never(item)
 
@@ -517,7 +472,7 @@ class Task:
             self.departures.add(batch, side)
 
     def _input_ended(self) -> None:
-        if self._ending.begin(waits=self._calls.is_calling):
+        if self._ending.begin(waits=self.calls.is_calling):
             self._pass_on_end()
 
     def _pass_on_end(self) -> None:
@@ -532,19 +487,19 @@ class Task:
         if self._state is not None:
             self._state.freeze(checkpoint_id)
             since = self._captures.next_base(self._state)
-        self._transactions.cut_off(checkpoint_id)
+        self.transactions.cut_off(checkpoint_id)
         ending = self._ending
         return FrozenTask(
             checkpoint_id=checkpoint_id,
             since=since,
             positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
             ended=ending.is_said,
-            watermark=self._watermarks.watermark,
-            now_ms=self._time.now_ms if self.hears_time else 0,
+            watermark=self._time.watermark,
+            now_ms=self._time.now_ms,
             assigned=self._chain.assigned,
             said=None if ending.is_said else shown_said(self._chain.said, self._said_before),
             is_end_forwarded=ending.is_forwarded,
-            is_calling=self._calls.is_calling,
+            is_calling=self.calls.is_calling,
             records_in=self.records_in,
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import SinkWriter
+from crosscut.interfaces import JSON, SinkWriter
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
-from crosscut.protocol.events import CommitterEvent
+from crosscut.protocol.events import CommitAttemptFailed, CommitSucceeded, CommitterEvent, TransactionPrepared
 from crosscut.protocol.messages import FailureCause, PendingTransaction, TaskFailed, TransactionsCommitted
 from crosscut.task.outlets import Outlets
 from crosscut.task.requests import PrepareTransaction
@@ -59,6 +59,18 @@ class Transactions:
                     self._outlets.messages.append(TaskFailed(self._epoch, self._task_id, cause))
                 case _:
                     assert_never(effect)
+
+    def prepared(self, n: CheckpointId, handle: JSON) -> None:
+        """The transaction that was cut off for checkpoint n is durable; told before its snapshot is."""
+        self.handle(TransactionPrepared(n, handle))
+
+    def committed(self) -> None:
+        """The commit asked for last is visible."""
+        self.handle(CommitSucceeded())
+
+    def commit_failed(self, reason: str) -> None:
+        """The commit asked for last failed or its outcome is unknown."""
+        self.handle(CommitAttemptFailed(reason))
 
     def close(self) -> None:
         """Close the writer."""

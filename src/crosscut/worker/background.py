@@ -317,9 +317,9 @@ class BackgroundWork:
         outcome = await outcome_of(call, self._host.threads)
         error = outcome.error
         if error is None:
-            self._tell(lambda task: task.call_returned(call.call_id, outcome.result))
+            self._tell(lambda task: task.calls.returned(call.call_id, outcome.result))
         else:
-            self._tell(lambda task: task.call_raised(call.call_id, error))
+            self._tell(lambda task: task.calls.raised(call.call_id, error))
 
     async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
@@ -330,7 +330,7 @@ class BackgroundWork:
             return
         async with self._writer_lock:
             handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
-        self._tell(lambda task: task.transaction_prepared(errand.checkpoint_id, handle))
+        self._tell(lambda task: task.transactions.prepared(errand.checkpoint_id, handle))
 
     async def _store(self, frozen: FrozenTask) -> None:
         n = frozen.checkpoint_id
@@ -453,8 +453,8 @@ class BackgroundWork:
             raise
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
-            self._tell(lambda task: task.commit_failed(reason))
+            self._tell(lambda task: task.transactions.commit_failed(reason))
         else:
             self._host.failpoints("commit.after")
             self._held.forget(commit.permit.checkpoint_id)
-            self._tell(lambda task: task.commit_succeeded())
+            self._tell(lambda task: task.transactions.committed())

@@ -326,13 +326,9 @@ async def build_tasks(
             committer=committer,
             held=held,
             parts=PartChain(deploy.restore, () if deploy.rescaled_from else snapshot.parts),
-            ended=snapshot.ended,
-            said=snapshot.said,
             restored=snapshot if deploy.restore else None,
             has_event_time=vertex.has_event_time,
             untimed=vertex.untimed,
-            records_in=snapshot.records_in,
-            records_out=snapshot.records_out,
         )
         pool.add(task, state, writer)
         failpoints("restore.task")
