@@ -30,10 +30,7 @@ from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     CoordinatorMessage,
-    Part,
-    PendingTransaction,
     RegisterWorker,
-    Snapshot,
     SnapshotAcknowledged,
     TaskStatistics,
     TransactionsCommitted,
@@ -41,6 +38,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.store.log import StoredLog
 from crosscut.testing.stores import MemoryFiles
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control

@@ -35,7 +35,7 @@ from crosscut.graph.windows import AggregateFold, CountFold, WindowSpec
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keyed_process import declared
 from crosscut.operators.building import NewState, build, keyed_state
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain

@@ -12,6 +12,8 @@ from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol import messages as say
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.job import entries
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 
 
@@ -295,7 +297,7 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nobody"
 
 
-def _snapshot(snapshot: say.Snapshot) -> str:
+def _snapshot(snapshot: Snapshot) -> str:
     said = []
     if snapshot.in_flight:
         what = "a record that was" if snapshot.in_flight == 1 else f"{snapshot.in_flight} records that were"
@@ -305,17 +307,17 @@ def _snapshot(snapshot: say.Snapshot) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _entry(entry: say.LogEntry) -> str:
+def _entry(entry: entries.LogEntry) -> str:
     match entry:
-        case say.EpochClaimed(epoch, _, driver):
+        case entries.EpochClaimed(epoch, _, driver):
             return f"epoch {epoch} belongs to {driver}"
-        case say.CheckpointCompleted(_, n, _, is_final):
+        case entries.CheckpointCompleted(_, n, _, is_final):
             return f"{'the final ' * is_final}checkpoint {n} is complete"
-        case say.JobFinished(_, n):
+        case entries.JobFinished(_, n):
             return f"the job has finished with {n}"
-        case say.SegmentOpened(claim):
+        case entries.SegmentOpened(claim):
             return f"a segment, of epoch {claim.epoch}, which belongs to {claim.driver}"
-        case say.SegmentClosed(_, driver):
+        case entries.SegmentClosed(_, driver):
             return f"{driver} has closed the segment"
         case _:
             assert_never(entry)

@@ -27,7 +27,7 @@ import crosscut as cc
 from crosscut.graph.specs import SourceSpec
 from crosscut.host.failpoints import VARIABLE, Plan, parsed
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 KEYS = 499

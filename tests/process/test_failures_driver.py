@@ -19,7 +19,7 @@ from drivers import Driver
 from jobs import DEADLINE_S, Armed, NumberedJob, pending_handles, until
 
 import crosscut
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted
 
 
 def resume(numbered: NumberedJob, started: Any) -> Any:

@@ -19,7 +19,7 @@ import pytest
 from jobs import Held, hold, is_gone, until
 
 import crosscut as cc
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

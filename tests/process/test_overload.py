@@ -14,7 +14,7 @@ import pytest
 from jobs import KEYS, NumberedJob, Record, until
 
 from crosscut.ids import ChannelId
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import decoded_log
 

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 from crosscut.codec import JSON_DEPTH_MAX, from_json, to_json
 from crosscut.errors import StateError, StoreError, WireError
 from crosscut.interfaces import JSON
-from crosscut.protocol.messages import (
-    CoordinatorMessage,
-    LogEntry,
-    PendingTransaction,
-    Snapshot,
-    WorkerMessage,
-)
+from crosscut.protocol.job.entries import LogEntry
+from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 
 MESSAGES = get_args(LogEntry) + get_args(WorkerMessage) + get_args(CoordinatorMessage)
 INTEGERS = st.integers(-(2**63), 2**64 - 1)

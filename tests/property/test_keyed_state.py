@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import crosscut.state.parts as parts_module
 import crosscut.state.table as table_module
 from crosscut.ids import CheckpointId
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import contents, decode_part
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable

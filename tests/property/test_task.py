@@ -23,7 +23,8 @@ from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wa
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SourceDrained
+from crosscut.protocol.messages import SnapshotAcknowledged, SourceDrained
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain

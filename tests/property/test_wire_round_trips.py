@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.messages import PendingTransaction, Snapshot, SnapshotAcknowledged
+from crosscut.protocol.messages import SnapshotAcknowledged
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 

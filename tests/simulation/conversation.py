@@ -44,36 +44,35 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
 from crosscut.protocol.job.end_of_input import Component
+from crosscut.protocol.job.entries import (
+    CheckpointCompleted,
+    EpochClaimed,
+    JobEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     CoordinatorMessage,
-    EpochClaimed,
     FailureCause,
-    JobEntry,
-    Part,
     Peer,
-    PendingTransaction,
     RecordsFlowing,
     RegisterWorker,
-    SegmentClosed,
-    SegmentOpened,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
     SplitAssignment,
     TaskFailed,
     TaskQuiet,
-    TaskSnapshot,
     TransactionsCommitted,
     WorkerFailed,
     WorkerHeartbeat,
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 
 S0, S1 = (TaskId(VertexId("numbers"), index) for index in (0, 1))
 K0, K1 = (TaskId(VertexId("out"), index) for index in (0, 1))

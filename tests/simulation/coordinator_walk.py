@@ -47,15 +47,11 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job.coordinator import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS
+from crosscut.protocol.job.entries import JobFinished, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.job.phases import DEPLOYED, Phase
 from crosscut.protocol.messages import (
     FailureCause,
-    JobFinished,
-    LogEntry,
-    Part,
-    SegmentOpened,
-    Snapshot,
     SnapshotAcknowledged,
     SourceDrained,
     TaskFailed,
@@ -63,6 +59,7 @@ from crosscut.protocol.messages import (
     WorkerFailed,
     WorkerReady,
 )
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.testing.explorer.machines import copied
 
 RESTARTED = DEPLOYED | {Phase.GATHERING}

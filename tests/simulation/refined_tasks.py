@@ -18,13 +18,12 @@ from crosscut.protocol.messages import (
     CloseLoops,
     CommitCheckpoint,
     CoordinatorMessage,
-    Part,
     ResumeSources,
-    Snapshot,
     SnapshotAcknowledged,
     TriggerCheckpoint,
     WorkerMessage,
 )
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import LoggedBatch, decoded_log, encoded_log

@@ -24,14 +24,13 @@ from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorMessage,
     ResumeSources,
-    Snapshot,
     SnapshotAcknowledged,
     TaskFailed,
     TaskQuiet,
-    TaskSnapshot,
     TriggerCheckpoint,
     WorkerMessage,
 )
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.explorer.graphs import Graph

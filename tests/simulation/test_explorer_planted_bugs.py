@@ -31,15 +31,10 @@ from crosscut.protocol.job.checkpoints import Checkpoints
 from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.end_of_input import Component, Stillness, is_exhausted
+from crosscut.protocol.job.entries import CheckpointCompleted, SegmentOpened
 from crosscut.protocol.job.segments import LogEnd, following, written_before
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    CommitCheckpoint,
-    PendingTransaction,
-    SegmentOpened,
-    Snapshot,
-    SnapshotAcknowledged,
-)
+from crosscut.protocol.messages import CommitCheckpoint, SnapshotAcknowledged
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import graph

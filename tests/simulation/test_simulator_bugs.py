@@ -38,6 +38,7 @@ from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import Appended, AppendOutcome, LogWriter, Taken, Unknown
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
@@ -46,16 +47,13 @@ from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     DeployTasks,
     FailureCause,
     HaltTasks,
-    LogEntry,
-    Part,
-    SegmentOpened,
     SnapshotAcknowledged,
     TaskFailed,
 )
+from crosscut.protocol.snapshots import Part
 from crosscut.state import parts as parts_module
 from crosscut.state import table as table_module
 from crosscut.state.keyed import KeyedState

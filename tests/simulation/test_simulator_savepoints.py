@@ -13,8 +13,9 @@ import pytest
 
 from crosscut.ids import CheckpointId
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.savepoints import starting, writing
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint

@@ -17,7 +17,8 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.net.causes import CAUSE_CHARS_MAX, failure_cause
 from crosscut.operators.stateless import Map
-from crosscut.protocol.messages import FailureCause, Part, TaskFailed, WorkerMessage
+from crosscut.protocol.messages import FailureCause, TaskFailed, WorkerMessage
+from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.worker.background import Threads

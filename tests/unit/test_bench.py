@@ -13,7 +13,7 @@ from bench.scale import SHUFFLES, barrier_costs_us
 
 import crosscut as cc
 from crosscut.protocol.job import retention
-from crosscut.protocol.messages import Snapshot
+from crosscut.protocol.snapshots import Snapshot
 
 
 def run(snapshots: str, seconds: float, *, number: int = 0, records: int = 1_000, interval: int = 200) -> Run:

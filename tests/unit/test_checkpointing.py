@@ -42,19 +42,19 @@ from crosscut.protocol.events import (
     Timer,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.entries import SegmentOpened
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
     CommitCheckpoint,
     ResumeSources,
-    SegmentOpened,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     TaskQuiet,
     TriggerCheckpoint,
 )
+from crosscut.protocol.snapshots import Snapshot
 
 E1 = Epoch(1)
 N1, N2, N3 = map(CheckpointId, (1, 2, 3))

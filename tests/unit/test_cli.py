@@ -19,18 +19,15 @@ from crosscut.cli import program
 from crosscut.errors import CheckpointError, FlowError, SettingsError
 from crosscut.graph.identity import identity_of
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.protocol.job.identity import Claimant, FlowIdentity
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
-    Part,
-    PendingTransaction,
     SegmentOpened,
-    Snapshot,
-    TaskSnapshot,
 )
+from crosscut.protocol.job.identity import Claimant, FlowIdentity
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.spark import session
 from crosscut.store import open_store
 from crosscut.terminal.options import settings_from, settings_options

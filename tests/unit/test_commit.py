@@ -16,7 +16,7 @@ from crosscut.protocol.events import (
     CommitterEvent,
     TransactionPrepared,
 )
-from crosscut.protocol.messages import PendingTransaction
+from crosscut.protocol.snapshots import PendingTransaction
 
 LINEAGE, EPOCH = Lineage("lineage"), Epoch(4)
 N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)

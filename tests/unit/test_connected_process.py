@@ -15,8 +15,9 @@ from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import Process
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import rescaled
-from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 
 N1, N2 = CheckpointId(1), CheckpointId(2)

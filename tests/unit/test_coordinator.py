@@ -80,10 +80,16 @@ from crosscut.protocol.job.coordinator import (
     Termination,
 )
 from crosscut.protocol.job.end_of_input import Component
+from crosscut.protocol.job.entries import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
     CloseLoops,
     CommitCheckpoint,
@@ -91,13 +97,7 @@ from crosscut.protocol.messages import (
     DeployTasks,
     FailureCause,
     HaltTasks,
-    JobFinished,
-    LogEntry,
-    Part,
-    SegmentClosed,
-    SegmentOpened,
     ShutDown,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -109,6 +109,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
+from crosscut.protocol.snapshots import Part, Snapshot
 
 E1, E2 = Epoch(1), Epoch(2)
 N1, N2 = CheckpointId(1), CheckpointId(2)

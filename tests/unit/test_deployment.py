@@ -20,8 +20,10 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import keyed_state
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import inheritance
-from crosscut.protocol.messages import CheckpointCompleted, DeployTasks, Part, Snapshot, TaskSnapshot
+from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch

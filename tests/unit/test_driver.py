@@ -23,16 +23,10 @@ from crosscut.interfaces import CommittedOutput
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
+from crosscut.protocol.job.entries import EpochClaimed, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import AppendOutcome
 from crosscut.protocol.job.terms import CheckpointTerms
-from crosscut.protocol.messages import (
-    EpochClaimed,
-    LogEntry,
-    SegmentOpened,
-    ShutDown,
-    TaskStatistics,
-    WorkerHeartbeat,
-)
+from crosscut.protocol.messages import ShutDown, TaskStatistics, WorkerHeartbeat
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.testing.stores import at
 

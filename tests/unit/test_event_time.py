@@ -26,7 +26,7 @@ from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.messages import Snapshot
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.chain import Chain
 from crosscut.task.inputs import InputQueue

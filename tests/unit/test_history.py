@@ -9,6 +9,7 @@ import pytest
 from crosscut.errors import HistoryError
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.history import (
     AnotherDriver,
     Conflict,
@@ -21,7 +22,6 @@ from crosscut.protocol.job.history import (
 )
 from crosscut.protocol.job.recovery import Claim
 from crosscut.protocol.job.segments import LogEnd
-from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed
 
 TASK = TaskId(VertexId("out"), 1)
 LINEAGE = Lineage("ours")

@@ -24,16 +24,9 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import BrokenInvariant, CutJudged, EntryAppended
 from crosscut.protocol.job.coordinator import Phase, Termination
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    FailureCause,
-    JobFinished,
-    Part,
-    ShutDown,
-    Snapshot,
-    SourceDrained,
-    TaskSnapshot,
-)
+from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
+from crosscut.protocol.messages import FailureCause, ShutDown, SourceDrained
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.state.encoding import MAGIC, encode_block
 from crosscut.state.keyed import MAIN
 from crosscut.store.checkpoint_store import CheckpointStore, open_store

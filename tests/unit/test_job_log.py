@@ -18,6 +18,13 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
+from crosscut.protocol.job.entries import (
+    JobEntry,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import (
     DIFFERENCES_MAX,
@@ -33,7 +40,6 @@ from crosscut.protocol.job.job_log import (
     Verdict,
 )
 from crosscut.protocol.job.segments import LogEnd
-from crosscut.protocol.messages import JobEntry, JobFinished, LogEntry, SegmentClosed, SegmentOpened
 from crosscut.testing.stores import at, checkpoint, claim
 
 # The fifth entry of a segment, and the sixth; the writer counts its steps from the head on.

@@ -24,16 +24,10 @@ from crosscut.protocol.events import (
     StopRequested,
     WorkersEnded,
 )
+from crosscut.protocol.job.entries import JobFinished, SegmentClosed, SegmentOpened
 from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.messages import (
-    FailureCause,
-    JobFinished,
-    SegmentClosed,
-    SegmentOpened,
-    SnapshotDeclined,
-    TaskSnapshot,
-    WorkerFailed,
-)
+from crosscut.protocol.messages import FailureCause, SnapshotDeclined, WorkerFailed
+from crosscut.protocol.snapshots import TaskSnapshot
 
 FIRST_HEAD = SegmentOpened(claim(), None)
 

@@ -12,7 +12,7 @@ import pytest
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import DELETED, MAGIC, contents, decode_part, encode_block, owned_copy
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from crosscut.cli import program
 from crosscut.errors import SettingsError, StoreError
 from crosscut.ids import LogIndex
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.job_log import Appended
-from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import VARIABLE, LogKey, log_key
 from crosscut.testing.stores import at, checkpoint, closed, opened

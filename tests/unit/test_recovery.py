@@ -5,6 +5,15 @@ from dataclasses import replace
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.job.entries import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    CheckpointCompleted,
+    EpochClaimed,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
 from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
 from crosscut.protocol.job.recovery import (
     AlreadyFinished,
@@ -20,18 +29,8 @@ from crosscut.protocol.job.recovery import (
 )
 from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
 from crosscut.protocol.job.segments import LogEnd
-from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
-    CheckpointCompleted,
-    EpochClaimed,
-    FailureCause,
-    JobFinished,
-    LogEntry,
-    SegmentClosed,
-    SegmentOpened,
-    Snapshot,
-    TaskSnapshot,
-)
+from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 POLICY = RestartPolicy(
     failures_max=5, window_ms=300_000, delay_ms=0, delay_step_ms=100, delay_max_ms=1_000, same_record_max=3

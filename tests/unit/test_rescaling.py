@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import groups_of_task
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import (
     ALL_SAID,
     Inheritance,
@@ -27,13 +28,7 @@ from crosscut.protocol.job.rescaling import (
     shown_said,
     writers,
 )
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    Part,
-    PendingTransaction,
-    Snapshot,
-    TaskSnapshot,
-)
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 
 SOURCE, COUNTS, OUT = map(VertexId, ("source", "counts", "out"))
 EDGES = ((SOURCE, COUNTS, True), (COUNTS, OUT, False))

@@ -1,6 +1,7 @@
 """What may be deleted, and what a snapshot may refer to."""
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.retention import (
     dangling,
     orphans,
@@ -10,7 +11,7 @@ from crosscut.protocol.job.retention import (
     retained,
     unreferenced,
 )
-from crosscut.protocol.messages import CheckpointCompleted, Part, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 
 TASK = TaskId(VertexId("count"), 0)
 

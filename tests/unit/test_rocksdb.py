@@ -17,7 +17,7 @@ import crosscut as cc
 from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keys import decoded_key, encoded_key
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.reading import stored_blocks, stored_contents
 from crosscut.state.rocksdb import database

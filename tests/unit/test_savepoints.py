@@ -29,6 +29,13 @@ from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.protocol.effects import AnswerRequest
+from crosscut.protocol.job.entries import (
+    Ancestor,
+    CheckpointCompleted,
+    EpochClaimed,
+    OpenOutput,
+    SegmentOpened,
+)
 from crosscut.protocol.job.identity import FlowIdentity
 from crosscut.protocol.job.restoring import (
     Begin,
@@ -41,18 +48,8 @@ from crosscut.protocol.job.restoring import (
 )
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import (
-    Ancestor,
-    CheckpointCompleted,
-    EpochClaimed,
-    OpenOutput,
-    Part,
-    PendingTransaction,
-    SegmentOpened,
-    Snapshot,
-    SplitAssignment,
-    TaskSnapshot,
-)
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, checked, read_manifest, write_manifest
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint

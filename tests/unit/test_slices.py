@@ -18,7 +18,8 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
-from crosscut.protocol.messages import Part, WorkerMessage
+from crosscut.protocol.messages import WorkerMessage
+from crosscut.protocol.snapshots import Part
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output

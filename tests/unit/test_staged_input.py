@@ -23,9 +23,10 @@ from pyspark.sql.types import (
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import EndOfSplit, Split
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.retention import dangling, orphans, parts_of, referenced
 from crosscut.protocol.job.staged import staged_files
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.spark.arrow_records import RecordsOf
 from crosscut.spark.dataframes import check_schema
 from crosscut.store.checkpoint_store import open_store

@@ -26,16 +26,14 @@ from crosscut.protocol.events import (
     MessageReceived,
     StopRequested,
 )
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    Part,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
-    TaskSnapshot,
     TaskStatistics,
     WorkerHeartbeat,
 )
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 
 SOURCES = frozenset({S0, S1})
 SECOND_NS = 1_000_000_000

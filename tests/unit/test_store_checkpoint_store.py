@@ -11,15 +11,9 @@ import pytest
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    LogEntry,
-    Part,
-    PendingTransaction,
-    Snapshot,
-    TaskSnapshot,
-)
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store import CheckpointStore
 from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, numbered, opened, refused
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crosscut.errors import StoreError
 from crosscut.ids import Epoch
 from crosscut.interfaces import JSON
-from crosscut.protocol.messages import LogEntry
+from crosscut.protocol.job.entries import LogEntry
 from crosscut.store import entries
 from crosscut.store.entries import Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.testing.stores import at, checkpoint, claim

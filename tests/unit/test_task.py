@@ -27,9 +27,6 @@ from crosscut.protocol.commit import RETRY_DELAY_MS, Committer
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import (
     FailureCause,
-    Part,
-    PendingTransaction,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -37,6 +34,7 @@ from crosscut.protocol.messages import (
     TaskStatistics,
     TransactionsCommitted,
 )
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain

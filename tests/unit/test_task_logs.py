@@ -21,7 +21,8 @@ from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
-from crosscut.protocol.messages import Part, Snapshot, SnapshotAcknowledged, SnapshotDeclined
+from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.task import channel_log
 from crosscut.task import inputs as queues
 from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, encoded_log, release_log

@@ -15,8 +15,9 @@ from crosscut.protocol.job.end_of_input import (
     stillness,
     termination,
 )
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.triggering import FIRST_LOOK_MS, Looks
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 DRAINED = Snapshot(drained=True, ended=True, at_rest=True)
 """It has said all, for good."""

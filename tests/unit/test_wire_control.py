@@ -6,22 +6,19 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     FailureCause,
-    Part,
     Peer,
-    PendingTransaction,
     RegisterWorker,
     ShutDown,
-    Snapshot,
     SnapshotAcknowledged,
     SplitAssignment,
     StandBy,
     TaskFailed,
-    TaskSnapshot,
     TaskStatistics,
     TriggerCheckpoint,
     WorkerHeartbeat,
     WorkerMessage,
 )
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 
 COUNT = TaskId(VertexId("count"), 1)

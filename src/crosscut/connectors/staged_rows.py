@@ -18,7 +18,7 @@ from crosscut.errors import ConnectorError, StoreError
 from crosscut.ids import TaskId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.store.checkpoint_store import open_store
 
 FILE_BYTES = 32 * 1024 * 1024

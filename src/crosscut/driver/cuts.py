@@ -28,7 +28,8 @@ from crosscut.ids import CheckpointId, Epoch
 from crosscut.keyed_process import MapState, declared
 from crosscut.operators.cells import plain_value
 from crosscut.protocol.job.end_of_input import is_exhausted, stillness
-from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import MAIN
 from crosscut.state.reading import stored_contents
 from crosscut.task.channel_log import decoded_log

@@ -72,14 +72,13 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import speaks_for_itself
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     CommitCheckpoint,
     HaltTasks,
-    JobFinished,
     RecordsFlowing,
     ShutDown,
     SnapshotAcknowledged,

@@ -19,7 +19,7 @@ from crosscut.driver.cuts import PartReader, StoredCut
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId
 from crosscut.protocol.events import BrokenInvariant, CutJudged
-from crosscut.protocol.messages import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted
 
 _LOG = logging.getLogger("crosscut")
 

@@ -9,9 +9,10 @@ from typing import assert_never
 
 from crosscut.protocol.effects import EndJob, JobEffect, StartTimer
 from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import CheckpointCompleted, FailureCause
+from crosscut.protocol.messages import FailureCause
 
 LOGGER = logging.getLogger("crosscut.job")
 

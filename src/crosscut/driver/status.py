@@ -14,7 +14,9 @@ from crosscut.driver.silence import Silences, SilentSource
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import Coordinator, Phase
-from crosscut.protocol.messages import CheckpointCompleted, TaskSnapshot, TaskStatistics
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.messages import TaskStatistics
+from crosscut.protocol.snapshots import TaskSnapshot
 
 RATE_WINDOW_S = 2.0
 RATE_EVERY_S = 0.05

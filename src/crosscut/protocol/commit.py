@@ -21,7 +21,7 @@ from crosscut.protocol.events import (
     CommitterEvent,
     TransactionPrepared,
 )
-from crosscut.protocol.messages import PendingTransaction
+from crosscut.protocol.snapshots import PendingTransaction
 
 RETRY_DELAY_MS = 50
 """Before the second attempt; doubles with each one."""

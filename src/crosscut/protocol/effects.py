@@ -13,7 +13,8 @@ from typing import Literal
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer
-from crosscut.protocol.messages import CheckpointCompleted, CoordinatorMessage, FailureCause, LogEntry
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
+from crosscut.protocol.messages import CoordinatorMessage, FailureCause
 
 # Of the snapshot protocol of one task.
 

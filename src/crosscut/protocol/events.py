@@ -7,7 +7,8 @@ from typing import Literal
 
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
 from crosscut.interfaces import JSON, CommittedOutput
-from crosscut.protocol.messages import FailureCause, LogEntry, SplitAssignment, WorkerMessage
+from crosscut.protocol.job.entries import LogEntry
+from crosscut.protocol.messages import FailureCause, SplitAssignment, WorkerMessage
 
 # To the snapshot protocol of one task.
 

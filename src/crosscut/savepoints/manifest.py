@@ -22,8 +22,9 @@ from typing import Any
 from crosscut.codec import from_json, to_json
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Lineage
+from crosscut.protocol.job.entries import Ancestor, OpenOutput
 from crosscut.protocol.job.identity import FlowIdentity
-from crosscut.protocol.messages import Ancestor, OpenOutput, TaskSnapshot
+from crosscut.protocol.snapshots import TaskSnapshot
 
 VERSION = 1
 MANIFEST = "manifest.json"

@@ -29,6 +29,7 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, Task
 from crosscut.interfaces import CommittedOutput
 from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.building import keyed_state
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, LogEntry, SegmentOpened
 from crosscut.protocol.job.history import shown
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import Appended
@@ -44,16 +45,8 @@ from crosscut.protocol.job.restoring import (
 )
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.job.staged import staged_files
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    EpochClaimed,
-    LogEntry,
-    Part,
-    SegmentOpened,
-    Snapshot,
-    SplitAssignment,
-    TaskSnapshot,
-)
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import (
     IN_FLIGHT_COLUMNS,
     STATE_COLUMNS,

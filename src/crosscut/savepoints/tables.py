@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from crosscut.errors import StateError, StoreError
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import CheckpointCompleted
 from crosscut.savepoints.manifest import STATE_COLUMNS, checked, is_savepoint, rows_of
 from crosscut.savepoints.values import from_text
 from crosscut.savepoints.writing import write_savepoint

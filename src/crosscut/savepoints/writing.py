@@ -13,16 +13,9 @@ from crosscut.errors import StoreError
 from crosscut.host.clock import SystemClock
 from crosscut.ids import TaskId
 from crosscut.keys import key_group
+from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, OpenOutput
 from crosscut.protocol.job.rescaling import parallelism_of
-from crosscut.protocol.messages import (
-    Ancestor,
-    CheckpointCompleted,
-    EpochClaimed,
-    OpenOutput,
-    Part,
-    Snapshot,
-    TaskSnapshot,
-)
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import (
     IN_FLIGHT_COLUMNS,
     STATE_COLUMNS,

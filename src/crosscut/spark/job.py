@@ -28,8 +28,9 @@ from crosscut.errors import (
 )
 from crosscut.flow.flow import Flow
 from crosscut.protocol.events import StopRequested
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import CheckpointCompleted, FailureCause
+from crosscut.protocol.messages import FailureCause
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots

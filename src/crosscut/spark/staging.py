@@ -26,7 +26,8 @@ from crosscut.graph.specs import JobGraph, SourceSpec, Vertex
 from crosscut.ids import Epoch, TaskId, VertexId
 from crosscut.interfaces import Split
 from crosscut.protocol.job.staged import BEFORE_ALL
-from crosscut.protocol.messages import Part, SplitAssignment
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.snapshots import Part
 from crosscut.spark.dataframes import DataFrameSource
 from crosscut.spark.session import is_own
 from crosscut.spark.terms import assignments

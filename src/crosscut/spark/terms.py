@@ -17,10 +17,11 @@ from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Source, Split
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
-from crosscut.protocol.messages import CheckpointCompleted, SplitAssignment
+from crosscut.protocol.messages import SplitAssignment
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from crosscut.ids import CheckpointId
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 
 PARTS_MAX = 8
 """Rows that change with every checkpoint are merged, rather than counted again and again until a whole part

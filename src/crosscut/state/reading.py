@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block, decode_part, merged, take_in
 from crosscut.state.rocksdb.database import Database, Options, written
 from crosscut.state.rocksdb.rows import RowIds

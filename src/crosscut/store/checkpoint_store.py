@@ -20,8 +20,9 @@ from itertools import chain
 
 from crosscut.errors import StoreError
 from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
+from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.job.job_log import AppendOutcome
-from crosscut.protocol.messages import LogEntry, Part
+from crosscut.protocol.snapshots import Part
 from crosscut.store.files import Files, LocalFiles, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey

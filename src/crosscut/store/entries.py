@@ -24,7 +24,7 @@ from crosscut.codec import from_json, to_json
 from crosscut.errors import StoreError
 from crosscut.ids import Epoch, LogIndex
 from crosscut.interfaces import JSON
-from crosscut.protocol.messages import LogEntry
+from crosscut.protocol.job.entries import LogEntry
 from crosscut.store.log_key import LogKey, Signature
 
 FORMAT = 2

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from crosscut.errors import AuthenticityError, StoreError, invariant
 from crosscut.ids import Epoch, LogIndex
 from crosscut.interfaces import JSON
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken, Unknown
 from crosscut.protocol.job.segments import claim_of, following, head_after
-from crosscut.protocol.messages import CheckpointCompleted, LogEntry, SegmentOpened
 from crosscut.store.differences import applied, difference
 from crosscut.store.entries import FORMAT, Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, failed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId, CheckpointId
-from crosscut.protocol.messages import Part, PendingTransaction, Snapshot
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log

@@ -42,12 +42,8 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
-from crosscut.protocol.messages import (
-    PendingTransaction,
-    SnapshotAcknowledged,
-    SnapshotDeclined,
-    TaskQuiet,
-)
+from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskQuiet
+from crosscut.protocol.snapshots import PendingTransaction
 from crosscut.task.captures import Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SpilledBlocks

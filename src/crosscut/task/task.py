@@ -36,12 +36,8 @@ from crosscut.protocol.events import (
     SourcesResumed,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
-from crosscut.protocol.messages import (
-    Part,
-    Snapshot,
-    SourceDrained,
-    TaskStatistics,
-)
+from crosscut.protocol.messages import SourceDrained, TaskStatistics
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId
 from crosscut.operators.watermarks import CombinedWatermark
-from crosscut.protocol.messages import Snapshot
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.task.chain import Chain
 
 

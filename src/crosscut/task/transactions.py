@@ -9,7 +9,8 @@ from crosscut.interfaces import JSON, SinkWriter
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
 from crosscut.protocol.events import CommitAttemptFailed, CommitSucceeded, CommitterEvent, TransactionPrepared
-from crosscut.protocol.messages import FailureCause, PendingTransaction, TaskFailed, TransactionsCommitted
+from crosscut.protocol.messages import FailureCause, TaskFailed, TransactionsCommitted
+from crosscut.protocol.snapshots import PendingTransaction
 from crosscut.task.outlets import Outlets
 from crosscut.task.requests import PrepareTransaction
 

@@ -13,10 +13,11 @@ from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import Lineage
 from crosscut.interfaces import JSON
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry
 from crosscut.protocol.job.identity import shown
 from crosscut.protocol.job.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry, Snapshot
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.splits import splits_from_json
 

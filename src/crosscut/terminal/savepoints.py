@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from crosscut.errors import StoreError
-from crosscut.protocol.messages import Part, TaskSnapshot
+from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.savepoints.manifest import (
     STATE_COLUMNS,
     differences,

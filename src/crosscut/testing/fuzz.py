@@ -30,13 +30,13 @@ from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
-    Snapshot,
     SnapshotAcknowledged,
     TaskFailed,
     TaskStatistics,
     WorkerHeartbeat,
     WorkerMessage,
 )
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.wire.batches import encode_batch
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import DEFAULT_LIMITS, HEADER, FrameDecoder, FrameType, encode_barrier, encode_frame

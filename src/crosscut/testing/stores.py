@@ -13,20 +13,17 @@ from typing import Any, Literal
 
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
-    Part,
-    PendingTransaction,
     SegmentClosed,
     SegmentOpened,
-    Snapshot,
-    TaskSnapshot,
 )
+from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.files import Files, Put, UncertainError, checked_path
 

@@ -21,7 +21,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
 from crosscut.operators.async_map import StartCall
 from crosscut.protocol.effects import CommitTransactions
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState

@@ -24,7 +24,8 @@ from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, restore_from
 from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said
-from crosscut.protocol.messages import DeployTasks, Part, Snapshot
+from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.settings import BackendName
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import KeyedState

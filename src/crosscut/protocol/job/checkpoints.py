@@ -15,20 +15,19 @@ from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job import retention
 from crosscut.protocol.job.collecting import Collecting, Completion, GivenUp
+from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX, CheckpointCompleted
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
     AbortCheckpoint,
     CaptureSnapshots,
-    CheckpointCompleted,
     CommitCheckpoint,
     FailureCause,
     ResumeSources,
-    Snapshot,
     TriggerCheckpoint,
 )
+from crosscut.protocol.snapshots import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot, TaskSnapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import restarts
 from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
 from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
@@ -30,12 +31,8 @@ from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speak
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    EpochClaimed,
     FailureCause,
     HaltTasks,
-    JobEntry,
-    JobFinished,
     RecordsFlowing,
     RegisterWorker,
     ShutDown,

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from crosscut.ids import VertexId
-from crosscut.protocol.messages import CheckpointCompleted, TaskSnapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import TaskSnapshot
 
 
 class Termination(Enum):

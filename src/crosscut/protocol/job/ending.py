@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.effects import Outcome
 from crosscut.protocol.events import CutJudged
-from crosscut.protocol.messages import CheckpointCompleted, FailureCause, JobEntry
+from crosscut.protocol.job.entries import CheckpointCompleted, JobEntry
+from crosscut.protocol.messages import FailureCause
 
 
 @dataclass(frozen=True, slots=True)

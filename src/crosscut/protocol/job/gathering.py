@@ -8,16 +8,12 @@ from dataclasses import replace
 from crosscut.ids import Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.ownership import Ownership
 from crosscut.protocol.job.rescaling import inheritance
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    FailureCause,
-    RegisterWorker,
-    WorkerFailed,
-)
+from crosscut.protocol.messages import FailureCause, RegisterWorker, WorkerFailed
 
 
 class Gathering:

@@ -27,8 +27,7 @@ from crosscut.protocol.events import (
     TimerFired,
     TimerKind,
 )
-from crosscut.protocol.job.segments import LogEnd, following, head_after, written_before
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobEntry,
@@ -37,6 +36,7 @@ from crosscut.protocol.messages import (
     SegmentClosed,
     SegmentOpened,
 )
+from crosscut.protocol.job.segments import LogEnd, following, head_after, written_before
 
 # Answers of the store to an append: three, because "not known" is one of them.
 

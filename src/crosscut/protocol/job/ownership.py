@@ -18,6 +18,14 @@ from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, Re
 from crosscut.protocol.events import Timer, TimerFired
 from crosscut.protocol.job import history, recovery, rescaling
 from crosscut.protocol.job.ending import Over
+from crosscut.protocol.job.entries import (
+    CheckpointCompleted,
+    EpochClaimed,
+    JobEntry,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+)
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
@@ -31,16 +39,7 @@ from crosscut.protocol.job.job_log import (
     Verdict,
 )
 from crosscut.protocol.job.segments import claim_of
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    EpochClaimed,
-    FailureCause,
-    JobEntry,
-    JobFinished,
-    LogEntry,
-    SegmentClosed,
-    SplitAssignment,
-)
+from crosscut.protocol.messages import FailureCause, SplitAssignment
 
 CLAIM_ATTEMPTS_MAX = 20
 

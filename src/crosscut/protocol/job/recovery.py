@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job import rescaling
+from crosscut.protocol.job.entries import (
+    CHECKPOINT_IDS_LEAD_MAX,
+    CheckpointCompleted,
+    EpochClaimed,
+    JobFinished,
+    LogEntry,
+)
 from crosscut.protocol.job.identity import (
     AnotherJob,
     ChangedDetails,
@@ -18,13 +25,6 @@ from crosscut.protocol.job.identity import (
 )
 from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.job.segments import LogEnd, claim_of, end_of
-from crosscut.protocol.messages import (
-    CHECKPOINT_IDS_LEAD_MAX,
-    CheckpointCompleted,
-    EpochClaimed,
-    JobFinished,
-    LogEntry,
-)
 
 # Who owns the next epoch, and from which state does it start?
 

@@ -29,7 +29,8 @@ from crosscut.errors import StateError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON
 from crosscut.keys import groups_of_task
-from crosscut.protocol.messages import CheckpointCompleted, Part, Snapshot, TaskSnapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 
 ALL_SAID = (1 << 30, "")
 """How far a task has come that has said everything it has to say at the end of its input."""

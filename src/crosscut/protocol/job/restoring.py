@@ -7,9 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from crosscut.interfaces import CommittedOutput
+from crosscut.protocol.job.entries import (
+    Ancestor,
+    CheckpointCompleted,
+    EpochClaimed,
+    LogEntry,
+    OpenOutput,
+)
 from crosscut.protocol.job.history import ForeignOutput, NewerOutput
 from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity
-from crosscut.protocol.messages import Ancestor, CheckpointCompleted, EpochClaimed, LogEntry, OpenOutput
 
 _STATE = re.compile(r"(?:, )?(.+?) \(([^()]*)\)")
 """One state: its name, and its form, in which there may be commas."""

@@ -14,9 +14,10 @@ from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import CancelTimer, DeleteParts, JobEffect, StartTimer
 from crosscut.protocol.events import Timer
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened
 from crosscut.protocol.job.segments import written_before
 from crosscut.protocol.job.staged import STAGED_PATH, staged_files
-from crosscut.protocol.messages import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened, Snapshot
+from crosscut.protocol.snapshots import Snapshot
 
 PART_PATH = re.compile(r"parts/\d+/[^/]+-(\d+)-[0-9a-f]+")
 

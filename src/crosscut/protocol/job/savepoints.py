@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from crosscut.ids import CheckpointId
 from crosscut.protocol.effects import AnswerRequest, JobEffect
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.retention import parts_of
-from crosscut.protocol.messages import CheckpointCompleted
 
 
 class Savepoints:

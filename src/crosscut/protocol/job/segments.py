@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crosscut.ids import LogIndex
-from crosscut.protocol.messages import EpochClaimed, LogEntry, SegmentClosed, SegmentOpened
+from crosscut.protocol.job.entries import EpochClaimed, LogEntry, SegmentClosed, SegmentOpened
 
 FIRST = LogIndex(1, 0)
 """Where the log begins."""

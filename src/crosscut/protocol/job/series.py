@@ -15,6 +15,7 @@ from crosscut.protocol.job import retention
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
 from crosscut.protocol.job.end_of_input import heads_to_close, stillness
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.job.ownership import Ownership
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
@@ -23,13 +24,7 @@ from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.staged import staged_for
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.job.triggering import Triggering
-from crosscut.protocol.messages import (
-    CheckpointCompleted,
-    CloseLoops,
-    FailureCause,
-    LogEntry,
-    SnapshotAcknowledged,
-)
+from crosscut.protocol.messages import CloseLoops, FailureCause, SnapshotAcknowledged
 
 
 class Series:

@@ -19,7 +19,7 @@ import orjson
 
 from crosscut.errors import StateError, invariant
 from crosscut.ids import CheckpointId
-from crosscut.protocol.messages import Part
+from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable

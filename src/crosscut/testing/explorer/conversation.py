@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
-    DeployTasks,
     EpochClaimed,
     JobFinished,
     SegmentClosed,
     SegmentOpened,
 )
+from crosscut.protocol.messages import DeployTasks
 from crosscut.testing.explorer.event_time import WATERMARK
 from crosscut.testing.explorer.graphs import times
 from crosscut.testing.explorer.items import END, record_of

@@ -10,6 +10,7 @@ from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms
@@ -17,7 +18,6 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     HaltTasks,
-    LogEntry,
     RegisterWorker,
     ShutDown,
     StartTasks,

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, CommittedOutput
-from crosscut.protocol.job.segments import FIRST, claim_of
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
     SegmentClosed,
     SegmentOpened,
-    Snapshot,
 )
+from crosscut.protocol.job.segments import FIRST, claim_of
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
 from crosscut.testing.explorer.items import LINEAGE, Content, ensure, is_record, record_of
 from crosscut.testing.explorer.machines import Numbers

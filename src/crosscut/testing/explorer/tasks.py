@@ -17,9 +17,7 @@ from crosscut.protocol.messages import (
     CaptureSnapshots,
     CloseLoops,
     CommitCheckpoint,
-    Part,
     ResumeSources,
-    Snapshot,
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
@@ -30,6 +28,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.messages import FailureCause as Cause
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.testing.explorer.event_time import NO_TIME, WATERMARK, Kept, TaskTime, time_of
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
 from crosscut.testing.explorer.items import END, Content, Log, ensure, item_of, record_of

@@ -20,9 +20,9 @@ from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     AbortCheckpoint,
-    CheckpointCompleted,
     CoordinatorMessage,
     DeployTasks,
     TriggerCheckpoint,

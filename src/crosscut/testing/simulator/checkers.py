@@ -18,18 +18,17 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import CommitPermit
 from crosscut.keys import groups_of_task, key_group
 from crosscut.operators.final import place_of
-from crosscut.protocol.job.rescaling import said_ranges
-from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import (
+from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
-    Part,
     SegmentClosed,
     SegmentOpened,
-    Snapshot,
 )
+from crosscut.protocol.job.rescaling import said_ranges
+from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log

@@ -11,10 +11,10 @@ from crosscut.ids import CheckpointId, Epoch
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested, Timer
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.rescaling import read_said
 from crosscut.protocol.messages import (
-    CheckpointCompleted,
     CoordinatorHeartbeat,
     DeployTasks,
     FailureCause,

@@ -7,7 +7,8 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.ids import Epoch, TaskId
-from crosscut.protocol.messages import CheckpointCompleted, Snapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.testing.simulator.violation import ensure
 
 

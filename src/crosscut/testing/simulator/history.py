@@ -7,7 +7,7 @@ import re
 from crosscut.errors import StoreError
 from crosscut.ids import LogIndex
 from crosscut.interfaces import JSON
-from crosscut.protocol.messages import LogEntry, SegmentClosed, SegmentOpened
+from crosscut.protocol.job.entries import LogEntry, SegmentClosed, SegmentOpened
 from crosscut.store.differences import applied
 from crosscut.store.entries import decode_file, entry_of
 from crosscut.testing.simulator.violation import ensure, violate

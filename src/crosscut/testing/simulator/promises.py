@@ -21,7 +21,12 @@ from crosscut.protocol.events import (
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import HaltTasks, SourceDrained, TransactionsCommitted, TriggerCheckpoint
+from crosscut.protocol.messages import (
+    HaltTasks,
+    SourceDrained,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+)
 from crosscut.testing.simulator.violation import ensure
 
 STOPS_WAIT_SHARE = 4

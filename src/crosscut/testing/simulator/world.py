@@ -15,7 +15,8 @@ from crosscut.graph.specs import JobGraph
 from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import JobTerms
-from crosscut.protocol.messages import SegmentOpened, SplitAssignment, TaskFailed
+from crosscut.protocol.job.entries import SegmentOpened
+from crosscut.protocol.messages import SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log_key import LogKey
 from crosscut.testing.simulator import violation
