@@ -54,10 +54,10 @@ if TYPE_CHECKING:
         SplitReader,
         Wait,
     )
-    from crosscut.keyed_process import (
+    from crosscut.keyed_process import KeyedProcess
+    from crosscut.process_context import Context
+    from crosscut.process_states import (
         AggregatingState,
-        Context,
-        KeyedProcess,
         ListState,
         MapState,
         ReducingState,
@@ -159,15 +159,17 @@ _NAMES = {
     "dead_letters": "DeadLetter",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
-    "flow.windows": "WindowedStream",
     "flow.keyed": "KeyedStream",
     "flow.stream": "Stream",
+    "flow.windows": "WindowedStream",
     "ids": "TaskId",
     "interfaces": (
         "JSON CommitPermit CommittedOutput EndOfSplit HeldData Sink "
         "SinkContext SinkWriter Source Split SplitReader Wait"
     ),
-    "keyed_process": "AggregatingState Context KeyedProcess ListState MapState ReducingState ValueState",
+    "keyed_process": "KeyedProcess",
+    "process_context": "Context",
+    "process_states": "AggregatingState ListState MapState ReducingState ValueState",
     "protocol.job.history": "check_history",
     "savepoints.manifest": "seal_savepoint",
     "savepoints.tables": "read_state",

@@ -24,7 +24,9 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from crosscut.errors import FlowError
-from crosscut.keyed_process import Context, KeyedProcess, NamedCells, State
+from crosscut.keyed_process import KeyedProcess
+from crosscut.process_context import ABSENT, Context
+from crosscut.process_states import NamedCells, State
 
 RecordT = TypeVar("RecordT")
 OtherT = TypeVar("OtherT")
@@ -32,7 +34,6 @@ ResultT = TypeVar("ResultT")
 T = TypeVar("T")
 V = TypeVar("V")
 
-_ABSENT: Any = object()
 _NO_KEY = None
 """Stands for the key in the rows of states that belong to none."""
 
@@ -99,8 +100,8 @@ class BroadcastState(TaskState, MutableMapping[T, V]):
     is_shared = True
 
     def __getitem__(self, name: T) -> V:
-        found = self._rows().own((_NO_KEY, name), _ABSENT)
-        if found is _ABSENT:
+        found = self._rows().own((_NO_KEY, name), ABSENT)
+        if found is ABSENT:
             raise KeyError(name)
         return found  # type: ignore[no-any-return]
 

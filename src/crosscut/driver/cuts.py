@@ -25,8 +25,9 @@ from crosscut.graph.specs import (
     Vertex,
 )
 from crosscut.ids import CheckpointId, Epoch
-from crosscut.keyed_process import MapState, declared
+from crosscut.keyed_process import declared
 from crosscut.operators.cells import plain_value
+from crosscut.process_states import MapState
 from crosscut.protocol.job.end_of_input import is_exhausted, stillness
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from crosscut.keyed_process import Context, KeyedProcess, ListState, ValueState
+from crosscut.keyed_process import KeyedProcess
+from crosscut.process_context import Context
+from crosscut.process_states import ListState, ValueState
 
 Ranked = list[tuple[Any, Any]]
 """Records with their ranks, best first."""

@@ -34,7 +34,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.graph.windows import WindowSpec
 from crosscut.interfaces import SinkWriter
-from crosscut.keyed_process import MapState, declared, timer_tables
+from crosscut.keyed_process import declared, timer_tables
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
@@ -56,6 +56,7 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, ForEach, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.process_states import MapState
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from crosscut.errors import FlowError, StateError
-from crosscut.keyed_process import Cells, Context, KeyedProcess, State, declared
+from crosscut.keyed_process import KeyedProcess, declared
+from crosscut.process_context import Context
+from crosscut.process_states import Cells, State
 from crosscut.serializers import Serializer
 from crosscut.state.encoding import owned_copy
 from crosscut.state.expiry import Expiry

@@ -8,9 +8,10 @@ from crosscut.batch import Batch
 from crosscut.callables import several
 from crosscut.connected_process import Begins, ConnectedContext, ConnectedProcess, begin_lists
 from crosscut.errors import InternalError
-from crosscut.keyed_process import Context, KeyedProcess
+from crosscut.keyed_process import KeyedProcess
 from crosscut.operators.process import Call, Process
 from crosscut.operators.sides import Sides
+from crosscut.process_context import Context
 from crosscut.state.keyed import KeyedState
 
 

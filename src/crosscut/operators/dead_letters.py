@@ -16,13 +16,14 @@ from crosscut.callables import several
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import CrosscutError, InternalError
 from crosscut.graph.specs import Emit
-from crosscut.keyed_process import Cells, KeyedProcess
+from crosscut.keyed_process import KeyedProcess
 from crosscut.keys import encoded_key
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import Operator, text_of, traceback_of
 from crosscut.operators.process import Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Split
+from crosscut.process_states import Cells
 from crosscut.state.encoding import owned_copy
 from crosscut.state.keyed import KeyedState
 

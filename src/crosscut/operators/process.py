@@ -10,17 +10,12 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.callables import several
 from crosscut.errors import FlowError, InternalError
-from crosscut.keyed_process import (
-    EVENT_TIMERS,
-    PROCESSING_TIMERS,
-    Cells,
-    Context,
-    KeyedProcess,
-    attached,
-)
+from crosscut.keyed_process import EVENT_TIMERS, PROCESSING_TIMERS, KeyedProcess, attached
 from crosscut.operators.cells import cells_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
+from crosscut.process_context import Context
+from crosscut.process_states import Cells
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX

@@ -23,7 +23,9 @@ from pyspark.sql.types import StructType
 
 from crosscut.callables import several
 from crosscut.errors import FlowError
-from crosscut.keyed_process import Context, KeyedProcess, ListState, MapState, State, ValueState
+from crosscut.keyed_process import KeyedProcess
+from crosscut.process_context import Context
+from crosscut.process_states import ListState, MapState, State, ValueState
 
 _INITIALISED = "initial state taken in"
 

@@ -14,7 +14,9 @@ from zlib import crc32
 
 import crosscut as cc
 from crosscut.dead_letters import DeadLetter
-from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
+from crosscut.keyed_process import KeyedProcess
+from crosscut.process_context import Context
+from crosscut.process_states import MapState, ValueState
 from crosscut.testing.flows.steps import (
     Aggregate,
     AggregateName,

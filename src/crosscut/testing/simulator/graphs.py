@@ -9,7 +9,9 @@ from typing import Any
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.graph.specs import JobGraph
-from crosscut.keyed_process import Context, KeyedProcess, MapState, ValueState
+from crosscut.keyed_process import KeyedProcess
+from crosscut.process_context import Context
+from crosscut.process_states import MapState, ValueState
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource

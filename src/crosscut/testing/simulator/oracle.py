@@ -48,9 +48,7 @@ from crosscut.graph.windows import WindowSpec
 from crosscut.keyed_process import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
-    Context,
     KeyedProcess,
-    MapState,
     attached,
     declared,
     kinds_of,
@@ -58,6 +56,8 @@ from crosscut.keyed_process import (
 )
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
+from crosscut.process_context import Context
+from crosscut.process_states import MapState
 from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.awaiting import result_of
