@@ -87,7 +87,8 @@ from crosscut.wire.handshake import Verdict
 from crosscut.wire.lanes import Lanes, Piece
 from crosscut.worker import deployment
 from crosscut.worker.background import BackgroundWork, Threads
-from crosscut.worker.pool import TaskPool, TaskRunner
+from crosscut.worker.pool import TaskPool
+from crosscut.worker.runner import TaskRunner
 from crosscut.worker.worker import Worker
 
 SEEDS_MAX = 300

@@ -1,0 +1,164 @@
+"""Runs one task: when it may run, for how long, and where what it leaves in its outlets goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec
+
+from crosscut.batch import Batch
+from crosscut.interfaces import SinkWriter
+from crosscut.state.keyed import KeyedState
+from crosscut.task.task import Task
+from crosscut.worker.background import BackgroundWork
+
+if TYPE_CHECKING:
+    from crosscut.worker.pool import TaskPool
+
+P = ParamSpec("P")
+
+WAIT_MS_MAX = 3_600_000.0
+
+
+class TaskRunner:
+    """One task, its pace and its background work."""
+
+    def __init__(
+        self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
+    ) -> None:
+        self.task = task
+        self.due_ns = 0
+        # 0: none is set.
+        self.alarm_ns = 0
+        self.background = BackgroundWork(pool, task, state, writer, self.tell)
+        self._pool = pool
+        self._pace = pool.pace_of(task.task_id)
+        # Since the task last took records, if it is not through with them.
+        self._rows = 0
+        self._busy_ns = 0
+        self._now_ns = pool.now_ns
+        task.rows_max = self._pace.rows
+        task.follow(self._pace.course)
+        self._buffered_since_ns = 0
+
+    def can_run(self, now_ns: int) -> bool:
+        """Whether a call of `run` is worthwhile."""
+        task = self.task
+        is_free = not task.departures.clogged or task.is_awaited
+        is_due = self.due_ns <= now_ns and task.has_work
+        return is_free and (is_due or 0 < self.alarm_ns <= now_ns)
+
+    def set_alarm(self, now_ns: int) -> None:
+        """Tell the task the time, and note when something is due by it."""
+        task = self.task
+        if task.hears_time:
+            task.tell_time(self._pool.clock_ms(now_ns))
+            alarm_ms = task.alarm_in_ms
+            self.alarm_ns = 0 if alarm_ms is None else now_ns + int(min(alarm_ms, WAIT_MS_MAX) * 1e6)
+
+    def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call `action`, which does something with the task. Everything that reaches the task does so here.
+
+        Once the epoch is over nothing does: after a failure in the middle of a batch its state is half
+        a batch, which no timer, answer or word may have captured. An exception of `action` ends the epoch.
+        """
+        if self._pool.is_over:
+            return
+        try:
+            action(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+            self._pool.failed(self.task.task_id, error)
+
+    def run(self, now_ns: int) -> None:
+        """Let the task do one piece of work, and empty its outlets."""
+        self.reach(self._run, now_ns)
+
+    def _run(self, now_ns: int) -> None:
+        task, pool, pace = self.task, self._pool, self._pace
+        rows_before = task.records_in
+        if task.hears_time:
+            task.tell_time(pool.clock_ms(now_ns))
+        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
+        try:
+            channel = task.run()
+        except BaseException:
+            pace.start_over()
+            raise
+        finally:
+            pool.slices.end_slice()
+        rows = task.records_in - rows_before
+        ended_ns = self._now_ns()
+        self._note(rows, ended_ns - now_ns)
+        if task.is_source:
+            self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
+        self.set_alarm(ended_ns)
+        if channel is not None:
+            self._pool.relieve(self, channel)
+            if self._pool.failpoints.is_armed and task.is_aligning:
+                self._pool.failpoints("align.partial")
+        if task.has_buffered:
+            self._flush_if_due(ended_ns)
+        self.drain((ended_ns - now_ns) // 1_000)
+        if rows:
+            self._pool.records_flowed()
+
+    def tell(self, word: Callable[[Task], None]) -> None:
+        """Tell the task something, and empty its outlets."""
+        self.reach(self._tell, word)
+
+    def _tell(self, word: Callable[[Task], None]) -> None:
+        started_ns = self._now_ns()
+        word(self.task)
+        self.set_alarm(started_ns)
+        self.drain((self._now_ns() - started_ns) // 1_000)
+        # It may have unblocked an input, and then nobody else would wake the worker.
+        self._pool.schedule()
+
+    def _flush_if_due(self, now_ns: int) -> None:
+        """Send partial batches: when nothing else is to be done, or when they have lingered."""
+        if not self._buffered_since_ns:
+            self._buffered_since_ns = now_ns
+        if now_ns - self._buffered_since_ns >= self._pool.linger_ns or not self.can_run(now_ns):
+            self.task.flush()
+        if not self.task.has_buffered:
+            self._buffered_since_ns = 0
+
+    def _note(self, rows: int, elapsed_ns: int) -> None:
+        """Tell the pace the cost of the records, once the task is through with them."""
+        task = self.task
+        self._rows += rows
+        self._busy_ns += elapsed_ns
+        if not task.is_midway:
+            if self._rows:
+                self._pace.took(self._rows, self._busy_ns)
+                task.rows_max = self._pace.rows
+            self._rows = self._busy_ns = 0
+
+    def drain(self, elapsed_us: int = 0) -> None:
+        """Empty the task's outlets: background work, then output, then messages.
+
+        An item that the task sends to itself comes back here before the rest has been sent. So each item
+        stays in its outlet until its turn: it has not left before.
+        """
+        task, pool, outlets = self.task, self._pool, self.task.outlets
+        is_new = True
+        while is_new and not pool.is_over:
+            if outlets.errands:
+                errands, outlets.errands = outlets.errands, []
+                for errand in errands:
+                    self.background.start(errand, elapsed_us)
+            while outlets.outbox and not pool.is_over:
+                channel, item = outlets.outbox.pop(0)
+                pool.send(self, channel, item)
+                is_last = pool.failpoints.is_armed and not outlets.outbox
+                if is_last and task.is_source and isinstance(item, Batch):
+                    pool.failpoints("source.sent")
+            for channel in tuple(task.departures.clogged):
+                # A barrier may have overtaken the items that wait there.
+                pool.send_on(self, channel)
+            if outlets.emptied:
+                emptied, outlets.emptied = outlets.emptied, []
+                for channel in emptied:
+                    pool.relieve(self, channel)
+            while outlets.messages and not pool.is_over:
+                pool.report(outlets.messages.pop(0))
+            is_new = not pool.is_over and task.note_departures()
