@@ -56,13 +56,7 @@ if TYPE_CHECKING:
     )
     from crosscut.keyed_process import KeyedProcess
     from crosscut.process_context import Context
-    from crosscut.process_states import (
-        AggregatingState,
-        ListState,
-        MapState,
-        ReducingState,
-        ValueState,
-    )
+    from crosscut.process_states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from crosscut.protocol.job.history import check_history
     from crosscut.savepoints.manifest import seal_savepoint
     from crosscut.savepoints.tables import read_state

@@ -36,10 +36,7 @@ from crosscut.task.splits import splits_from_json
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import Content
 from crosscut.testing.explorer.machines import MachineTable
-from crosscut.testing.explorer.tasks import (
-    ExploredTask,
-    Site,
-)
+from crosscut.testing.explorer.tasks import ExploredTask, Site
 
 IN_FLIGHT_MAX = 2
 

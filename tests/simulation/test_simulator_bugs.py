@@ -46,13 +46,7 @@ from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.triggering import Triggering
-from crosscut.protocol.messages import (
-    DeployTasks,
-    FailureCause,
-    HaltTasks,
-    SnapshotAcknowledged,
-    TaskFailed,
-)
+from crosscut.protocol.messages import DeployTasks, FailureCause, HaltTasks, SnapshotAcknowledged, TaskFailed
 from crosscut.protocol.snapshots import Part
 from crosscut.state import parts as parts_module
 from crosscut.state import table as table_module

@@ -24,13 +24,7 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.ids import CheckpointId, Epoch, LogIndex
-from crosscut.protocol.effects import (
-    AnswerRequest,
-    CancelTimer,
-    DeleteParts,
-    JobEffect,
-    StartTimer,
-)
+from crosscut.protocol.effects import AnswerRequest, CancelTimer, DeleteParts, JobEffect, StartTimer
 from crosscut.protocol.events import (
     CancelRequested,
     CheckpointRequested,

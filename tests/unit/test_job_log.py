@@ -18,13 +18,7 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.entries import (
-    JobEntry,
-    JobFinished,
-    LogEntry,
-    SegmentClosed,
-    SegmentOpened,
-)
+from crosscut.protocol.job.entries import JobEntry, JobFinished, LogEntry, SegmentClosed, SegmentOpened
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import (
     DIFFERENCES_MAX,

@@ -25,12 +25,7 @@ from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
-from crosscut.protocol.messages import (
-    SnapshotAcknowledged,
-    SnapshotDeclined,
-    TaskFailed,
-    WorkerMessage,
-)
+from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX

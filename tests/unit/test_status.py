@@ -27,12 +27,7 @@ from crosscut.protocol.events import (
     StopRequested,
 )
 from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.messages import (
-    SnapshotAcknowledged,
-    SnapshotDeclined,
-    TaskStatistics,
-    WorkerHeartbeat,
-)
+from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 
 SOURCES = frozenset({S0, S1})

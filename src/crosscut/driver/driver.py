@@ -8,10 +8,11 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Protocol, TypeVar, assert_never
+from typing import ParamSpec, Protocol, TypeVar, assert_never
 
+from crosscut.driver.asking import Asking
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER, Journal, Line
 from crosscut.driver.status import (
@@ -23,11 +24,11 @@ from crosscut.driver.status import (
     checkpoint_status,
     records_read,
 )
-from crosscut.errors import AuthenticityError, CheckpointError, CrosscutError, StoreError
+from crosscut.errors import CheckpointError, CrosscutError
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, LogIndex, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
@@ -56,24 +57,16 @@ from crosscut.protocol.events import (
     ClockRead,
     EntryAppended,
     EntryRead,
-    EntryRefused,
-    EntryTaken,
-    EntryUncertain,
     JobEvent,
     LinkClosed,
     LinkOpened,
-    LogTailRead,
     MessageReceived,
-    PartsDeleted,
-    PartsListed,
     SavepointWritten,
-    SplitsDiscovered,
     Timer,
     TimerFired,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
-from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
-from crosscut.protocol.job.job_log import Appended, Taken, Unknown
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import speaks_for_itself
 from crosscut.protocol.messages import (
@@ -88,6 +81,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.store.checkpoint_store import CheckpointStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
@@ -134,11 +128,9 @@ class CoordinatorDriver:
     ) -> None:
         self._name = name
         self._terms = terms
-        self._store = store
+        self._store = Asking(store, discover, look, failpoints)
         self._credentials = credentials
         self._supply = supply
-        self._discover = discover
-        self._look = look
         self._failpoints = failpoints
         self._invariants = invariants
         self._clock = clock
@@ -357,17 +349,17 @@ class CoordinatorDriver:
                 case CancelTimer(timer):
                     self._cancel_timer(timer)
                 case ReadLogTail(checkpoints):
-                    self._in_thread(lambda n=checkpoints: self._read_tail(n))  # type: ignore[misc]
+                    self._in_thread(self._store.read_tail, checkpoints)
                 case DiscoverSplits(epoch):
-                    self._in_thread(lambda e=epoch: SplitsDiscovered(self._discover(e)))  # type: ignore[misc]
+                    self._in_thread(self._store.discover, epoch)
                 case AppendEntry():
-                    self._in_thread(lambda one=effect: self._append(one))  # type: ignore[misc]
+                    self._in_thread(self._store.append, effect)
                 case ReadEntry(index):
-                    self._in_thread(lambda i=index: self._read(i))  # type: ignore[misc]
+                    self._in_thread(self._store.read, index)
                 case ListParts():
-                    self._in_thread(self._list_parts)
+                    self._in_thread(self._store.list_parts)
                 case DeleteParts():
-                    self._in_thread(lambda one=effect: self._delete(one))  # type: ignore[misc]
+                    self._in_thread(self._store.delete, effect)
                 case SubmitWorkers():
                     self._claimed()
                     self._supply.submit()
@@ -405,9 +397,9 @@ class CoordinatorDriver:
 
     # The store, in threads.
 
-    def _in_thread(self, work: Callable[[], JobEvent | None]) -> None:
-        """Call the store; the answer is an event. The coordinator bounds how many calls there are."""
-        self._calls.start(work).add_done_callback(self._called)
+    def _in_thread(self, work: Callable[P, JobEvent | None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Ask what may block; the answer is an event. The coordinator bounds how many calls there are."""
+        self._calls.start(work, *args, **kwargs).add_done_callback(self._called)
 
     def _called(self, call: Future[JobEvent | None]) -> None:
         error = call.exception()
@@ -427,59 +419,6 @@ class CoordinatorDriver:
         if isinstance(error, CrosscutError):
             self.error = error
         self._handle(CancelRequested(failure_cause(error)))
-
-    def _read_tail(self, checkpoints: int) -> JobEvent:
-        outputs = self._look()
-        return LogTailRead(tuple(self._store.tail(checkpoints)), outputs)
-
-    def _append(self, effect: AppendEntry) -> JobEvent:
-        index, entry = effect.index, effect.entry
-        if isinstance(entry, CheckpointCompleted):
-            self._failpoints("driver.append")
-        elif isinstance(entry, JobFinished):
-            self._failpoints("driver.finish")
-        try:
-            outcome = self._store.append(index, entry, effect.since)
-        except StoreError as error:
-            return EntryRefused(index, str(error))
-        match outcome:
-            case Appended():
-                if isinstance(entry, CheckpointCompleted):
-                    self._failpoints("driver.appended")
-                return EntryAppended(index)
-            case Taken():
-                return EntryTaken(index)
-            case Unknown(_, reason):
-                return EntryUncertain(index, reason)
-            case _:
-                assert_never(outcome)
-
-    def _read(self, index: LogIndex) -> JobEvent:
-        try:
-            return EntryRead(index, self._store.read(index))
-        except StoreError as error:
-            if getattr(error, "damaged", False) or isinstance(error, AuthenticityError):
-                raise
-            return EntryUncertain(index, str(error))
-
-    def _list_parts(self) -> JobEvent | None:
-        try:
-            parts, (entries, unfinished) = self._store.list_parts(), self._store.list_log()
-            return PartsListed(tuple(parts), tuple(entries), tuple(unfinished))
-        except StoreError:
-            # Only tidiness depends on it; the next epoch tries again.
-            return None
-
-    def _delete(self, effect: DeleteParts) -> JobEvent:
-        def one_by_one(them: Iterable[T]) -> Iterator[T]:
-            for one in them:
-                self._failpoints("driver.delete")
-                yield one
-
-        # A part that can't be deleted stays as an orphan, for the sweep of a later epoch.
-        self._store.delete_parts(one_by_one(effect.paths))
-        self._store.delete_entries(one_by_one(effect.entries))
-        return PartsDeleted()
 
     # Links.
 

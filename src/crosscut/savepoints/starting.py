@@ -47,13 +47,7 @@ from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.savepoints.manifest import (
-    IN_FLIGHT_COLUMNS,
-    STATE_COLUMNS,
-    SavepointManifest,
-    checked,
-    rows_of,
-)
+from crosscut.savepoints.manifest import IN_FLIGHT_COLUMNS, STATE_COLUMNS, SavepointManifest, checked, rows_of
 from crosscut.savepoints.values import from_text
 from crosscut.state.encoding import Block
 from crosscut.store.checkpoint_store import CheckpointStore

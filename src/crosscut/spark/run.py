@@ -20,10 +20,7 @@ from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus
-from crosscut.errors import (
-    CheckpointError,
-    JobFailedError,
-)
+from crosscut.errors import CheckpointError, JobFailedError
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock

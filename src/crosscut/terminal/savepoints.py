@@ -13,13 +13,7 @@ from rich.text import Text
 
 from crosscut.errors import StoreError
 from crosscut.protocol.snapshots import Part, TaskSnapshot
-from crosscut.savepoints.manifest import (
-    STATE_COLUMNS,
-    differences,
-    is_savepoint,
-    read_manifest,
-    rows_of,
-)
+from crosscut.savepoints.manifest import STATE_COLUMNS, differences, is_savepoint, read_manifest, rows_of
 from crosscut.savepoints.tables import as_savepoint, newest_checkpoint
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key

@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from crosscut.interfaces import CommittedOutput
-from crosscut.protocol.job.entries import (
-    Ancestor,
-    CheckpointCompleted,
-    EpochClaimed,
-    LogEntry,
-    OpenOutput,
-)
+from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, LogEntry, OpenOutput
 from crosscut.protocol.job.history import ForeignOutput, NewerOutput
 from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity
 

@@ -11,22 +11,11 @@ from collections.abc import Iterable
 
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.effects import AnswerRequest, EndJob, JobEffect, SendMessage
-from crosscut.protocol.events import (
-    CheckpointRequested,
-    JobEvent,
-    MessageReceived,
-    StopRequested,
-    TimerFired,
-)
+from crosscut.protocol.events import CheckpointRequested, JobEvent, MessageReceived, StopRequested, TimerFired
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import (
-    HaltTasks,
-    SourceDrained,
-    TransactionsCommitted,
-    TriggerCheckpoint,
-)
+from crosscut.protocol.messages import HaltTasks, SourceDrained, TransactionsCommitted, TriggerCheckpoint
 from crosscut.testing.simulator.violation import ensure
 
 STOPS_WAIT_SHARE = 4
