@@ -13,11 +13,9 @@ from crosscut.operators.sink import SinkOperator
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.task.outputs import Output
+from crosscut.testing.explorer.frozen import Site
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import END, item_of, record_of
-from crosscut.testing.explorer.tasks import (
-    Site,
-)
 
 
 def modelled(item: Item) -> int:

@@ -39,17 +39,10 @@ from crosscut.task.requests import (
 )
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
+from crosscut.testing.explorer.frozen import CommitAsked, Frozen, PartWritten, Site, Staged
 from crosscut.testing.explorer.graphs import Graph, times
 from crosscut.testing.explorer.items import EMPTY, LINEAGE
-from crosscut.testing.explorer.tasks import (
-    COMMIT_ATTEMPTS_MAX,
-    CommitAsked,
-    ExploredTask,
-    Frozen,
-    PartWritten,
-    Site,
-    Staged,
-)
+from crosscut.testing.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
 from crosscut.wire.batches import decode_batch
 
 if TYPE_CHECKING:

@@ -33,10 +33,11 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.splits import splits_from_json
+from crosscut.testing.explorer.frozen import Site
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import Content
 from crosscut.testing.explorer.machines import MachineTable
-from crosscut.testing.explorer.tasks import ExploredTask, Site
+from crosscut.testing.explorer.tasks import ExploredTask
 
 IN_FLIGHT_MAX = 2
 

@@ -37,11 +37,12 @@ from crosscut.protocol.messages import CommitCheckpoint, SnapshotAcknowledged
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
+from crosscut.testing.explorer.frozen import Captured
 from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.items import END
 from crosscut.testing.explorer.machines import copied
 from crosscut.testing.explorer.search import explore
-from crosscut.testing.explorer.tasks import Captured, ExploredTask
+from crosscut.testing.explorer.tasks import ExploredTask
 from crosscut.testing.explorer.world import Make, World
 
 STATES_MAX = 400_000

@@ -9,9 +9,9 @@ from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.messages import DeployTasks, FailureCause, TaskFailed, WorkerReady
 from crosscut.testing.explorer.driver import Order, Verb
+from crosscut.testing.explorer.frozen import Deed
 from crosscut.testing.explorer.items import ensure
 from crosscut.testing.explorer.task_table import Result
-from crosscut.testing.explorer.tasks import Deed
 
 if TYPE_CHECKING:
     from crosscut.testing.explorer.moves import Side

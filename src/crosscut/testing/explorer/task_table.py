@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.testing.explorer.event_time import NO_TIME
+from crosscut.testing.explorer.frozen import Deed, Frozen, Site
 from crosscut.testing.explorer.items import Content, Violation
 from crosscut.testing.explorer.machines import Numbers
 from crosscut.testing.explorer.reduction import Eager, check_step, eagerness
-from crosscut.testing.explorer.tasks import Deed, ExploredTask, Frozen, Site
+from crosscut.testing.explorer.tasks import ExploredTask
 
 
 class Step(NamedTuple):

@@ -31,6 +31,7 @@ from crosscut.protocol.messages import (
 from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
 from crosscut.testing.explorer.draft import Draft, StoreNeeded
 from crosscut.testing.explorer.driver import DriverTable
+from crosscut.testing.explorer.frozen import CommitAsked, Deed, PartWritten, Site, Staged
 from crosscut.testing.explorer.graphs import Graph
 from crosscut.testing.explorer.items import EMPTY, LINEAGE, ensure
 from crosscut.testing.explorer.machines import MachineTable, Numbers
@@ -38,15 +39,7 @@ from crosscut.testing.explorer.moves import OF_THE_STORE, UNKNOWN, Move, Moves, 
 from crosscut.testing.explorer.reduction import Eager, check_no_abort, is_reducible
 from crosscut.testing.explorer.store import ExploredStore
 from crosscut.testing.explorer.task_table import Result, Step, TaskTable
-from crosscut.testing.explorer.tasks import (
-    COMMIT_ATTEMPTS_MAX,
-    CommitAsked,
-    Deed,
-    ExploredTask,
-    PartWritten,
-    Site,
-    Staged,
-)
+from crosscut.testing.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
 
 State = tuple[int, int, int, int, int, int]
 """Store, budget, a message that comes again, zombie workers, the side that owns the job, one that did."""
