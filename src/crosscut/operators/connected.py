@@ -33,12 +33,11 @@ class StreamProcessing(Process):
 
     def _each_alone(self, batch: Batch, call: Call) -> Batch:
         """Call `call` for the records, at no key; return all results."""
-        remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None
         extend, context = results.extend, self._context
         context.leave_key()
-        try:
+        with self.over(batch) as remaining:
             self._open_once()
             if batch.timestamps is None:
                 context.timestamp = None
@@ -54,9 +53,6 @@ class StreamProcessing(Process):
                     if found is not None:
                         extend(several(found, call))
                         timestamps += [timestamp] * (len(results) - len(timestamps))
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch.records)
         return Batch(results, None, timestamps)
 
 

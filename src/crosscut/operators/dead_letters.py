@@ -64,11 +64,10 @@ class Attempts(Operator):
         self._letters = sides
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
         extend, attempt = results.extend, self._attempt
-        try:
+        with self.over(batch) as remaining:
             for record, timestamp in zip(remaining, _times(batch), strict=False):
                 try:
                     extend(attempt(record))
@@ -76,9 +75,6 @@ class Attempts(Operator):
                     set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
                 if timestamps is not None and timestamp is not None:
                     timestamps += [timestamp] * (len(results) - len(timestamps))
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
 
@@ -141,10 +137,9 @@ class AttemptedSplit(Split):
         self._letters = sides
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         rest: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
-        try:
+        with self.over(batch) as remaining:
             for record, timestamp in zip(remaining, _times(batch), strict=False):
                 try:
                     name = next((name for name, is_so in self._predicates if is_so(record)), None)
@@ -159,9 +154,6 @@ class AttemptedSplit(Split):
                 rest.append(record)
                 if timestamps is not None and timestamp is not None:
                     timestamps.append(timestamp)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(rest, None, timestamps)
 
 
@@ -175,12 +167,11 @@ class AttemptedKeys(Operator):
         self._keys_only = keys_only
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         keys: list[Any] = []
         records: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
         function = self._function
-        try:
+        with self.over(batch) as remaining:
             for record, timestamp in zip(remaining, _times(batch), strict=False):
                 try:
                     key = _checked(function(record))
@@ -191,9 +182,6 @@ class AttemptedKeys(Operator):
                 records.append(record)
                 if timestamps is not None and timestamp is not None:
                     timestamps.append(timestamp)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(keys if self._keys_only else records, keys, timestamps)
 
 
@@ -230,8 +218,7 @@ class AttemptedAggregate(KeyedOperator):
         table, add, initial = self._state.main, self._add_one, self._state.values.initial
         updates: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             for key, record, timestamp in zip(keys, remaining, _times(batch), strict=False):
                 try:
                     known = table.get(key, _ABSENT)
@@ -245,9 +232,6 @@ class AttemptedAggregate(KeyedOperator):
                     updates.append(update)
                     if timestamps is not None and timestamp is not None:
                         timestamps.append(timestamp)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(updates, None, timestamps)
 
     def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
@@ -304,7 +288,6 @@ class AttemptedProcess(Process):
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
         self._state.fetch(batch.keys)
-        remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
         on_record, context, journal, sides = (
@@ -313,7 +296,7 @@ class AttemptedProcess(Process):
             self._journal,
             self._letters,
         )
-        try:
+        with self.over(batch) as remaining:
             self._open_once()
             for key, record, timestamp in zip(batch.keys, remaining, _times(batch), strict=False):
                 context.key = key
@@ -331,9 +314,6 @@ class AttemptedProcess(Process):
                     set_aside(sides, self.uid, record, error, key=key, timestamp=timestamp)
                 if timestamps is not None and timestamp is not None:
                     timestamps += [timestamp] * (len(results) - len(timestamps))
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
     def advance(self, watermark: int | None) -> Batch | None:

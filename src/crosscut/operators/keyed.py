@@ -131,8 +131,7 @@ class Aggregate(KeyedOperator):
         values, add, result, atomic = self._state.values, self._add_one, self._result_of, ATOMIC
         said: list[Any] = []
         append = said.append
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             if self._is_final_only:
                 for key, record in zip(keys, remaining, strict=True):
                     values[key] = add(values[key], record)
@@ -151,9 +150,6 @@ class Aggregate(KeyedOperator):
                     elif kind not in atomic:
                         value = owned_copy(value)
                     append(value)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch.records)
         if self._is_final_only:
             return _EMPTY
         return Batch(list(zip(keys, said, strict=True)), None, batch.timestamps if said else None)

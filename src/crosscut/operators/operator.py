@@ -112,6 +112,10 @@ class Operator(ABC):
             UserCodeError: It raised.
         """
 
+    def over(self, batch: Batch) -> _Loop:
+        """Return what gives, in a `with`, the iterator of a loop that calls user code for the records."""
+        return _Loop(self, batch)
+
     def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:
         """Return `error` as one that names this operator and the record.
 
@@ -122,6 +126,27 @@ class Operator(ABC):
         index = len(records) - remaining.__length_hint__() - 1  # type: ignore[attr-defined]
         is_first = not index and not self.taken_count
         return user_code_error(self.uid, error, records[index], is_first=is_first)
+
+
+class _Loop:
+    """Of an operator, over the records of a batch: what is raised in it is the last record's fault."""
+
+    __slots__ = ("_batch", "_operator", "_remaining")
+
+    def __init__(self, operator: Operator, batch: Batch) -> None:
+        self._operator = operator
+        self._batch = batch
+
+    def __enter__(self) -> Iterator[Any]:
+        self._remaining = self._operator.course.through(self._batch)
+        return self._remaining
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        operator, batch = self._operator, self._batch
+        if error is not None:
+            raise operator.blamed(error, batch.records, self._remaining) from error
+        # If the course was stopped meanwhile, the batch is shorter now.
+        operator.taken_count += len(batch.records)
 
 
 def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bool = False) -> UserCodeError:

@@ -74,11 +74,10 @@ class Process(Operator):
         if keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
         self._state.fetch(keys)
-        remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None
         extend, context = results.extend, self._context
-        try:
+        with self.over(batch) as remaining:
             self._open_once()
             if batch.timestamps is None:
                 # A timer may have left its own there.
@@ -97,9 +96,6 @@ class Process(Operator):
                     if found is not None:
                         extend(several(found, call))
                         timestamps += [timestamp] * (len(results) - len(timestamps))
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch.records)
         return Batch(results, None, timestamps)
 
     def advance(self, watermark: int | None) -> Batch | None:

@@ -23,13 +23,9 @@ class Map(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             function = self._function
             results = [function(record) for record in remaining]
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(results, None, batch.timestamps)
 
 
@@ -39,9 +35,8 @@ class Filter(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         timestamps: list[int] | None = None
-        try:
+        with self.over(batch) as remaining:
             function = self._function
             if batch.timestamps is None:
                 results = [record for record in remaining if function(record)]
@@ -51,9 +46,6 @@ class Filter(Operator):
                     if function(record):
                         results.append(record)
                         timestamps.append(timestamp)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
 
@@ -63,11 +55,10 @@ class FlatMap(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         results: list[Any] = []
         timestamps: list[int] | None = None
         extend, function = results.extend, self._function
-        try:
+        with self.over(batch) as remaining:
             if batch.timestamps is None:
                 for record in remaining:
                     found = function(record)
@@ -79,9 +70,6 @@ class FlatMap(Operator):
                     found = function(record)
                     extend(found if type(found) is list else several(found, function))
                     timestamps += [timestamp] * (len(results) - len(timestamps))
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(results, None, timestamps)
 
 
@@ -106,12 +94,11 @@ class Split(Operator):
         self._has_rest = has_rest
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
         rest: list[Any] = []
         predicates, say, has_rest = self._predicates, self._say, self._has_rest
         timestamps: list[int] | None = None if batch.timestamps is None else []
         times: Iterable[int | None] = repeat(None) if batch.timestamps is None else batch.timestamps
-        try:
+        with self.over(batch) as remaining:
             for record, timestamp in zip(remaining, times, strict=False):
                 for name, predicate in predicates:
                     if predicate(record):
@@ -123,9 +110,6 @@ class Split(Operator):
                     rest.append(record)
                     if timestamps is not None and timestamp is not None:
                         timestamps.append(timestamp)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(rest, None, timestamps)
 
     def _fits_nowhere(self) -> FlowError:
@@ -144,14 +128,10 @@ class Inspect(Operator):
         self._function = function
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             function = self._function
             for record in remaining:
                 function(record)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return batch
 
 
@@ -172,11 +152,7 @@ class KeyBy(Operator):
         self._keys_only = keys_only
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             function = self._function
             keys = [function(record) for record in remaining]
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch)
         return Batch(keys if self._keys_only else batch.records, keys, batch.timestamps)

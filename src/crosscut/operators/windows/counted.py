@@ -63,8 +63,7 @@ class CountedWindows(WindowOperator):
         table, folding, rows = self._state.main, self._folding, self._rows
         times = repeat(None) if batch.timestamps is None else batch.timestamps
         fresh = self._loaded() if self._every_ms else None
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             for key, time, record in zip(keys, times, remaining):  # noqa: B905 - there may be no times
                 news, start, end, value = table.get(key) or (0, 0, 0, folding.initial())
                 value = folding.add(value, record)
@@ -82,9 +81,6 @@ class CountedWindows(WindowOperator):
                 table.put(key, (news, start, end, value))
                 if fresh is not None:
                     fresh[key] = None
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch.records)
         return said.batch() if batch.timestamps is not None else Batch(said.records)
 
     def _due(self, before: int) -> Iterator[Batch]:

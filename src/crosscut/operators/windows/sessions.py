@@ -80,13 +80,9 @@ class SessionWindows(WindowOperator):
         keys, times = self._keys_and_times(batch)
         self._load()
         said = Said()
-        remaining = self.course.through(batch)
-        try:
+        with self.over(batch) as remaining:
             for key, time, record in zip(keys, times, remaining, strict=True):
                 self._add(key, time, record, said)
-        except BaseException as error:
-            raise self.blamed(error, batch.records, remaining) from error
-        self.taken_count += len(batch.records)
         return said.batch()
 
     def _due(self, before: int) -> Iterator[Batch]:
