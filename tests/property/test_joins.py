@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
 from crosscut.batch import Batch
 from crosscut.graph.joins import (
@@ -26,30 +26,8 @@ from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import Session, Sliding, Tumbling, Window, Windowed
 
 HOWS = st.sampled_from(get_args(How))
-RECORDS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30), st.integers(-9, 9)), max_size=6
-)
-STEPS = st.lists(
-    st.one_of(st.tuples(st.sampled_from([0, 1]), RECORDS), st.integers(0, 12)),
-    max_size=14,
-).map(lambda steps: list(with_watermarks(steps)))
-WINDOWS = st.one_of(
-    st.builds(Tumbling, st.integers(1, 8)),
-    st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda two: Sliding(max(two), min(two))),
-    st.builds(Session, st.integers(1, 8)),
-)
-
-
-def with_watermarks(steps: list[Any]) -> Iterator[Any]:
-    """Yield batches of a side, and watermarks that only grow."""
-    watermark = 0
-    for step in steps:
-        if isinstance(step, int):
-            watermark += step
-            yield watermark
-        else:
-            yield step
-    yield END_OF_TIME
+RECORDS = drawn_records(6)
+STEPS = drawn_steps(st.tuples(st.sampled_from([0, 1]), RECORDS))
 
 
 class Run:
@@ -93,11 +71,8 @@ class Run:
 
     def crash_and_restore(self) -> None:
         self.checkpoint_id = CheckpointId(self.checkpoint_id + 1)
-        self.state.freeze(self.checkpoint_id)
-        part = b"".join(self.state.encoded(self.checkpoint_id, CheckpointId(0)))
-        self.state = join_state(self.spec)
-        for _ in self.state.loading([(self.checkpoint_id, part)], self.checkpoint_id):
-            pass
+        part = part_of(self.state, self.checkpoint_id)
+        self.state = restored(join_state(self.spec), self.checkpoint_id, part)
         self.operator = self.made()
 
 

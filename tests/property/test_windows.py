@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
 from crosscut.batch import Batch
 from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
@@ -67,34 +68,12 @@ FOLDS: list[tuple[Fold, Callable[[list[int]], list[Any]]]] = [
     (ProcessFold(both), lambda records: both(Windowed("", 0, 0, records))),
 ]
 EXPECTED = {type(fold): expected for fold, expected in FOLDS}
-WINDOWS = st.one_of(
-    st.builds(Tumbling, st.integers(1, 8)),
-    st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda two: Sliding(max(two), min(two))),
-    st.builds(Session, st.integers(1, 8)),
-)
 TRIGGERS = st.one_of(st.none(), st.builds(OnCount, st.integers(1, 4)), st.builds(Early, st.integers(1, 6)))
 CASES = st.builds(
     Case, WINDOWS, st.sampled_from([fold for fold, _ in FOLDS]), TRIGGERS, st.sampled_from([0, 0, 1, 5, 20])
 )
-RECORDS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30), st.integers(-9, 9)), max_size=8
-)
-STEPS = st.lists(
-    st.one_of(RECORDS, st.integers(0, 12)),
-    max_size=14,
-).map(lambda steps: list(with_watermarks(steps)))
-
-
-def with_watermarks(steps: list[Any]) -> Iterator[Any]:
-    """Yield batches, and watermarks that only grow: each a drawn step later than the one before."""
-    watermark = 0
-    for step in steps:
-        if isinstance(step, int):
-            watermark += step
-            yield watermark
-        else:
-            yield step
-    yield END_OF_TIME
+RECORDS = drawn_records(8)
+STEPS = drawn_steps(RECORDS)
 
 
 class Run:
@@ -133,15 +112,12 @@ class Run:
 
     def stored(self) -> bytes:
         self.checkpoint_id = CheckpointId(self.checkpoint_id + 1)
-        self.state.freeze(self.checkpoint_id)
-        return b"".join(self.state.encoded(self.checkpoint_id, CheckpointId(0)))
+        return part_of(self.state, self.checkpoint_id)
 
     def crash_and_restore(self) -> None:
         """Go on from a part, in another process as it were."""
         part = self.stored()
-        self.state = window_state(self.case.window)
-        for _ in self.state.loading([(self.checkpoint_id, part)], self.checkpoint_id):
-            pass
+        self.state = restored(window_state(self.case.window), self.checkpoint_id, part)
         self.operator = self.made()
 
 

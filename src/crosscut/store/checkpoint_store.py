@@ -14,7 +14,6 @@ import binascii
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from hashlib import sha256
 from itertools import chain
 
@@ -23,7 +22,7 @@ from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.job.job_log import AppendOutcome
 from crosscut.protocol.snapshots import Part
-from crosscut.store.files import Files, LocalFiles, failed
+from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey
 from crosscut.store.objects import ObjectFiles
@@ -209,25 +208,14 @@ class CheckpointStore:
         Parts that are gone already are fine, and so is "", the path of inline parts. What somebody has not
         finished writing in the log may be deleted, too.
         """
-        errors: list[str] = []
-        directories: dict[str, None] = {}
-        for path in paths:
-            if not path:
-                continue
-            try:
-                if UNFINISHED_PATH.fullmatch(path) is None:
-                    self._check_part_path(path)
-                    directories[path.rpartition("/")[0]] = None
-                with suppress(FileNotFoundError):
-                    self._files.delete(path)
-            except (OSError, StoreError) as error:
-                errors.append(f"can't delete {self._files.root}/{path}: {error}")
-        for directory in directories:
-            try:
-                self._files.delete_directory(directory)
-            except (OSError, StoreError) as error:
-                errors.append(f"can't delete directory {self._files.root}/{directory}: {error}")
-        return errors
+
+        def is_part(path: str) -> bool:
+            if UNFINISHED_PATH.fullmatch(path) is not None:
+                return False
+            self._check_part_path(path)
+            return True
+
+        return delete_all(self._files, filter(None, paths), is_part)
 
     def list_parts(self) -> list[str]:
         """Return the paths of all stored parts, sorted, for sweeps of orphans only: it may miss some.

@@ -297,6 +297,35 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+def delete_all(
+    files: Files, paths: Iterable[str], has_directory: Callable[[str], bool] = lambda path: True
+) -> list[str]:
+    """Delete files, and their directories when empty; return what went wrong, as text.
+
+    Those that are gone already are fine.
+
+    Args:
+        has_directory: Whether it is asked for a path that its directory be deleted, too. What it raises
+            is what is wrong with that path, which is not deleted then.
+    """
+    errors: list[str] = []
+    directories: dict[str, None] = {}
+    for path in paths:
+        try:
+            if has_directory(path):
+                directories[path.rpartition("/")[0]] = None
+            with suppress(FileNotFoundError):
+                files.delete(path)
+        except (OSError, StoreError) as error:
+            errors.append(f"can't delete {files.root}/{path}: {error}")
+    for directory in directories:
+        try:
+            files.delete_directory(directory)
+        except (OSError, StoreError) as error:
+            errors.append(f"can't delete directory {files.root}/{directory}: {error}")
+    return errors
+
+
 def failed(what: str, files: Files, path: str, error: OSError) -> StoreError:
     """Return `error`, which `files` has raised about `path`, with advice."""
     advice = "check the file system and its credentials"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from crosscut.errors import AuthenticityError, StoreError, invariant
@@ -23,7 +22,7 @@ from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken, Unknow
 from crosscut.protocol.job.segments import claim_of, following, head_after
 from crosscut.store.differences import applied, difference
 from crosscut.store.entries import FORMAT, Sealed, content_of, decode_file, encode_file, entry_of
-from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, failed
+from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, delete_all, failed
 from crosscut.store.log_key import VARIABLE, LogKey, Signature
 
 _NUMBER_MAX = 10**18
@@ -174,22 +173,12 @@ class StoredLog:
 
         Those that are gone already are fine. A head is never deleted.
         """
-        errors: list[str] = []
-        directories: dict[str, None] = {}
-        for index in entries:
+
+        def checked(index: LogIndex) -> str:
             invariant(index.number > 0, f"the head of segment {index.segment} was to be deleted")
-            directories[_directory(index)] = None
-            try:
-                with suppress(FileNotFoundError):
-                    self._files.delete(_path(index))
-            except (OSError, StoreError) as error:
-                errors.append(f"can't delete {self._files.root}/{_path(index)}: {error}")
-        for directory in directories:
-            try:
-                self._files.delete_directory(directory)
-            except (OSError, StoreError) as error:
-                errors.append(f"can't delete directory {self._files.root}/{directory}: {error}")
-        return errors
+            return _path(index)
+
+        return delete_all(self._files, map(checked, entries))
 
     # Where the log ends.
 
