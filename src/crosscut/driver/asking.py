@@ -9,10 +9,7 @@ from crosscut.errors import AuthenticityError, StoreError
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import Epoch, LogIndex
 from crosscut.interfaces import CommittedOutput
-from crosscut.protocol.effects import (
-    AppendEntry,
-    DeleteParts,
-)
+from crosscut.protocol.effects import AppendEntry, DeleteParts
 from crosscut.protocol.events import (
     EntryAppended,
     EntryRead,
@@ -27,9 +24,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
-from crosscut.protocol.messages import (
-    SplitAssignment,
-)
+from crosscut.protocol.messages import SplitAssignment
 from crosscut.store.checkpoint_store import CheckpointStore
 
 T = TypeVar("T")
