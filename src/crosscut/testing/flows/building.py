@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, assert_never
 
 import crosscut as cc
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
-from crosscut.testing.flows import functions
+from crosscut.testing.flows import functions, processes
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     OPERATOR_OF,
@@ -17,8 +16,11 @@ from crosscut.testing.flows.steps import (
     Attempt,
     Broadcast,
     Count,
+    Counted,
+    Deduplicate,
     Filter,
     FlatMap,
+    ForEach,
     Hold,
     Join,
     KeyBy,
@@ -27,16 +29,26 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     MapAsync,
+    Merge,
+    Mortal,
+    Newest,
+    Pairs,
     Process,
+    RateLimit,
     Rebalance,
     Reduce,
+    Remember,
+    Rules,
     Side,
+    Sift,
     Sink,
     Source,
     Split,
     Sum,
+    Tally,
     TimedSource,
     Times,
+    TopN,
     Union,
     Window,
     part_name,
@@ -60,24 +72,41 @@ def step_uid(description: Description, number: int) -> str:
     return f"{OPERATOR_OF[type(description.steps[number])]}{number}"
 
 
-def built_flow(description: Description, source: MakeSource, sink: MakeSink, name: str = "drawn") -> cc.Flow:
+def built_flow(
+    description: Description,
+    source: MakeSource,
+    sink: MakeSink,
+    name: str = "drawn",
+    calls: Callable[[int], list[Any] | None] = lambda number: None,
+) -> cc.Flow:
     """Return the flow of `description`.
 
     Args:
         source: Makes the source of a step; its records have to be those of `source_records`, in that order
             within a split.
         sink: Makes the sink of a step.
+        calls: Gives the list in which the function of a `for_each` notes its calls. None: it notes none.
     """
-    return _Building(description, source, sink, name).flow
+    return _Building(description, source, sink, name, calls).flow
 
 
 class _Building:
-    def __init__(self, description: Description, source: MakeSource, sink: MakeSink, name: str) -> None:
+    def __init__(
+        self,
+        description: Description,
+        source: MakeSource,
+        sink: MakeSink,
+        name: str,
+        calls: Callable[[int], list[Any] | None],
+    ) -> None:
         self.flow = cc.Flow(name)
         self._description = description
         self._source = source
         self._sink = sink
+        self._calls = calls
         self._streams: dict[int, Any] = {}
+        # What the operators themselves return, whatever is made of it.
+        self._said: dict[int, Any] = {}
         end = self._build(0)
         invariant(end == len(description.steps), f"{description} ends at step {end}")
 
@@ -127,10 +156,15 @@ class _Building:
         # These are no operators of their own.
         if not isinstance(step, Rebalance | Broadcast | Split | Side):
             stream = stream.named(uid)
-        if isinstance(step, Window):
-            stream = stream.map(functions.of_window).named(f"{uid}-records")
-        if isinstance(step, Join):
-            stream = stream.map(partial(functions.of_join, step.join)).named(f"{uid}-records")
+        self._said[number] = stream
+        as_record = functions.as_record(self._description.steps, step)
+        if as_record is not None:
+            stream = stream.map(as_record).named(f"{uid}-records")
+        if isinstance(step, Sift):
+            late = self._said[number].side_output(processes.LATE)
+            stream = stream.union(late).named(f"{uid}-all")
+        if isinstance(step, Attempt) and step.operator == "split":
+            stream = stream.union(stream.side_output("odd")).named(f"{uid}-all")
         if functions.is_followed_by_separation(step):
             stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
         self._streams[number] = stream
@@ -156,6 +190,9 @@ class _Building:
             case Split(stream, parts):
                 names = {part_name(step, i): functions.part_predicate(parts, i) for i in range(parts)}
                 return self._streams[stream].split(**names).named(step_uid(self._description, number)).rest
+            case Attempt(stream, "split"):
+                predicate = functions.attempt_function(step)
+                return self._streams[stream].split(odd=predicate, on_error=DEAD_LETTERS).rest
             case Attempt(stream, operator):
                 make = getattr(self._streams[stream], operator)
                 return make(functions.attempt_function(step), on_error=DEAD_LETTERS)
@@ -168,9 +205,19 @@ class _Building:
                     ordered=order == "ordered",
                     on_error=DEAD_LETTERS,
                 )
+            case RateLimit(stream, records):
+                return self._streams[stream].rate_limit(records, per="1ms")
+            case ForEach(stream, modulus):
+                noting = functions.refusing(modulus, self._calls(number))
+                return self._streams[stream].for_each(noting, on_error=DEAD_LETTERS)
+            case Remember(stream):
+                return self._streams[stream].process(processes.Remembering())
+            case Merge(stream, other):
+                return self._streams[stream].connect(self._streams[other]).process(processes.Merging())
             case Side(stream, part):
-                name = part_name(self._description.steps[resolved(self._description.steps, stream)], part)
-                side = self._streams[stream].side_output(name)
+                said_by = resolved(self._description.steps, stream)
+                name = part_name(self._description.steps[said_by], part)
+                side = self._said[said_by].side_output(name)
                 if name == DEAD_LETTERS:
                     side = side.map(functions.record_of).named(
                         f"{step_uid(self._description, number)}-records"
@@ -188,12 +235,31 @@ class _Building:
             case Times(stream, _, out_of_orderness):
                 function = functions.time_function(step)
                 spread = f"{out_of_orderness}ms"
-                return self._streams[stream].assign_timestamps(function, out_of_orderness=spread)
+                idle_after = functions.IDLE_AFTER if step.function == "idle soon" else None
+                return self._streams[stream].assign_timestamps(
+                    function, out_of_orderness=spread, idle_after=idle_after
+                )
             case Hold(keyed):
-                return self._streams[keyed].process(functions.holding(step))
+                return self._streams[keyed].process(processes.holding(step))
+            case Mortal(keyed, clock):
+                return self._streams[keyed].process(processes.mortal(clock))
+            case Deduplicate(keyed, within):
+                return self._streams[keyed].deduplicate(within=functions.within(within))
+            case Counted(keyed):
+                return self._streams[keyed].window(*functions.counted_window(step)).count()
+            case Sift(keyed, size):
+                windows = self._streams[keyed].window(cc.tumbling(f"{size}ms"), late=processes.LATE)
+                return windows.process(functions.listed)
+            case Pairs(keyed, other):
+                return self._streams[keyed].connect(self._streams[other]).process(processes.Pairing())
+            case Rules(keyed, other, said):
+                rules = self._streams[other].broadcast()
+                return self._streams[keyed].connect(rules).process(processes.Ruled(tells=said == "told"))
+            case Newest(keyed, other):
+                return self._streams[keyed].latest_join(self._streams[other], how="left")
             case Sink(stream):
                 return self._streams[stream].sink(self._sink(number))
-            case Count() | Sum() | Reduce() | Aggregate() | Process():
+            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally():
                 return self._keyed(step)
             case Window(keyed, _, _, fold):
                 return functions.folded(self._streams[keyed].window(functions.window_of(step)), fold)
@@ -230,7 +296,11 @@ class _Building:
                 initial, add, result = functions.folding(step.function, key_by)
                 return keyed.aggregate(initial, add, result, emit=step.emit)
             case Process():
-                return keyed.process(functions.Counting(step.every), on_error=DEAD_LETTERS)
+                return keyed.process(processes.Counting(step.every), on_error=DEAD_LETTERS)
+            case TopN(_, n, emit):
+                return keyed.top_n(n, functions.rank_of, emit=emit)
+            case Tally(_, state):
+                return processes.tallied(keyed, state, key_by)
             case _:
                 assert_never(step)
 

@@ -21,10 +21,12 @@ from crosscut.testing.flows.steps import (
     OPERATOR_OF,
     OPERATORS,
     UPDATES_ONLY,
-    AfterKeyBy,
+    Aggregate,
     Attempt,
     Broadcast,
-    Count,
+    Counted,
+    Deduplicate,
+    ForEach,
     Hold,
     Join,
     KeyBy,
@@ -33,17 +35,27 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     MapAsync,
+    Mortal,
+    Newest,
+    OfTwoKeyed,
     Process,
+    RateLimit,
     Rebalance,
+    Reduce,
+    Rules,
     Side,
+    Sift,
     Sink,
     Source,
     Split,
     Step,
+    Sum,
     Timed,
     TimedSource,
     Times,
+    TopN,
     Union,
+    Window,
     part_count,
 )
 from crosscut.testing.flows.ways import (
@@ -52,6 +64,7 @@ from crosscut.testing.flows.ways import (
     has_determined_times,
     inputs_of,
     is_dealt,
+    keyed_inputs_of,
     on_cycles,
     resolved,
     timed,
@@ -77,10 +90,12 @@ class Description:
             _check_inputs(self.steps, number)
             if isinstance(step, Keyed):
                 _check_emit(self.steps, number, step)
+        _check_keys(self.steps)
         _check_windows(self.steps)
         _check_sides(self.steps)
         _check_loops(self.steps)
         _check_times(self.steps)
+        _check_ages(self.steps)
         _check_ends(self.steps)
 
     def __str__(self) -> str:
@@ -152,40 +167,53 @@ def _shown(step: Step) -> str:
 # What a description has to be.
 
 
+_AT_LEAST_ONE: dict[type[Any], str] = {
+    Attempt: "modulus",
+    Counted: "rows",
+    ForEach: "modulus",
+    KeyBy: "modulus",
+    MapAsync: "capacity",
+    Process: "every",
+    RateLimit: "records",
+    Sift: "size",
+    Split: "parts",
+    TopN: "n",
+    Window: "size",
+    Join: "size",
+}
+
+
 def _refused(steps: Steps, number: int, problem: str) -> FlowError:
     return FlowError(f"step {number}, {_shown(steps[number])!r}: {problem}")
 
 
 def _check_inputs(steps: Steps, number: int) -> None:
     step = steps[number]
-    for one in inputs_of(step):
+    for place, one in enumerate(inputs_of(step)):
         if not 0 <= one < number:
             raise _refused(steps, number, f"there is no step {one} before it")
         source = steps[resolved(steps, one)]
-        if isinstance(source, Sink) or isinstance(source, KeyBy) != isinstance(step, AfterKeyBy):
+        is_keyed = place < len(keyed_inputs_of(step))
+        # It has no stream of its own; but a part of it is one.
+        is_end = isinstance(source, Sink) or (isinstance(source, ForEach) and not isinstance(step, Side))
+        if is_end or isinstance(source, KeyBy) != is_keyed:
             raise _refused(steps, number, f"it can't follow step {one}")
-        if isinstance(step, Rebalance | Broadcast) and is_dealt(steps, one):
+        is_deal = isinstance(step, Rebalance | Broadcast) or (isinstance(step, Rules) and not is_keyed)
+        if is_deal and is_dealt(steps, one):
             raise _refused(steps, number, f"step {one} is distributed already")
         if isinstance(step, Side) and step.part >= part_count(source):
             raise _refused(steps, number, f"step {one} has no part {step.part}")
-    if isinstance(step, Split) and step.parts < 1:
-        raise _refused(steps, number, "expected one part at least")
-    if isinstance(step, Process) and step.every < 1:
-        raise _refused(steps, number, "expected 1 at least")
-    if isinstance(step, MapAsync) and step.capacity < 1:
-        raise _refused(steps, number, "expected a capacity of 1 at least")
-    if isinstance(step, Attempt) and step.modulus < 1:
-        raise _refused(steps, number, "expected a modulus of 1 at least")
+    for kind, name in _AT_LEAST_ONE.items():
+        if isinstance(step, kind) and getattr(step, name) < 1:
+            raise _refused(steps, number, f"{name}: expected 1 at least")
     if isinstance(step, Union) and len(step.streams) < 2:
         raise _refused(steps, number, "expected two streams at least")
     if isinstance(step, Source) and not step.splits:
         raise _refused(steps, number, "expected one split at least")
-    if isinstance(step, KeyBy) and step.modulus < 1:
-        raise _refused(steps, number, "expected a modulus of 1 at least")
 
 
 def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
-    name = "" if isinstance(step, Count | Process) else step.function
+    name = step.function if isinstance(step, Sum | Reduce | Aggregate) else ""
     if name in (UPDATES_ONLY if step.emit == "final" else FINAL_ONLY):
         raise _refused(steps, number, "what it sends depends on the order of the records")
     if name == "itself":
@@ -205,18 +233,20 @@ def _check_windows(steps: Steps) -> None:
             continue
         if not is_timed:
             raise _refused(steps, number, "the records have no times")
-        if step.size < 1:
-            raise _refused(steps, number, "expected a size of 1 at least")
         if not all(has_determined_times(steps, one) for one in inputs_of(step)):
             raise _refused(steps, number, "which record has which time depends on their order")
-        if isinstance(step, Join):
+        if isinstance(step, Join) and step.join == "latest" and step.how not in ("inner", "left"):
+            raise _refused(steps, number, "a join with the latest is 'inner' or 'left'")
+
+
+def _check_keys(steps: Steps) -> None:
+    for number, step in enumerate(steps):
+        if isinstance(step, OfTwoKeyed):
             left, right = steps[step.keyed], steps[step.other]
             if not (isinstance(left, KeyBy) and isinstance(right, KeyBy)) or left != replace(
                 right, stream=left.stream
             ):
                 raise _refused(steps, number, "expected the same keys on both sides")
-            if step.join == "latest" and step.how not in ("inner", "left"):
-                raise _refused(steps, number, "a join with the latest is 'inner' or 'left'")
 
 
 def _check_sides(steps: Steps) -> None:
@@ -246,9 +276,9 @@ def _check_loops(steps: Steps) -> None:
             continue
         if isinstance(step, Map) and step.function == "energise":
             raise _refused(steps, number, "on a cycle nothing gets more energy")
-        if isinstance(step, Hold):
+        if isinstance(step, Hold) or (isinstance(step, Deduplicate) and step.within == "for long"):
             raise _refused(steps, number, "what its timers say leads back there")
-        if isinstance(step, Keyed) and step.emit == "final":
+        if getattr(step, "emit", "") == "final":
             raise _refused(steps, number, "what it says at the end of its input leads back there")
 
 
@@ -260,8 +290,26 @@ def _check_times(steps: Steps) -> None:
             inputs = [step.loop, resolved(steps, step.again)]
         if not isinstance(step, Times) and len({one in having for one in inputs}) > 1:
             raise _refused(steps, number, "records with timestamps and records without would meet there")
-        if isinstance(step, Hold) and step.clock == "event time" and number not in having:
+        if _needs_times(step) and number not in having:
             raise _refused(steps, number, "its records have no timestamps")
+        if isinstance(step, Newest) and number in having:
+            raise _refused(steps, number, "its records have timestamps, and may be late")
+
+
+def _needs_times(step: Step) -> bool:
+    if isinstance(step, Hold | Mortal):
+        return step.clock != "processing time"
+    return isinstance(step, Sift)
+
+
+def _check_ages(steps: Steps) -> None:
+    for number, step in enumerate(steps):
+        if isinstance(step, Deduplicate) and step.within == "for long":
+            for one, before in enumerate(steps):
+                if getattr(before, "emit", "") == "final" and number in downstream(steps, one):
+                    raise _refused(
+                        steps, number, f"what step {one} says at the end happens long after all else"
+                    )
 
 
 def _check_ends(steps: Steps) -> None:

@@ -19,11 +19,15 @@ from crosscut.testing.flows.steps import (
     Broadcast,
     CallName,
     Count,
+    Counted,
+    CountedName,
+    Deduplicate,
     Filter,
     FilterName,
     FlatMap,
     FlatMapName,
     FoldName,
+    ForEach,
     HowName,
     Join,
     JoinName,
@@ -34,23 +38,35 @@ from crosscut.testing.flows.steps import (
     Map,
     MapAsync,
     MapName,
+    Merge,
+    Mortal,
+    Newest,
     OrderName,
+    Pairs,
     Process,
+    RateLimit,
     Rebalance,
     Reduce,
     ReduceName,
+    Remember,
+    Rules,
+    SaidName,
     Side,
     Sink,
     Source,
     Split,
+    StateName,
     Step,
     Sum,
     SumName,
+    Tally,
     TimedSource,
     TireName,
+    TopN,
     Union,
     Window,
     WindowName,
+    WithinName,
     part_count,
 )
 from crosscut.testing.flows.timing import with_time
@@ -63,6 +79,10 @@ Action = Literal[
     "split",
     "attempt",
     "map_async",
+    "rate_limit",
+    "for_each",
+    "remember",
+    "merge",
     "union",
     "rebalance",
     "broadcast",
@@ -151,6 +171,14 @@ class _Drawing:
             case "map_async":
                 call, order = dice.choice(get_args(CallName)), dice.choice(get_args(OrderName))
                 self._with_sides(MapAsync(self._any(), call, dice.choice((1, 2, 5)), order))
+            case "rate_limit":
+                self._add(RateLimit(self._any(), dice.choice((1, 2, 5))))
+            case "for_each":
+                self._with_sides(ForEach(self._any(), dice.choice((2, 3, 5))))
+            case "remember":
+                self._add(Remember(self._any()))
+            case "merge":
+                self._add(Merge(self._any(), self._any()))
             case "union":
                 count = dice.choice((2, 2, 2, 3))
                 self._add(Union(tuple(self._any() for _ in range(count))))
@@ -217,9 +245,38 @@ class _Drawing:
         # In a loop most keys hold the energy: else nothing that is counted goes round.
         holds_energy = bool(self._open_loops) and dice.random() < 0.5
         name: KeyName = "with energy" if holds_energy else dice.choice(names)
-        key_by = self._add(KeyBy(stream, name, dice.choice((1, 2, 3, 5))))
+        modulus = dice.choice((1, 2, 3, 5))
+        key_by = self._add(KeyBy(stream, name, modulus))
+        if not is_of_numbers and dice.random() < 0.4:
+            self._with_state(key_by, name, modulus)
+            return
         for _ in range(dice.choice((1, 1, 1, 1, 2))):
             self._with_sides(self._folding(key_by, is_of_numbers=is_of_numbers))
+
+    def _with_state(self, key_by: int, name: KeyName, modulus: int) -> None:
+        """Add what keeps something for each key, and is no fold."""
+        dice = self._dice
+        match dice.choice(("counted", "deduplicate", "mortal", "pairs", "rules", "newest")):
+            case "counted" if not self._may_turn(key_by):
+                self._add(Counted(key_by, dice.choice(get_args(CountedName)), dice.choice((1, 2, 3))))
+            case "deduplicate":
+                steps = tuple(self._steps)
+                upstream = (one for one in range(len(steps)) if key_by in downstream(steps, one))
+                is_said_late = any(getattr(steps[one], "emit", "") == "final" for one in upstream)
+                has_timers = not (is_said_late or self._may_turn(key_by))
+                names: tuple[WithinName, ...] = get_args(WithinName)[: 2 if has_timers else 1]
+                self._add(Deduplicate(key_by, dice.choice(names)))
+            case "pairs":
+                self._add(Pairs(key_by, self._add(KeyBy(self._any(), name, modulus))))
+            case "newest" if not self._is_timed:
+                self._add(Newest(key_by, self._add(KeyBy(self._any(), name, modulus))))
+            case "rules":
+                other = self._any()
+                if is_dealt(tuple(self._steps), other):
+                    other = self._add(Map(other, "same", 0))
+                self._add(Rules(key_by, other, dice.choice(get_args(SaidName))))
+            case _:
+                self._add(Mortal(key_by, "event time" if self._is_timed else "processing time"))
 
     def _timed(self) -> None:
         """Add a window or a join, where it is determined which record has which time."""
@@ -248,9 +305,13 @@ class _Drawing:
             return Sum(key_by, "itself", "final")
         emit: Emit = "final" if dice.random() < self._final_share else "updates"
         unfit = {*(UPDATES_ONLY if emit == "final" else FINAL_ONLY), "itself"}
-        match dice.choice(("count", "sum", "reduce", "aggregate", "process")):
+        match dice.choice(("count", "sum", "reduce", "aggregate", "process", "top_n", "tally")):
             case "process":
                 return Process(key_by, dice.choice((1, 2, 3)))
+            case "top_n":
+                return TopN(key_by, dice.choice((1, 2, 3)), emit)
+            case "tally":
+                return Tally(key_by, dice.choice(get_args(StateName)))
             case "sum":
                 sums: list[SumName] = [one for one in get_args(SumName) if one not in unfit]
                 return Sum(key_by, dice.choice(sums), emit)

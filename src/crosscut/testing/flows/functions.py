@@ -7,36 +7,39 @@ first shape of each. All are functions of a module, so that any engine can send 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
 import crosscut as cc
 from crosscut.dead_letters import DeadLetter
-from crosscut.keyed_process import KeyedProcess
-from crosscut.process_context import Context
-from crosscut.process_states import MapState, ValueState
+from crosscut.graph.specs import Emit
 from crosscut.testing.flows.steps import (
     Aggregate,
     AggregateName,
     Attempt,
+    Counted,
+    Deduplicate,
     Filter,
     FlatMap,
     FoldName,
-    Hold,
+    Join,
     JoinName,
     KeyBy,
     KeyName,
     Map,
+    Newest,
     Reduce,
     ReduceName,
+    Sift,
     Step,
     SumName,
     Times,
+    TopN,
     Window,
+    WithinName,
 )
-from crosscut.timestamps import END_OF_TIME
 
 MODULUS = 1_000_003
 
@@ -200,13 +203,24 @@ def _is_of_part(parts: int, part: int, one: Any) -> bool:
 
 def attempt_function(step: Attempt) -> Callable[[Any], Any]:
     """Return the function of an `attempt`."""
-    return partial(_yielding_half if step.operator == "flat_map" else _raising, step.modulus)
+    match step.operator:
+        case "flat_map":
+            return partial(_yielding_half, step.modulus)
+        case "split":
+            return partial(_raising_or_odd, step.modulus)
+        case _:
+            return partial(_raising, step.modulus)
 
 
 def _raising(modulus: int, one: Any) -> Any:
     if number_of(one) % modulus == 0:
         raise ValueError(f"{number_of(one)} is a multiple of {modulus}")
     return one
+
+
+def _raising_or_odd(modulus: int, one: Any) -> bool:
+    _raising(modulus, one)
+    return number_of(one) % 2 == 1
 
 
 def _yielding_half(modulus: int, one: Any) -> Iterator[Any]:
@@ -249,6 +263,17 @@ async def awaited(one: Any) -> Any:
     return answer(one)
 
 
+def refusing(modulus: int, calls: list[Any] | None) -> Callable[[Any], None]:
+    """Return the function of a `for_each`, which notes in `calls` what it is called for."""
+    return partial(_noting, modulus, calls)
+
+
+def _noting(modulus: int, calls: list[Any] | None, one: Any) -> None:
+    if calls is not None:
+        calls.append(one)
+    _raising(modulus, one)
+
+
 def record_of(letter: DeadLetter) -> Any:
     """Return the record that a dead letter is about."""
     return letter.record
@@ -280,7 +305,7 @@ def _key(name: KeyName, modulus: int, one: Any) -> Any:
             assert_never(name)
 
 
-# sum, reduce, aggregate, process
+# sum, reduce, aggregate, process, top_n
 
 
 def sum_function(name: SumName, key_by: KeyBy) -> Callable[[Any], Any] | None:
@@ -330,28 +355,55 @@ _REDUCE: dict[ReduceName, Callable[[Any, Any], Any]] = {
 }
 
 
-class Counting(KeyedProcess[Any, Any]):
-    """The process of a `process`."""
-
-    seen = ValueState(default=0)
-
-    def __init__(self, every: int) -> None:
-        self._every = every
-
-    def on_record(self, record: Any, ctx: Context) -> Iterator[Any]:
-        count = self.seen.get() + 1
-        self.seen.set(count)
-        if count % self._every == 0:
-            ctx.output("part 0", (ctx.key, count))
-        yield (ctx.key, count)
-        # The worst moment: all has been said and done.
-        if is_refused(record):
-            raise ValueError(f"{number_of(record)} is refused")
-
-
 def is_refused(one: Any) -> bool:
     """Return whether the process of a `process` raises for it."""
     return number_of(one) % 5 == 4
+
+
+def of_key(key: Any, *said: Any) -> Any:
+    """Return a record for what is said of a key, with the energy that the key has."""
+    return record(mixed(key, *said), energy_of((key, 0)))
+
+
+def only_key(step: KeyBy, one: Any) -> Any:
+    """Return a record that says no more of `one` than its key."""
+    return of_key(_key(step.key, step.modulus, one))
+
+
+def rank_of(one: Any) -> Any:
+    """Return what `top_n` compares by."""
+    return _rank(one)
+
+
+def of_top(emit: Emit, result: Any) -> Any:
+    """Return a record for what a `top_n` says."""
+    key, best = result
+    return of_key(key, *map(number_of, best)) if emit == "final" else (key, len(best))
+
+
+def of_pair(key: Any, one: Any, other: Any) -> Any:
+    """Return a record for two that a process has got on two inputs."""
+    return of_key(key, number_of(one), number_of(other))
+
+
+def rule_of(one: Any) -> int:
+    """Return which rule a record is, that is broadcast."""
+    return number_of(one) % 3
+
+
+def of_rule(rule: int, count: int) -> Any:
+    """Return a record for how often a rule has come."""
+    return record(mixed("rule", rule, count))
+
+
+def of_other(one: Any) -> Any:
+    """Return a record for one that has come on the second input."""
+    return record(mixed("other", number_of(one)), energy_of(one))
+
+
+def without_version(result: Any) -> Any:
+    """Return the record that a `newest` has joined with something."""
+    return result[1][0]
 
 
 class Folding(NamedTuple):
@@ -428,103 +480,26 @@ def _numbers(value: dict[str, Any]) -> Any:
     return record(mixed(sorted(value["numbers"])), value["energy"])
 
 
-# Times, and what waits for them
+# Times
+
+
+IDLE_AFTER = "5ms"
+
+
+def within(name: WithinName) -> str | None:
+    """Return for how long a `deduplicate` lets no other record of a key pass: longer than any world lives."""
+    return None if name == "ever" else "36500d"
 
 
 def time_function(step: Times) -> Callable[[Any], int]:
     """Return the function of an `assign_timestamps`."""
     match step.function:
-        case "in order":
+        case "in order" | "idle soon":
             return number_of
         case "scattered":
             return mixed
         case _:
             assert_never(step.function)
-
-
-WRONG = ("r", MODULUS, 0)
-"""What a process says if something is wrong with its timers: nothing else in a flow has this number."""
-
-
-class _Hold(KeyedProcess[Any, Any]):
-    """Keeps each record until its time has come. Which time that is changes nothing of what it says in all.
-
-    It says what is wrong if a timer fires early, late or twice, or time goes back: its state tells.
-    """
-
-    held = MapState[int, list[Any]]()
-    seen = ValueState[int](default=-1)
-
-    def __init__(self, delay: int) -> None:
-        self.delay = delay
-
-    def on_record(self, record: Any, ctx: Context) -> Iterator[Any]:
-        yield from self._complaints(ctx)
-        time = self._due(record, ctx)
-        self.held[time] = [*self.held.get(time, []), record]
-        self._set(time, ctx)
-
-    def _fired(self, time: int, ctx: Context) -> Iterator[Any]:
-        yield from self._complaints(ctx)
-        # When the input has ended, nobody waits.
-        is_early = time > self._now(ctx) and ctx.watermark != END_OF_TIME
-        held = self.held.pop(time, None)
-        if is_early or held is None:
-            yield WRONG
-        yield from held or ()
-
-    def _complaints(self, ctx: Context) -> Iterator[Any]:
-        now = self._now(ctx)
-        if now < self.seen.get():
-            yield WRONG
-        self.seen.set(now)
-
-    def _now(self, ctx: Context) -> int:
-        raise NotImplementedError
-
-    def _due(self, record: Any, ctx: Context) -> int:
-        raise NotImplementedError
-
-    def _set(self, time: int, ctx: Context) -> None:
-        raise NotImplementedError
-
-
-class HoldByEventTime(_Hold):
-    """See `Hold`."""
-
-    def on_timer(self, time: int, ctx: Context) -> Iterator[Any]:
-        return self._fired(time, ctx)
-
-    def _now(self, ctx: Context) -> int:
-        return -1 if ctx.watermark is None else ctx.watermark
-
-    def _due(self, record: Any, ctx: Context) -> int:
-        assert ctx.timestamp is not None
-        return self.delay + ctx.timestamp
-
-    def _set(self, time: int, ctx: Context) -> None:
-        ctx.set_timer(time)
-
-
-class HoldByProcessingTime(_Hold):
-    """See `Hold`."""
-
-    def on_processing_timer(self, time: int, ctx: Context) -> Iterator[Any]:
-        return self._fired(time, ctx)
-
-    def _now(self, ctx: Context) -> int:
-        return ctx.now()
-
-    def _due(self, record: Any, ctx: Context) -> int:
-        return ctx.now() + self.delay
-
-    def _set(self, time: int, ctx: Context) -> None:
-        ctx.set_processing_timer(time)
-
-
-def holding(step: Hold) -> KeyedProcess[Any, Any]:
-    """Return the process of a `hold`."""
-    return HoldByEventTime(step.delay) if step.clock == "event time" else HoldByProcessingTime(step.delay)
 
 
 # windows, joins
@@ -605,6 +580,34 @@ def of_window(result: Any) -> Any:
     return record(mixed(result.key, result.start, result.end, number_of(pair)), energy_of(pair))
 
 
+def counted_window(step: Counted) -> tuple[Any, Any]:
+    """Return the window of a `counted`, and its trigger."""
+    match step.window:
+        case "count":
+            return cc.count_window(step.rows), None
+        case "global":
+            return cc.global_window(), None
+        case "global on count":
+            return cc.global_window(), cc.on_count(step.rows)
+        case _:
+            assert_never(step.window)
+
+
+def of_counted(result: Any) -> Any:
+    """Return a record for what a `counted` says: how many they are, and not when they happened."""
+    return of_key(result.key, result.value)
+
+
+def listed(window: Any) -> list[Any]:
+    """Return the records of a window, to be said each by itself."""
+    return list(window.value)
+
+
+def value_of(result: Any) -> Any:
+    """Return the value of a window's result."""
+    return result.value
+
+
 def of_join(name: JoinName, result: Any) -> Any:
     """Return a record for what a join says."""
     if name == "window":
@@ -628,6 +631,28 @@ def tired(one: Any) -> tuple[Any, ...]:
 def weaker(one: Any) -> Any:
     """Return the record with less energy."""
     return record(number_of(one), energy_of(one) - 1)
+
+
+def as_record(steps: Sequence[Step], step: Step) -> Callable[[Any], Any] | None:
+    """Return what makes a record of what `step` says, None if it says records."""
+    match step:
+        case Window():
+            return of_window
+        case Counted():
+            return of_counted
+        case Sift():
+            return value_of
+        case Join(_, _, join):
+            return partial(of_join, join)
+        case Newest():
+            return without_version
+        case TopN(_, _, emit):
+            return partial(of_top, emit)
+        case Deduplicate(keyed):
+            key_by = steps[keyed]
+            return partial(only_key, key_by) if isinstance(key_by, KeyBy) else None
+        case _:
+            return None
 
 
 def is_followed_by_separation(step: Step) -> bool:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
-from crosscut.testing.flows import functions
+from crosscut.testing.flows import functions, processes
 from crosscut.testing.flows.building import source_records
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
@@ -21,8 +21,11 @@ from crosscut.testing.flows.steps import (
     Attempt,
     Broadcast,
     Count,
+    Counted,
+    Deduplicate,
     Filter,
     FlatMap,
+    ForEach,
     Hold,
     Join,
     KeyBy,
@@ -31,16 +34,26 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     MapAsync,
+    Merge,
+    Mortal,
+    Newest,
+    Pairs,
     Process,
+    RateLimit,
     Rebalance,
     Reduce,
+    Remember,
+    Rules,
     Side,
+    Sift,
     Sink,
     Source,
     Split,
     Sum,
+    Tally,
     Timed,
     Times,
+    TopN,
     Union,
     Window,
 )
@@ -66,10 +79,14 @@ class Expected(NamedTuple):
     Attributes:
         records: By the number of the step, what each sink gets, in some order.
         work: How many records all steps together were given.
+        called: By step, what the function of each `for_each` is called for, once at least.
+        kept: By step and name of the state, what states of tasks hold in the end.
     """
 
     records: dict[int, list[Any]]
     work: int
+    called: dict[int, list[Any]]
+    kept: dict[int, dict[str, Any]]
 
 
 class TooMuchError(FlowError):
@@ -87,7 +104,7 @@ def expected_output(description: Description, parallelism: int, work_max: int = 
         TooMuchError: They would be given more.
     """
     run = _Run(description, parallelism, work_max)
-    return Expected(run.out, run.work)
+    return Expected(run.out, run.work, run.called, run.kept)
 
 
 class _Run:
@@ -101,6 +118,8 @@ class _Run:
         self.out: dict[int, list[Any]] = {
             number: [] for number, step in enumerate(self._steps) if isinstance(step, Sink)
         }
+        self.called: dict[int, list[Any]] = {}
+        self.kept: dict[int, dict[str, Any]] = {}
         self.work = 0
         # By step, what is still to be done there.
         self._todo: list[deque[_Item]] = [deque() for _ in self._steps]
@@ -154,11 +173,22 @@ class _Run:
                     self._send(number, (one,), item.time, 0)
                     return ()
                 return (functions.answer(one),)
-            case Side() | Union() | Rebalance() | Times():
+            case ForEach(_, modulus):
+                self.called.setdefault(number, []).append(one)
+                if functions.number_of(one) % modulus == 0:
+                    self._send(number, (one,), item.time, 0)
+                return ()
+            case Side() | Union() | Rebalance() | Times() | RateLimit():
                 return (one,)
-            case Hold():
+            case Remember() | Merge():
+                return self._noted(number, step, item)
+            case Hold() | Mortal() | Sift():
                 # Sooner or later each record leaves, once.
                 return (one[1],)
+            case Newest():
+                return () if item.place else (one[1],)
+            case Deduplicate() | Counted() | Pairs() | Rules():
+                return self._known(number, step, item)
             case Broadcast():
                 return (one,) * self._parallelism
             case KeyBy():
@@ -168,7 +198,7 @@ class _Run:
             case Sink():
                 self.out[number].append(one)
                 return ()
-            case Count() | Sum() | Reduce() | Aggregate() | Process():
+            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally():
                 key, record = one
                 return self._folded(number, step, key, record, item.time)
             case Window() | Join():
@@ -176,6 +206,44 @@ class _Run:
                 return ()
             case Source() | Leave():
                 raise TypeError(f"step {number} is given no record")
+            case _:
+                assert_never(step)
+
+    def _noted(self, number: int, step: Remember | Merge, item: _Item) -> Iterable[Any]:
+        kept = self.kept.setdefault(number, {})
+        if isinstance(step, Merge) and not item.place:
+            return (item.record,)
+        for name in ("dealt", "shared") if isinstance(step, Remember) else ("dealt",):
+            kept.setdefault(name, []).append(item.record)
+        return (item.record if isinstance(step, Remember) else functions.of_other(item.record),)
+
+    def _known(self, number: int, step: Deduplicate | Counted | Pairs | Rules, item: _Item) -> Iterable[Any]:
+        if isinstance(step, Rules) and item.place:
+            rules = self.kept.setdefault(number, {}).setdefault("rules", {})
+            rule = functions.rule_of(item.record)
+            rules[rule] = count = rules.get(rule, 0) + 1
+            times = self._parallelism if step.said == "told" else 0
+            return (functions.of_rule(rule, count),) * times
+        key, record = item.record
+        state = self._states.setdefault(number, {})
+        match step:
+            case Deduplicate():
+                is_known = key in state
+                state[key] = True
+                return () if is_known else (functions.of_key(key),)
+            case Counted(_, window, rows):
+                state[key] = count = state.get(key, 0) + 1
+                if window == "global" or count % rows:
+                    return ()
+                return (functions.of_key(key, rows if window == "count" else count),)
+            case Pairs():
+                sides = state.setdefault(key, ([], []))
+                sides[item.place].append(record)
+                pairs = (((record, one), (one, record))[item.place] for one in sides[1 - item.place])
+                return [functions.of_pair(key, *pair) for pair in pairs]
+            case Rules():
+                state[key] = count = state.get(key, 0) + 1
+                return ((key, count),)
             case _:
                 assert_never(step)
 
@@ -195,6 +263,13 @@ class _Run:
                     self._send(number, ((key, value),), time, 0)
             case Count():
                 value = 1 if is_first else value + 1
+            case Tally(_, name):
+                value = 1 if is_first else value + 1
+                if name == "stateful":
+                    value = (value - 1) % processes.ANEW_AFTER + 1
+            case TopN(_, n):
+                best = sorted([*([] if is_first else value), one], key=functions.rank_of, reverse=True)
+                value = best[:n]
             case Sum():
                 function = functions.sum_function(step.function, key_by)
                 value = (0 if is_first else value) + (one if function is None else function(one))
@@ -213,6 +288,8 @@ class _Run:
     def _said(self, number: int, key: Any, value: Any) -> Iterable[Any]:
         step = self._steps[number]
         pair = (key, list(value) if isinstance(value, list) else value)
+        if isinstance(step, TopN):
+            return (functions.of_top(step.emit, pair),)
         if functions.is_followed_by_separation(step):
             return functions.separated(pair)
         return (pair,)
@@ -229,6 +306,11 @@ class _Run:
             ]
             for record, time in said_of(step, gathered):
                 self._send(number, (record,), time)
+        if isinstance(step, Counted):
+            for key, count in self._states.get(number, {}).items():
+                rest = count % step.rows if step.window == "count" else count
+                if rest:
+                    self._send(number, (functions.of_key(key, rest),), TIMESTAMP_MAX)
         if not isinstance(step, Keyed) or step.emit != "final":
             return
         result = None

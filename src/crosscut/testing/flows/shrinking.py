@@ -11,8 +11,10 @@ from crosscut.testing.flows.steps import (
     AfterKeyBy,
     Attempt,
     Broadcast,
+    Counted,
     Filter,
     FlatMap,
+    ForEach,
     Hold,
     Join,
     KeyBy,
@@ -20,14 +22,21 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     MapAsync,
+    Merge,
+    OfTwoKeyed,
     Process,
+    RateLimit,
     Rebalance,
+    Remember,
+    Rules,
     Side,
     Sink,
     Source,
     Split,
     Step,
+    Tally,
     Times,
+    TopN,
     Union,
     Window,
 )
@@ -86,7 +95,7 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     last = [one for one in sides if steps[one] == Side(number, step.parts - 1)]
                     parted = (*steps[:number], Split(stream, step.parts - 1), *steps[number + 1 :])
                     yield _without(parted, set(last), dict.fromkeys(last, number))
-            case Attempt(stream) | MapAsync(stream):
+            case Attempt(stream) | MapAsync(stream) | ForEach(stream):
                 sides = _sides(steps, number)
                 yield _without(steps, {number, *sides}, dict.fromkeys((number, *sides), stream))
             case Union(streams):
@@ -96,11 +105,21 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                     for left_out in range(len(streams)):
                         fewer = streams[:left_out] + streams[left_out + 1 :]
                         yield (*steps[:number], Union(fewer), *steps[number + 1 :])
-            case Window() | Join():
+            case Merge(stream, other):
+                yield _without(steps, {number}, {number: stream})
+                yield _without(steps, {number}, {number: other})
+            case _ if isinstance(step, OfTwoKeyed | Rules):
+                for one in inputs_of(step):
+                    key_by = steps[one]
+                    stream = key_by.stream if isinstance(key_by, KeyBy) else one
+                    yield _without(steps, {number}, {number: stream})
+            case Window():
                 for one in inputs_of(step):
                     if isinstance(key_by := steps[one], KeyBy):
                         yield _without(steps, {number}, {number: key_by.stream})
-            case Map() | Filter() | FlatMap() | Rebalance() | Broadcast() | Times():
+            case (
+                Map() | Filter() | FlatMap() | Rebalance() | Broadcast() | Times() | RateLimit() | Remember()
+            ):
                 yield _without(steps, {number}, {number: step.stream})
             case _:
                 sides = _sides(steps, number)
@@ -140,6 +159,14 @@ def _plainer(step: Step) -> Iterator[Step]:
             yield replace(step, call="coroutine", order="ordered")
         case Process(_, every) if every > 1:
             yield replace(step, every=1)
+        case TopN(_, n) if n > 1:
+            yield replace(step, n=1)
+        case Counted(_, _, rows) if rows > 1:
+            yield replace(step, rows=1)
+        case Tally(_, state) if state != "value":
+            yield replace(step, state="value")
+        case Rules(_, _, "told"):
+            yield replace(step, said="silent")
         case KeyBy(_, key, modulus) if modulus > 1:
             yield replace(step, modulus=1)
             if key == "nested with energy":
@@ -195,8 +222,10 @@ def reading(step: Step, renumbered: Callable[[int], int]) -> Step:
             return Union(tuple(map(renumbered, streams)))
         case Leave(loop, again, out):
             return Leave(renumbered(loop), renumbered(again), renumbered(out))
-        case Join(keyed, other):
-            return replace(step, keyed=renumbered(keyed), other=renumbered(other))
+        case Merge(stream, other):
+            return Merge(renumbered(stream), renumbered(other))
+        case _ if isinstance(step, OfTwoKeyed | Rules):
+            return replace(step, keyed=renumbered(step.keyed), other=renumbered(step.other))
         case _ if isinstance(step, AfterKeyBy):
             return replace(step, keyed=renumbered(step.keyed))
         case _:

@@ -16,15 +16,20 @@ KeyName = Literal["number", "text", "bytes", "bool", "one", "with energy", "nest
 ReduceName = Literal["newest", "most", "merged"]
 SumName = Literal["weight", "number", "itself"]
 AggregateName = Literal["length", "last", "both", "cell", "pair", "numbers"]
-AttemptName = Literal["map", "filter", "flat_map", "inspect"]
-TimeName = Literal["in order", "scattered"]
+AttemptName = Literal["map", "filter", "flat_map", "inspect", "split"]
+TimeName = Literal["in order", "scattered", "idle soon"]
 ClockName = Literal["event time", "processing time"]
+HoldName = Literal["event time", "processing time", "both times"]
 WindowName = Literal["tumbling", "sliding", "session"]
 FoldName = Literal["count", "sum", "reduce", "aggregate", "process"]
 JoinName = Literal["interval", "window", "latest"]
 HowName = Literal["inner", "left", "right", "outer"]
+CountedName = Literal["count", "global", "global on count"]
 CallName = Literal["coroutine", "thread"]
 OrderName = Literal["ordered", "unordered"]
+WithinName = Literal["ever", "for long"]
+StateName = Literal["value", "list", "map", "reducing", "aggregating", "stateful"]
+SaidName = Literal["silent", "told"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
 
 UPDATES_ONLY = frozenset({"newest", "last", "both"})
@@ -100,8 +105,42 @@ class MapAsync:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """Lets `records` pass in each millisecond, so that some wait."""
+
+    stream: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForEach:
+    """Ends a stream; each record has to be seen once at least.
+
+    It raises for multiples of `modulus`; part 0 has these, as its dead letters.
+    """
+
+    stream: int
+    modulus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """A process without keys: it lets all pass, and keeps them in two lists, split and united."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A process of two streams without keys: it lets all pass, and keeps what comes on the second."""
+
+    stream: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """What a `split`, `process`, `attempt` or `map_async` says under the name of a part."""
+    """What a step says under the name of a part."""
 
     stream: int
     part: int
@@ -174,6 +213,99 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class TopN:
+    """The `n` best records of each key; a map makes of a list on the way how long it is."""
+
+    keyed: int
+    n: int
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts the records of each key in a state of one kind; "stateful" begins anew after three."""
+
+    keyed: int
+    state: StateName
+
+    @property
+    def emit(self) -> Emit:
+        return "updates"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Windows by count, or a global one, counted; a map makes a record of each result."""
+
+    keyed: int
+    window: CountedName
+    rows: int
+
+    @property
+    def emit(self) -> Emit:
+        return "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """One record of each key; a map makes of it one that says no more than the key: which it is may differ.
+
+    "for long" is longer than any flow takes.
+    """
+
+    keyed: int
+    within: WithinName
+
+
+@dataclass(frozen=True, slots=True)
+class Mortal:
+    """A process that lets all pass, and says so if what it keeps lives longer or shorter than it should."""
+
+    keyed: int
+    clock: ClockName
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A process of two keyed streams, which says each record of one with each of the other, once."""
+
+    keyed: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A process that counts the records of each key, connected to a stream that is broadcast.
+
+    It counts what it is told there, too, in each task; "told" says the counts.
+    """
+
+    keyed: int
+    other: int
+    said: SaidName
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """A join with the latest of a stream without time. Which one that is, is up to the order."""
+
+    keyed: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sift:
+    """Tumbling windows of `size` ms, and what is late for them: together these are all records, once."""
+
+    keyed: int
+    size: int
+
+    @property
+    def emit(self) -> Emit:
+        return "final"
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """assign_timestamps. Records may be late: nothing that a described flow says depends on it.
 
@@ -188,10 +320,13 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A process that keeps each record until a timer fires, `delay` ms after it happened or came."""
+    """A process that keeps each record until a timer fires, `delay` ms after it happened or came.
+
+    Of both times, the timer that is first deletes the other.
+    """
 
     keyed: int
-    clock: ClockName
+    clock: HoldName
     delay: int
 
 
@@ -255,6 +390,10 @@ Step = (
     | Split
     | Attempt
     | MapAsync
+    | RateLimit
+    | ForEach
+    | Remember
+    | Merge
     | Side
     | Union
     | Rebalance
@@ -265,6 +404,15 @@ Step = (
     | Reduce
     | Aggregate
     | Process
+    | TopN
+    | Tally
+    | Counted
+    | Deduplicate
+    | Mortal
+    | Pairs
+    | Rules
+    | Newest
+    | Sift
     | Times
     | Hold
     | Window
@@ -273,9 +421,10 @@ Step = (
     | Leave
     | Sink
 )
-Keyed = Count | Sum | Reduce | Aggregate | Process
+Keyed = Count | Sum | Reduce | Aggregate | Process | TopN | Tally
 Timed = Window | Join
-AfterKeyBy = Keyed | Hold | Timed
+OfTwoKeyed = Join | Pairs | Newest
+AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift
 
 OPERATORS: Mapping[str, type[Any]] = {
     "source": Source,
@@ -285,6 +434,10 @@ OPERATORS: Mapping[str, type[Any]] = {
     "split": Split,
     "attempt": Attempt,
     "map_async": MapAsync,
+    "rate_limit": RateLimit,
+    "for_each": ForEach,
+    "remember": Remember,
+    "merge": Merge,
     "side_output": Side,
     "union": Union,
     "rebalance": Rebalance,
@@ -295,6 +448,15 @@ OPERATORS: Mapping[str, type[Any]] = {
     "reduce": Reduce,
     "aggregate": Aggregate,
     "process": Process,
+    "top_n": TopN,
+    "tally": Tally,
+    "counted": Counted,
+    "deduplicate": Deduplicate,
+    "mortal": Mortal,
+    "pairs": Pairs,
+    "rules": Rules,
+    "newest": Newest,
+    "sift": Sift,
     "times": Times,
     "hold": Hold,
     "window": Window,
@@ -309,7 +471,7 @@ OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
 
 def part_name(step: Step, part: int) -> str:
     """Return what the side output of a part is called in the flow."""
-    has_letters = isinstance(step, Attempt | MapAsync) or (isinstance(step, Process) and part == 1)
+    has_letters = isinstance(step, Attempt | MapAsync | ForEach) or (isinstance(step, Process) and part == 1)
     return DEAD_LETTERS if has_letters else f"part {part}"
 
 
@@ -318,7 +480,7 @@ def part_count(step: Step) -> int:
     match step:
         case Split():
             return step.parts
-        case Attempt() | MapAsync():
+        case Attempt() | MapAsync() | ForEach():
             return 1
         case Process():
             return 2

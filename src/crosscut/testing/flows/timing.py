@@ -13,11 +13,14 @@ from crosscut.testing.flows.steps import (
     Filter,
     FlatMap,
     Hold,
+    HoldName,
     KeyBy,
     KeyName,
     Leave,
     Loop,
     Map,
+    Mortal,
+    Sift,
     Source,
     Step,
     TimeName,
@@ -52,11 +55,18 @@ def _drawn(steps: Steps, dice: random.Random) -> Steps:
         is_event_time = dice.random() < 0.7
         before: list[Step] = [_times(dice)] if is_event_time and not is_timed else []
         key_by = KeyBy(0, dice.choice(get_args(KeyName)), dice.choice((1, 2, 3, 5)))
-        hold = Hold(
-            0, "event time" if is_event_time else "processing time", dice.choice((0, 1, 5, 20, 1_000))
-        )
-        put_in.setdefault(number, []).extend([*before, key_by, hold])
+        put_in.setdefault(number, []).extend([*before, key_by, _of_time(dice, is_event_time=is_event_time)])
     return _put_in(steps, put_in)
+
+
+def _of_time(dice: random.Random, *, is_event_time: bool) -> Step:
+    kind = dice.choice(("hold", "hold", "mortal", "sift"))
+    if kind == "sift" and is_event_time:
+        return Sift(0, dice.choice((1, 20, 1_000)))
+    if kind == "mortal":
+        return Mortal(0, "event time" if is_event_time else "processing time")
+    clocks: tuple[HoldName, ...] = ("event time", "both times") if is_event_time else ("processing time",)
+    return Hold(0, dice.choice(clocks), dice.choice((0, 1, 5, 20, 1_000)))
 
 
 def _times(dice: random.Random) -> Times:

@@ -8,30 +8,36 @@ from typing import NamedTuple, TypeVar
 
 from crosscut.testing.flows.steps import (
     AfterKeyBy,
-    Aggregate,
     Broadcast,
-    Count,
+    Counted,
+    Deduplicate,
+    ForEach,
     Hold,
     Join,
     KeyBy,
     Leave,
     Loop,
+    Merge,
+    Newest,
+    Pairs,
     Process,
     Rebalance,
-    Reduce,
+    Rules,
     Side,
+    Sift,
     Sink,
     Source,
     Step,
-    Sum,
     TimedSource,
     Times,
     Union,
-    Window,
 )
 
 Steps = tuple[Step, ...]
 Name = TypeVar("Name", bound=Hashable)
+
+_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Deduplicate, Pairs, Rules, Counted)
+"""After these it is up to the order in which records meet which of them has which time."""
 
 
 class Way(NamedTuple):
@@ -54,14 +60,23 @@ def inputs_of(step: Step) -> tuple[int, ...]:
             return ()
         case Union(streams):
             return streams
-        case Count() | Sum() | Reduce() | Aggregate() | Process() | Hold() | Window():
-            return (step.keyed,)
-        case Join():
+        case Merge():
+            return (step.stream, step.other)
+        case Rules():
             return (step.keyed, step.other)
         case Leave(_, again, out):
             return (again, out)
+        case _ if isinstance(step, AfterKeyBy):
+            return keyed_inputs_of(step)
         case _:
             return (step.stream,)
+
+
+def keyed_inputs_of(step: Step) -> tuple[int, ...]:
+    """Return those of `inputs_of` that have to be keyed; they come first there."""
+    if isinstance(step, Join | Pairs | Newest):
+        return (step.keyed, step.other)
+    return (step.keyed,) if isinstance(step, AfterKeyBy) else ()
 
 
 def key_by_of(steps: Steps, step: AfterKeyBy) -> KeyBy:
@@ -79,7 +94,7 @@ def has_determined_times(steps: Steps, number: int) -> bool:
     """
     upstream = {one for one in range(len(steps)) if number in downstream(steps, one)}
     return not any(
-        isinstance(steps[one], Loop | Process | Times | Hold) or getattr(steps[one], "emit", "") == "updates"
+        isinstance(steps[one], _CHANGING_TIMES) or getattr(steps[one], "emit", "") == "updates"
         for one in upstream
     )
 
@@ -95,7 +110,7 @@ def resolved(steps: Steps, number: int) -> int:
 
 def is_open(steps: Steps, number: int) -> bool:
     """Whether operators may follow: the step's stream is neither keyed nor at its end."""
-    return not isinstance(steps[resolved(steps, number)], KeyBy | Sink)
+    return not isinstance(steps[resolved(steps, number)], KeyBy | Sink | ForEach)
 
 
 def is_dealt(steps: Steps, number: int) -> bool:
@@ -180,5 +195,5 @@ def unread(steps: Steps) -> list[int]:
     return [
         number
         for number, step in enumerate(steps)
-        if not isinstance(step, Sink | Leave) and all(way.part is not None for way in found[number])
+        if not isinstance(step, Sink | ForEach | Leave) and all(way.part is not None for way in found[number])
     ]

@@ -66,6 +66,8 @@ class Checkers:
         self._read = read
         self._resource = resource
         self._is_exactly_once = is_exactly_once
+        self._has_sequential_run = has_sequential_run(graph, ignores_tasks=job.ignores_tasks)
+        self._left_behind = job.left_behind
         self._can_be_compared = job.is_comparable
         self._is_comparable = job.is_comparable and (is_exactly_once or job.judged_as.survives_duplicates)
         self._sources: dict[str, ReplayedSource] = {}
@@ -190,7 +192,13 @@ class Checkers:
                         f"I5: at {sink_uid} {task}, {record!r} of {lane!r} comes after {newest.get(lane)!r}",
                     )
                     newest[lane] = rank
+        self._left_behind.check_calls()
         final = self.completed[-1]
+        if is_exact and not self.damaged:
+            snapshots = {one.task: one.snapshot for one in final.snapshots}
+            self._left_behind.check_states(
+                snapshots, lambda task: contents(map(self._content, snapshots[task].parts))
+            )
         left = [
             handle
             for handle, (owner, _) in self._resource().staged.items()
@@ -243,7 +251,7 @@ class Checkers:
         if entry.is_final:
             is_empty = not cut.under_way and not any(list(records) for _, records in cut.unread)
             ensure(is_empty, f"F5: checkpoint {n} is called final: {cut!r:.300}")
-        if not self._is_comparable or not has_sequential_run(self._graph_of_process()):
+        if not self._is_comparable or not self._has_sequential_run:
             return
         for sink_uid, records in run_from(self._graph_of_process(), cut).items():
             outputs.setdefault(sink_uid, []).extend(records)

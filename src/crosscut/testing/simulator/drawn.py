@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,21 @@ from crosscut.testing.flows import (
     source_records,
 )
 from crosscut.testing.flows.building import step_uid
-from crosscut.testing.flows.steps import Aggregate, Count, Keyed, Process, Sink, Source, Sum, Timed
+from crosscut.testing.flows.steps import (
+    Aggregate,
+    Broadcast,
+    Count,
+    Process,
+    Rules,
+    Sink,
+    Source,
+    Sum,
+    Tally,
+    Timed,
+)
 from crosscut.testing.flows.ways import resolved
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
+from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -66,14 +79,23 @@ def drawn_job(options: Options) -> SimulatedJob:
         sinks.append(SimulatedSink())
         return sinks[-1]
 
-    flow = built_flow(description, source, sink)
-    expected = expected_output(description, options.parallelism).records
+    expected = expected_output(description, options.parallelism)
+
+    def named(found: Mapping[int, Any]) -> dict[str, Any]:
+        return {step_uid(description, number): one for number, one in found.items()}
+
+    called: dict[int, list[Any]] = {number: [] for number in expected.called}
+    flow = built_flow(description, source, sink, calls=called.get)
+    is_told = any(isinstance(step, Rules) and step.said == "told" for step in description.steps)
     return SimulatedJob(
         flow.compile(options.parallelism, MAX_PARALLELISM),
         tuple(sources),
         tuple(sinks),
         _judged_as(description),
-        expected={step_uid(description, number): records for number, records in expected.items()},
+        expected=named(expected.records),
+        is_same_anywhere=not is_told and not any(isinstance(step, Broadcast) for step in description.steps),
+        ignores_tasks=not is_told,
+        left_behind=LeftBehind(named(expected.kept), named(expected.called), named(called)),
     )
 
 
@@ -90,8 +112,7 @@ def _judged_as(description: Description) -> Graph:
 
     # What is said only at the end is said of all records: one that counts twice makes it another record.
     has_totals = any(
-        isinstance(step, Timed) or (isinstance(step, Keyed) and step.emit == "final")
-        for step in description.steps
+        isinstance(step, Timed) or getattr(step, "emit", "") == "final" for step in description.steps
     )
     return Graph(lambda *_: None, lane=lane, survives_duplicates=not has_totals)
 
@@ -101,6 +122,8 @@ def _is_rising(description: Description, number: int) -> bool:
     match description.steps[resolved(description.steps, number)]:
         case Count(_, "updates") | Sum(_, "weight", "updates") | Process():
             return True
+        case Tally(_, state):
+            return state != "stateful"
         case Aggregate(_, "length" | "cell" | "pair", "updates"):
             return True
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crosscut.flow.flow import Flow
@@ -12,6 +12,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.keyed_process import KeyedProcess
 from crosscut.process_context import Context
 from crosscut.process_states import MapState, ValueState
+from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -56,6 +57,9 @@ class SimulatedJob:
         expected: What each sink has to get, by uid. None: what a sequential run of `graph` gives it.
         copy: Returns the graph as a process has it that has just started: its functions share nothing with
             those of another. None: they are shared.
+        is_same_anywhere: The output does not depend on the parallelism, although something is broadcast.
+        ignores_tasks: What processes say does not depend on what they keep in states of a task.
+        left_behind: What there has to be in the end beside the output.
     """
 
     graph: JobGraph
@@ -65,6 +69,14 @@ class SimulatedJob:
     is_comparable: bool = True
     expected: Mapping[str, Sequence[Any]] | None = None
     copy: Callable[[], JobGraph] | None = None
+    is_same_anywhere: bool = False
+    ignores_tasks: bool = False
+    left_behind: LeftBehind = field(default_factory=LeftBehind)
+
+    @property
+    def may_rescale(self) -> bool:
+        """Whether the output at another parallelism is the same."""
+        return self.is_same_anywhere or not any(edge.partitioning == "broadcast" for edge in self.graph.edges)
 
     def graph_of_process(self) -> JobGraph:
         """Return the graph for one more process."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
-from crosscut.connected_process import TASK_KINDS, ConnectedProcess
+from crosscut.connected_process import TASK_KINDS, BroadcastState, ConnectedContext, ConnectedProcess
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import CrosscutError, FlowError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
@@ -56,7 +56,6 @@ from crosscut.keyed_process import (
 )
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
-from crosscut.process_context import Context
 from crosscut.process_states import MapState
 from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
@@ -82,7 +81,9 @@ class Item(NamedTuple):
 
 
 _NOTHING: Any = object()
-_LONG_AFTER = 2**60
+_LONG_AFTER = 2**41
+"""The year 2039: after all that a world sees, and not so long after that a `deduplicate` lets go."""
+_NAMED_KINDS = (MapState.kind, BroadcastState.kind)
 _UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
 
 
@@ -117,8 +118,10 @@ def run_from(graph: JobGraph, cut: Cut) -> dict[str, list[Any]]:
     return _Run(graph, cut).outputs()
 
 
-def has_sequential_run(graph: JobGraph) -> bool:
+def has_sequential_run(graph: JobGraph, *, ignores_tasks: bool = False) -> bool:
     """Whether `run_from` can run `graph`: all its states belong to keys, and none to a task.
+
+    Unless `ignores_tasks`: what its processes say does not depend on these.
 
     Nor what calls hold back in front of windows and joins: a sequential run takes records that were on their
     way behind a call for late.
@@ -128,6 +131,8 @@ def has_sequential_run(graph: JobGraph) -> bool:
         isinstance(spec, WindowSpec | IntervalJoinSpec | WindowJoinSpec | LatestJoinSpec) for spec in specs
     ):
         return False
+    if ignores_tasks:
+        return True
     processes = (spec.process for spec in specs if isinstance(spec, StreamProcessSpec | ConnectSpec))
     return not any(kind in TASK_KINDS for process in processes for _, kind in kinds_of(process))
 
@@ -145,7 +150,7 @@ class _Run:
             )
         self._states = {name: dict(state) for name, state in cut.states.items()}
         self._queue: deque[tuple[str, Item]] = deque(cut.under_way)
-        self._processes: dict[str, tuple[KeyedProcess[Any, Any], Context]] = {}
+        self._processes: dict[str, tuple[KeyedProcess[Any, Any], ConnectedContext]] = {}
         self._timed_runs: dict[str, TimedRun] = {}
         self._rows: dict[str, dict[Any, Any]] = {}
         self._out: dict[str, list[Any]] = {}
@@ -298,6 +303,7 @@ class _Run:
                 context.key, context.timestamp = key, time
                 if node.inputs[item.input].how != "hash":
                     context.leave_key()
+                context.is_other = bool(item.input)
                 call = running.on_record
                 if isinstance(running, ConnectedProcess) and item.input:
                     call = running.on_other
@@ -323,25 +329,25 @@ class _Run:
 
     def _process(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
-    ) -> tuple[KeyedProcess[Any, Any], Context]:
+    ) -> tuple[KeyedProcess[Any, Any], ConnectedContext]:
         if uid not in self._processes:
             self._processes[uid] = self._begun(vertex, uid, process)
         return self._processes[uid]
 
     def _begun(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
-    ) -> tuple[KeyedProcess[Any, Any], Context]:
+    ) -> tuple[KeyedProcess[Any, Any], ConnectedContext]:
         def say(name: str, record: Any, timestamp: int | None) -> None:
             self._send(vertex, SideOutput(uid, name), Item(record, None, timestamp))
 
         def state(name: str) -> dict[Any, Any]:
             return self._states.setdefault(state_name(vertex.vertex_id, name), {})
 
-        context = Context(say, _Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
+        context = ConnectedContext(say, _Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
         # All at once: nothing is early here.
         context.watermark = END_OF_TIME
         cells = {
-            name: (_NamedCells if one.kind == MapState.kind else _Cells)(state(name))
+            name: (_NamedCells if one.kind in _NAMED_KINDS else _Cells)(state(name))
             for name, one in declared(process).items()
         }
         running = attached(process, cells, context)

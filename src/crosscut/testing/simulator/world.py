@@ -113,6 +113,7 @@ class World:
         self._is_comparable = job.is_comparable
         self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
+        self._may_rescale = job.may_rescale
         self.sources = job.sources
         self._history = LogHistory()
         self.files = WatchedFiles(self._appended, lambda path: self.checkers.deleted(path), self._permit)
@@ -213,7 +214,7 @@ class World:
     def parallelism_of(self, driver: int) -> int:
         """Return how many workers the driver of this number has."""
         choices = (self.options.parallelism, *self.options.rescaled_to)
-        if any(edge.partitioning == "broadcast" for edge in self.graph.edges):
+        if not self._may_rescale:
             return choices[0]
         return choices[(driver - 1) % len(choices)]
 
