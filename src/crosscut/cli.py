@@ -209,8 +209,9 @@ def simulate(
     """Run a flow in simulated worlds full of faults, and check that its output stays exact.
 
     Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
-    Without a flow, Crosscut simulates itself on flows that are drawn. A failure is printed with the command
-    that replays it. Ctrl-C ends with what was found until then.
+    Without a flow, Crosscut simulates itself on flows that are drawn: every operator, loops, states, timers,
+    windows and joins anywhere, in jobs that go on at another parallelism. A failure is printed with the
+    command that replays it. Ctrl-C ends with what was found until then.
 
     Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
     """

@@ -34,6 +34,7 @@ from crosscut.testing.flows.steps import (
     AggregateName,
     AttemptName,
     ClockName,
+    Counted,
     CountedName,
     FilterName,
     FlatMapName,
@@ -459,7 +460,9 @@ def shapes(flow: Description) -> set[str]:
         for targets in leads.values():
             targets.update(*(leads[one] for one in targets))
     loops = [one for one, step in enumerate(steps) if isinstance(step, Loop) and one in leads[one]]
-    finals = [one for one, step in enumerate(steps) if getattr(step, "emit", "") == "final"]
+    finals = [
+        one for one, step in enumerate(steps) if isinstance(step, Keyed | Counted) and step.emit == "final"
+    ]
     keyed = [step.keyed for step in steps if isinstance(step, Keyed)]
 
     def is_before(one: int, other: int) -> bool:

@@ -93,6 +93,7 @@ Action = Literal[
     "sink",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
+KEYLESS: tuple[Action, ...] = ("rate_limit", "for_each", "remember", "merge")
 WORK_MAX = 1_200
 """Records that all steps of a drawn flow are given, with `PARALLELISM_MAX`."""
 PARALLELISM_MAX = 3
@@ -134,6 +135,8 @@ class _Drawing:
         self._weights = {action: dice.choice((0, 0, 1, 2)) for action in ACTIONS}
         for action in ("keyed", "loop", "leave"):
             self._weights[action] += 3
+        # So that what has no keys does not crowd out all else.
+        self._weights |= {action: self._weights[action] // 2 for action in KEYLESS}
         self._final_share = dice.choice((0.0, 0.3, 0.7, 1.0))
         # Some flows are one long way, others branch.
         self._newest_share = dice.choice((0.4, 0.7, 1.0))
@@ -247,7 +250,7 @@ class _Drawing:
         name: KeyName = "with energy" if holds_energy else dice.choice(names)
         modulus = dice.choice((1, 2, 3, 5))
         key_by = self._add(KeyBy(stream, name, modulus))
-        if not is_of_numbers and dice.random() < 0.4:
+        if not is_of_numbers and dice.random() < 0.3:
             self._with_state(key_by, name, modulus)
             return
         for _ in range(dice.choice((1, 1, 1, 1, 2))):
@@ -305,7 +308,9 @@ class _Drawing:
             return Sum(key_by, "itself", "final")
         emit: Emit = "final" if dice.random() < self._final_share else "updates"
         unfit = {*(UPDATES_ONLY if emit == "final" else FINAL_ONLY), "itself"}
-        match dice.choice(("count", "sum", "reduce", "aggregate", "process", "top_n", "tally")):
+        # Half as often: what says nothing at the end.
+        folds = ("count", "sum", "reduce", "aggregate", "top_n")
+        match dice.choice((*folds, *folds, "process", "tally")):
             case "process":
                 return Process(key_by, dice.choice((1, 2, 3)))
             case "top_n":
