@@ -234,6 +234,9 @@ def _fault_indices(text: str | None) -> tuple[int, ...] | None:
         ) from error
 
 
+_ROWS_SHOWN = 20
+
+
 @program.group()
 def checkpoints() -> None:
     """Look into a checkpoint directory. Nothing is changed; the job may be running."""
@@ -257,15 +260,15 @@ def list_checkpoints(directory: str, last: int) -> None:
 @click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
 def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
     """Show the snapshots of checkpoint N in DIRECTORY, by default the newest; or what a savepoint holds."""
-    from crosscut.savepoints.manifest import is_savepoint
+    from crosscut.savepoints.manifest import found_at
     from crosscut.store import open_store
     from crosscut.store.log_key import log_key
     from crosscut.terminal.checkpoints import details
     from crosscut.terminal.savepoints import savepoint_details
     from crosscut.terminal.view import make_console
 
-    if is_savepoint(directory):
-        make_console().print(savepoint_details(directory))
+    if (savepoint := found_at(directory)) is not None:
+        make_console().print(savepoint_details(savepoint))
         return
     make_console().print(details(open_store(directory, create=False, key=log_key()), checkpoint_id))
 
@@ -288,6 +291,27 @@ def diff_checkpoints(path: str, other: str) -> None:
     from crosscut.terminal.view import make_console
 
     make_console().print(compared(path, other))
+
+
+@checkpoints.command(name="state")
+@click.argument("path")
+@click.argument("uid")
+@click.option("--state", help="Of a process: which of its states. Default: all.")
+@click.option("--key", help="Only this key: text, or JSON as it is shown.")
+@click.option("--limit", type=click.IntRange(1), help="How many rows. Default: 20; with --json all.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each row.")
+def show_state(
+    path: str, uid: str, state: str | None, key: str | None, limit: int | None, as_json: bool
+) -> None:
+    """Show the state of operator UID in a savepoint or checkpoint (DIRECTORY, DIRECTORY@7)."""
+    from crosscut.terminal.state import state_lines, state_table
+    from crosscut.terminal.view import make_console
+
+    if as_json:
+        for line in state_lines(path, uid, state, key, limit):
+            click.echo(line)
+    else:
+        make_console().print(state_table(path, uid, state, key, limit or _ROWS_SHOWN))
 
 
 @checkpoints.command(name="seal")

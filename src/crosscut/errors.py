@@ -56,7 +56,7 @@ class StoreError(CrosscutError):
 
 
 class AuthenticityError(StoreError):
-    """An entry of the job log was not written with the key that this process has, or has not."""
+    """An entry of the job log, or a savepoint, was not written with the key that this process has, if any."""
 
 
 class SpillError(CrosscutError):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from crosscut.callables import argument_problem, name_of, several
@@ -67,6 +67,12 @@ class KeyedProcess(ABC, Generic[RecordT, ResultT]):
     def on_processing_timer(self, time: int, ctx: Context) -> Iterable[ResultT] | None:
         """As `on_timer`, for processing time; what is yielded has the watermark as its timestamp."""
         return None
+
+    _initial_keys: Collection[Any] = ()
+    """Keys that have state before their first record: `_begin_key` makes it."""
+
+    def _begin_key(self, ctx: Context) -> None:
+        """Make the state that `ctx.key` begins with, unless that has been done; sends nothing on."""
 
     _lists_timers: ClassVar[bool] = False
     """Whether it asks which timers a key has: that takes memory for each timer."""

@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
-from crosscut.urls import shown_url
+from crosscut.urls import path_text, shown_url
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
-_URL_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
+Migration = Callable[[Any, Any], Any]
+"""Takes a key and a value as they were, returns the value as it has to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Settings:
             says the same goes on from its newest checkpoint.
         allow_dropped_state: Begin with it although the flow has no operator, or no state, for some of it.
         migrate_state: By uid, what turns the state of an operator into its new form: a function of key and
-            value that returns the new value.
+            value that returns the new value; of a process with several states such functions, by their names.
         checkpoint_interval: Between the starts of two checkpoints.
         checkpoint_pause: At least so long between the end of a checkpoint and the start of the next one; one
             that falls due in the pause starts at its end.
@@ -129,7 +130,7 @@ class Settings:
     fresh: bool = False
     restore_from: str | os.PathLike[str] | None = None
     allow_dropped_state: bool = False
-    migrate_state: Mapping[str, Callable[[Any, Any], Any]] | None = field(
+    migrate_state: Mapping[str, Migration | Mapping[str, Migration]] | None = field(
         # A function can't be said on a command line.
         default=None,
         metadata={"is_option": False},
@@ -214,11 +215,10 @@ class Settings:
             )
         if self.host is not None and (not isinstance(self.host, str) or not self.host):
             raise SettingsError(f"host={self.host!r}: expected a host name or an address")
-        functions = self.migrate_state if self.migrate_state is not None else {}
-        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        if not _are_migrations(self.migrate_state):
             raise SettingsError(
-                f"migrate_state={self.migrate_state!r}: expected a function for each uid, as in "
-                f"{{'counts': lambda key, value: value * 2}}"
+                f"migrate_state={self.migrate_state!r}: expected for each uid a function, or functions by "
+                f"the names of states, as in {{'counts': doubled}} or {{'visits': {{'seen': set_of}}}}"
             )
         for name in ("accept_changes", "allow_dropped_state", "fresh", "strict"):
             if not isinstance(getattr(self, name), bool):
@@ -231,19 +231,14 @@ class Settings:
         value = getattr(self, name)
         if value is None:
             return
-        path = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if not isinstance(path, str) or not path:
-            raise SettingsError(f"{name}={value!r}: expected {expected}")
-        if path is not value and _URL_IN_A_PATH.match(path):
-            shown = shown_url(path.replace(":/", "://", 1))
-            raise SettingsError(f"{name}={shown!r}: a Path can't hold a URL; give it as a str")
         # As dataclasses do it themselves: the object is not made yet.
-        object.__setattr__(self, name, path)
+        object.__setattr__(self, name, path_text(value, name, expected))
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.names()}
-        if isinstance(self.checkpoint_dir, str):
-            values["checkpoint_dir"] = shown_url(self.checkpoint_dir)
+        for name in ("checkpoint_dir", "restore_from"):
+            if isinstance(values[name], str):
+                values[name] = shown_url(values[name])
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def store_of(self, flow: str) -> str:
@@ -277,6 +272,15 @@ class Settings:
     def names(cls) -> tuple[str, ...]:
         """Return the names of all settings, in order."""
         return tuple(f.name for f in fields(cls))
+
+
+def _are_migrations(given: object) -> bool:
+    if given is None:
+        return True
+    return isinstance(given, Mapping) and all(
+        callable(one) or (isinstance(one, Mapping) and one and all(map(callable, one.values())))
+        for one in given.values()
+    )
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:

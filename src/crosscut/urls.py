@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from urllib.parse import unquote
+
+from crosscut.errors import SettingsError
 
 HIDDEN = "***"
 
@@ -13,6 +16,29 @@ _SECRET_BYTES_MIN = 4
 _USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@]*:(?!\d*/)\S*)(?=@)")
 """The second form is a password with an unescaped slash in it: keys of object stores have some."""
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
+_IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+"""What a Path makes of a URL."""
+
+
+def local_path(url: str) -> str | None:
+    """Return the path of a local directory, None for what only fsspec knows."""
+    path = url.removeprefix("file://").removeprefix("local://")
+    return None if "://" in path or "::" in path else path
+
+
+def path_text(path: object, name: str, expected: str = "a directory or an fsspec URL") -> str:
+    """Return a directory or URL as text.
+
+    Raises:
+        SettingsError: It is neither; the message calls it `name`.
+    """
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text:
+        raise SettingsError(f"{name}={path!r}: expected {expected}")
+    if text is not path and _IN_A_PATH.match(text):
+        shown = shown_url(text.replace(":/", "://", 1))
+        raise SettingsError(f"{name}={shown!r}: a Path can't hold a URL; give it as a str")
+    return text
 
 
 def shown_url(url: str) -> str:

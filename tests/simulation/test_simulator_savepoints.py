@@ -17,6 +17,7 @@ from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.savepoints import starting, writing
+from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -88,7 +89,7 @@ def test_a_job_that_begins_with_a_savepoint_gives_what_was_still_to_come(
                 after.resource.committed[f"before/{handle}"] = written
         look = after.resource.outputs
         store, compiled = store_of(after), after.graph
-        begun = begin_with(path, store, compiled, discover=assignments_of, look=look, is_fresh=True)
+        begun = begin_with(opened(path), store, compiled, discover=assignments_of, look=look, is_fresh=True)
         assert begun == manifest
         after.run()
         assert after.has_finished

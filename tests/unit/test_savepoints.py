@@ -50,7 +50,10 @@ from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, checked, read_manifest, write_manifest
+from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, check, opened
+from crosscut.savepoints.manifest import write_manifest as write_manifest_into
+from crosscut.savepoints.migrations import Migrations
+from crosscut.savepoints.place import place_of
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.values import from_text, to_text
@@ -135,6 +138,10 @@ def flow_of(*, name: str = "fruit", kind: str = "count", out: str = "out", extra
     return flow
 
 
+def write_manifest(directory: Path, manifest: SavepointManifest) -> None:
+    write_manifest_into(place_of(directory), manifest)
+
+
 def graph_of(parallelism: int = 2, **changed: Any) -> JobGraph:
     return flow_of(**changed).compile(parallelism, 16)
 
@@ -191,7 +198,7 @@ def savepoint(tmp_path: Path) -> Path:
 def begun(savepoint: Path, tmp_path: Path, graph: JobGraph | None = None, **how: Any) -> CheckpointStore:
     store = open_store(str(tmp_path / "begun"))
     look = how.pop("look", list)
-    begin_with(str(savepoint), store, graph or graph_of(3), discover=lambda graph: (), look=look, **how)
+    begin_with(opened(savepoint), store, graph or graph_of(3), discover=lambda graph: (), look=look, **how)
     return store
 
 
@@ -264,18 +271,18 @@ def test_a_file_that_rots_or_is_gone_is_found(savepoint: Path) -> None:
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     with pytest.raises(StoreError, match="not as it was written"):
-        checked(savepoint)
+        check(opened(savepoint))
     file.unlink()
     with pytest.raises(StoreError, match="is missing"):
-        checked(savepoint)
+        check(opened(savepoint))
 
 
 def test_a_manifest_leads_to_no_file_outside(savepoint: Path) -> None:
     """S10."""
-    manifest = read_manifest(savepoint)
+    manifest = opened(savepoint).manifest
     write_manifest(savepoint, replace(manifest, files=(replace(manifest.files[0], path="../job/log"),)))
     with pytest.raises(StoreError, match="leads out of the savepoint"):
-        checked(savepoint)
+        check(opened(savepoint))
 
 
 def test_nothing_is_left_of_a_savepoint_that_can_not_be_written(tmp_path: Path) -> None:
@@ -335,7 +342,7 @@ def test_what_comes_in_a_job_that_began_with_a_savepoint_replaces_nothing_that_w
     tasks = tuple(TaskSnapshot(TaskId(VertexId(uid), 0), one) for uid, one in snapshots.items())
     path = str(tmp_path / "savepoint")
     write_savepoint(path, CheckpointCompleted(Epoch(2), n, tasks), claim_of(graph), store.read_part)
-    begin_with(path, begun_with, graph, discover=lambda graph: (), look=list)
+    begin_with(opened(path), begun_with, graph, discover=lambda graph: (), look=list)
     (first,) = [entry for _, entry in begun_with.tail(1) if isinstance(entry, CheckpointCompleted)]
     parts_of = {one.task.vertex: one.snapshot.parts for one in first.snapshots}
     begins = Begins(first.checkpoint_id, 0)
@@ -404,15 +411,17 @@ def test_an_operator_of_another_kind_takes_state_only_through_a_migration(
     graph = graph_of(kind="aggregate")
     with pytest.raises(StoreError, match="'counts' is a aggregate, and was a count: say with migrate_state"):
         begun(savepoint, tmp_path, graph)
-    store = begun(savepoint, tmp_path, graph, migrations={"counts": lambda key, value: value * 10})
+    store = begun(
+        savepoint, tmp_path, graph, migrations=Migrations({"counts": lambda key, value: value * 10})
+    )
     assert state_in(store) == {key: 10 * n for key, n in COUNTS.items()}
 
 
 def test_a_migration_that_fails_names_key_and_value(savepoint: Path, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"the migration of 'counts' raised ZeroDivisionError.* for key"):
-        begun(savepoint, tmp_path, migrations={"counts": lambda key, value: 1 / 0})
+        begun(savepoint, tmp_path, migrations=Migrations({"counts": lambda key, value: 1 / 0}))
     with pytest.raises(StoreError, match="migrate_state names 'nobody'"):
-        begun(savepoint, tmp_path, migrations={"nobody": lambda key, value: value})
+        begun(savepoint, tmp_path, migrations=Migrations({"nobody": lambda key, value: value}))
 
 
 class Once(cc.KeyedProcess[int, int]):
@@ -442,20 +451,20 @@ def test_a_state_whose_rows_hold_something_else_now_is_not_taken_unawares(
         keyed.process(process()).named("it").sink(cc.collect())
         return identity_of(flow.compile(1, 1))
 
-    def fits(state: str, *migrated: str) -> str:
+    def fits(state: str, *migrated: tuple[str, str]) -> str:
         found = fitting(
             [Content("it", state, "state", 2)],
             flow_with(before),
             flow_with(after),
             allow_dropped=False,
             accepts_changes=False,
-            migrated=migrated,
+            is_migrated=lambda *one: one in migrated,
         )
         return found.refused
 
     assert "state 'item' (2 rows) of 'it' is a value, " in fits("item")
     assert "say with migrate_state what becomes of them" in fits("item")
-    assert fits("item", "it") == fits("other") == ""
+    assert fits("item", ("it", "item")) == fits("other") == ""
 
 
 def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
@@ -465,7 +474,7 @@ def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
     with_more = open_store(str(tmp_path / "begun"))
     more = TaskId(VertexId("more"), 1)
     found = [SplitAssignment(more, [["all", 0, None, 1, 0]])]
-    begin_with(str(savepoint), with_more, graph, discover=lambda graph: found, look=list)
+    begin_with(opened(savepoint), with_more, graph, discover=lambda graph: found, look=list)
     (checkpoint,) = [entry for _, entry in with_more.tail(1) if isinstance(entry, CheckpointCompleted)]
     (taken,) = [one.snapshot for one in checkpoint.snapshots if one.task == more]
     assert taken.positions == [["all", 0, None, 1, 0]]
@@ -474,7 +483,7 @@ def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
 
 def test_final_results_are_said_again_at_the_end_of_a_new_source(savepoint: Path, tmp_path: Path) -> None:
     """The first job was at its end; what comes of the new source would never be said."""
-    manifest = read_manifest(savepoint)
+    manifest = opened(savepoint).manifest
     tasks = (replace(one, snapshot=replace(one.snapshot, ended=True)) for one in manifest.tasks)
     write_manifest(savepoint, replace(manifest, tasks=tuple(tasks)))
     flow = cc.Flow("fruit")
@@ -484,7 +493,7 @@ def test_final_results_are_said_again_at_the_end_of_a_new_source(savepoint: Path
     counts.sink(cc.collect()).named("sink")
     for graph, ended in ((graph_of(), True), (flow.compile(2, 16), False)):
         store = open_store(str(tmp_path / f"ended {ended}"))
-        begin_with(str(savepoint), store, graph, discover=lambda graph: (), look=list)
+        begin_with(opened(savepoint), store, graph, discover=lambda graph: (), look=list)
         (first,) = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
         assert {one.snapshot.ended for one in first.snapshots if one.task.vertex == "counts"} == {ended}
         assert all(one.snapshot.ended for one in first.snapshots if one.task.vertex == "words")
@@ -495,7 +504,7 @@ def test_other_key_groups_are_no_matter_where_no_final_result_was_half_said(
 ) -> None:
     store = begun(savepoint, tmp_path, flow_of().compile(3, 40))
     assert state_in(store) == COUNTS
-    manifest = read_manifest(savepoint)
+    manifest = opened(savepoint).manifest
     half = tuple(
         replace(one, snapshot=replace(one.snapshot, said=[0, "5"])) if one.task.vertex == "counts" else one
         for one in manifest.tasks
@@ -509,7 +518,7 @@ def test_another_number_of_key_groups_leaves_no_key_where_its_final_result_has_b
     savepoint: Path, tmp_path: Path
 ) -> None:
     """One task has said everything, the other has not begun: a key of that one would be taken as said."""
-    manifest = read_manifest(savepoint)
+    manifest = opened(savepoint).manifest
 
     def with_ended(*ended: str) -> SavepointManifest:
         tasks = (
@@ -618,7 +627,7 @@ def begun_with_rows_of_its_own(tmp_path: Path, graph: JobGraph, restored: int) -
         )
     checkpoint = CheckpointCompleted(Epoch(1), N, tuple(snapshots))
     write_savepoint(str(tmp_path / "savepoint"), checkpoint, claim_of(graph), old.read_part)
-    begin_with(str(tmp_path / "savepoint"), new, graph, discover=lambda graph: (), look=list)
+    begin_with(opened(tmp_path / "savepoint"), new, graph, discover=lambda graph: (), look=list)
     return new
 
 
@@ -661,13 +670,11 @@ def test_a_checkpoint_whose_output_may_not_be_committed_is_no_savepoint(tmp_path
     store = open_store(str(tmp_path / "job"))
     job_in(store, pending=True)
     path = as_savepoint(tmp_path / "job", tmp_path / "copy")
-    assert read_manifest(path).pending == tuple(
-        OpenOutput(TaskId(VertexId("counts"), i), N) for i in range(2)
-    )
+    assert path.manifest.pending == tuple(OpenOutput(TaskId(VertexId("counts"), i), N) for i in range(2))
     with pytest.raises(StoreError, match=r"output of task counts\[0\], of checkpoint 7, is not known"):
-        begun(path, tmp_path)
+        begun(tmp_path / "copy", tmp_path)
     outputs = [replace(output(7), task=TaskId(VertexId("counts"), index)) for index in range(2)]
-    begun(path, tmp_path, look=lambda: outputs)
+    begun(tmp_path / "copy", tmp_path, look=lambda: outputs)
 
 
 def test_a_later_start_with_the_same_savepoint_goes_on_and_another_directory_is_refused(
@@ -675,10 +682,10 @@ def test_a_later_start_with_the_same_savepoint_goes_on_and_another_directory_is_
 ) -> None:
     store = begun(savepoint, tmp_path)
     graph = graph_of(3)
-    assert begin_with(str(savepoint), store, graph, discover=lambda graph: (), look=list) is None
+    assert begin_with(opened(savepoint), store, graph, discover=lambda graph: (), look=list) is None
     with pytest.raises(StoreError, match="holds a job already"):
         begin_with(
-            str(savepoint), open_store(str(tmp_path / "job")), graph, discover=lambda graph: (), look=list
+            opened(savepoint), open_store(str(tmp_path / "job")), graph, discover=lambda graph: (), look=list
         )
 
 

@@ -14,6 +14,7 @@ from tests.unit.test_keyed_process import Site
 
 import crosscut as cc
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.ids import CheckpointId
 
 OUTPUT = StructType([StructField("id", StringType()), StructField("count", IntegerType())])
 STATE = StructType([StructField("value", IntegerType())])
@@ -117,6 +118,85 @@ def test_a_row_of_initial_state_is_taken_in_once_before_the_first_record_of_its_
         ("other", {"what": "self.value.get()"}),
     )
     assert [row.said for row in found] == ["(40, 0)", "None", "None", "None"]
+
+
+class Reminded(Everything):
+    """Sets a timer for a key with initial state; says what it has when that fires."""
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        super().handleInitialState(key, initialState, timerValues)
+        self.items.appendValue((timerValues.getCurrentProcessingTimeInMs(),))
+        self.handle.registerTimer(500)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(said=f"{key[0]} {self.value.get()} at {expiredTimerInfo.getExpiryTimeInMs()}")
+
+
+def begun(site: Site, mine: str = "abc", rows_max: int = 1_000) -> list[str]:
+    """Let a task that owns some keys begin, and hear the time go on; return what it says."""
+    operator = site.operator
+    operator.own(lambda key: key in mine)
+    said: list[str] = []
+    while (alarm_ms := operator.next_alarm_ms) is not None:
+        operator.course.now_ms = max(operator.course.now_ms, alarm_ms)
+        operator.course.begin(rows_max)
+        while (made := operator.advance(None)) is not None:
+            said += [row.said for row in made.records]
+            operator.course.begin(rows_max)
+    return said
+
+
+ROWS = {"a": {"start": 1}, "b": {"start": 2}, "c": {"start": 3}, "d": {"start": 4}}
+
+
+@pytest.mark.parametrize("rows_max", [1, 1_000])
+def test_initial_state_is_given_to_every_key_of_the_task_though_no_record_comes(rows_max: int) -> None:
+    site = site_of(Reminded(), "said STRING", initial_state=ROWS)
+    assert begun(site, "acx", rows_max) == ["a (1, 0) at 500", "c (3, 0) at 500"]
+    assert site.rows("value") == {"a": (1, 0), "c": (3, 0)}
+
+
+def test_at_the_end_of_input_too_initial_state_is_taken_in_and_its_timers_fire() -> None:
+    site = site_of(Reminded(), "said STRING", initial_state=ROWS)
+    site.operator.own(lambda key: key == "b")
+    found = []
+    while (made := site.operator.advance(cc.END_OF_TIME)) is not None:
+        found += [row.said for row in made.records]
+    assert found == ["b (2, 0) at 500"]
+
+
+def test_no_key_gets_its_initial_state_again_after_a_restore_wherever_it_is_then() -> None:
+    """H1: keys go to other tasks, and what they have been given goes with them."""
+    first = site_of(Reminded(), "said STRING", initial_state=ROWS)
+    first.operator.own(lambda key: key in "ab")
+    first.gives(("a", {"what": "self.value.clear()"}))
+    while first.operator.advance(None) is not None:
+        pass
+    state = first.state
+    state.freeze(CheckpointId(1))
+    data = b"".join(state.encoded(CheckpointId(1), CheckpointId(0)))
+    for mine, missing in (("a", set()), ("bd", {"d"})):
+        after = site_of(Reminded(), "said STRING", initial_state=ROWS)
+        for _ in after.state.loading([(CheckpointId(1), data)], CheckpointId(1), mine.__contains__):
+            pass
+        for _ in after.operator.loading():
+            pass
+        given = [one for one in begun(after, mine) if one.partition(" ")[0] in missing]
+        assert len(given) == len(missing)
+        assert ("a" in after.rows("value")) is False and ("b" in mine) == ("b" in after.rows("value"))
+        assert all(len(items) == 1 for items in after.rows("items").values())
+
+
+def test_what_handle_initial_state_raises_is_blamed_on_its_key() -> None:
+    site = site_of(Reminded(), "said STRING", initial_state={"a": {"begin": 1}})
+    with pytest.raises(UserCodeError, match="start") as error:
+        begun(site)
+    assert error.value.record == "{'initial state of': 'a'}"
+
+
+def test_initial_state_of_what_can_not_be_a_key_is_refused() -> None:
+    with pytest.raises(FlowError, match="of type float can't be a key"):
+        site_of(Everything(), "said STRING", initial_state={1.5: {"start": 1}})
 
 
 class Named(NamedTuple):

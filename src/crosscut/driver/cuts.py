@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from crosscut.cuts import Cut
-from crosscut.errors import FlowError, StoreError
+from crosscut.errors import CheckpointError, FlowError, InternalError, StoreError
 from crosscut.graph.components import component_of
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -33,8 +33,11 @@ from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import MAIN
 from crosscut.state.reading import stored_contents
+from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.channel_log import decoded_log
 from crosscut.wire.batches import decode_batch
+
+_ATTEMPTS = 5
 
 
 class PartReader(Protocol):
@@ -99,7 +102,7 @@ class StoredCut(Cut):
                 for name, values in stored_contents(snapshot.parts, self._read).items():
                     tables[name].update(values)
             for node in vertex.chain:
-                if isinstance(node.spec, ProcessSpec):
+                if isinstance(node.spec, ProcessSpec | StreamProcessSpec | ConnectSpec):
                     tables = _as_the_process_sees_them(node.spec, uid, tables)
             self._values[uid] = tables
         return self._values[uid][state]
@@ -140,8 +143,32 @@ class StoredCut(Cut):
             raise
 
 
+def newest_values(store: CheckpointStore, graph: JobGraph, uid: str, state: str) -> dict[Any, Any]:
+    """Return what `Cut.values` says of the newest completed checkpoint in `store`. Blocks.
+
+    Raises:
+        CheckpointError: None is complete yet.
+        FlowError: The flow has no such operator, or it has no such keyed state.
+        StateError: A class in the state can't be loaded here.
+        StoreError: It is damaged, or it takes longer to read a checkpoint than the job keeps one.
+    """
+    for attempt in range(_ATTEMPTS):
+        completed = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
+        if not completed:
+            raise CheckpointError(f"flow {graph.name!r} has no completed checkpoint yet to read state from")
+        cut = StoredCut(completed[-1], graph, store)
+        try:
+            return dict(cut.values(uid, state))
+        except StoreError:
+            # Retention may have taken its parts meanwhile: then there is a newer one.
+            newest = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)][-1]
+            if newest.checkpoint_id == cut.checkpoint_id or attempt == _ATTEMPTS - 1:
+                raise
+    raise InternalError("the last attempt has neither returned nor raised")
+
+
 def _as_the_process_sees_them(
-    spec: ProcessSpec, uid: str, tables: Mapping[str, dict[Any, Any]]
+    spec: ProcessSpec | StreamProcessSpec | ConnectSpec, uid: str, tables: Mapping[str, dict[Any, Any]]
 ) -> dict[str, dict[Any, Any]]:
     found: dict[str, dict[Any, Any]] = {}
     for name, state in declared(spec.process).items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import reprlib
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from crosscut.batch import Batch
@@ -58,6 +58,9 @@ class Operator(ABC):
     def loading(self) -> Iterator[None]:
         """Make ready what goes with restored state, a step at a time, before anything else is called."""
         return iter(())
+
+    def own(self, owns: Callable[[Any], bool]) -> None:
+        """These keys belong to the task; called before anything else but `loading`."""
 
     def begin_at(self, watermark: int | None) -> None:
         """The restored snapshot has this watermark: whoever is next may know it, and is told of it again."""

@@ -50,6 +50,8 @@ class Process(Operator):
         # What it may have been told of by the task that this one goes on from.
         self._restored = 0
         self._set_after_the_end: Counter[Any] = Counter()
+        # Those that have state before their first record, and may not have it yet; the first one last.
+        self._to_begin: list[Any] = []
         self._is_open = False
 
     def _new_context(self, sides: Sides) -> Context:
@@ -62,6 +64,9 @@ class Process(Operator):
         for timers in (self._event_timers, self._processing_timers):
             if timers is not None:
                 yield from timers.loading()
+
+    def own(self, owns: Callable[[Any], bool]) -> None:
+        self._to_begin = [key for key in self._process._initial_keys if owns(key)][::-1]
 
     def begin_at(self, watermark: int | None) -> None:
         self._restored = watermark or 0
@@ -102,6 +107,9 @@ class Process(Operator):
         context = self._context
         if watermark is not None:
             context.watermark = watermark
+        if self._to_begin:
+            self._begin_keys()
+            return Batch([], None, [])
         has_ended = context.watermark == END_OF_TIME
         due_now = END_OF_TIME if has_ended else self.course.now_ms
         is_event = _is_due(self._event_timers, context.watermark)
@@ -123,6 +131,8 @@ class Process(Operator):
 
     @property
     def next_alarm_ms(self) -> int | None:
+        if self._to_begin:
+            return 0
         return self._processing_timers.next_time if self._processing_timers is not None else None
 
     def _fire(
@@ -153,6 +163,22 @@ class Process(Operator):
                 raise user_code_error(self.uid, error, {"timer": time, "key": key}) from error
             if timestamps is not None:
                 timestamps += [context.timestamp] * (len(results) - len(timestamps))
+
+    def _begin_keys(self) -> None:
+        """Make the state that some keys begin with, as many as this slice has time for."""
+        context = self._context
+        context.timestamp = None
+        self._state.fetch(self._to_begin[-self.course.rows_max :])
+        # In this order: where there is no turn left, no key is taken out.
+        turns = self.course.through(Batch([None] * min(len(self._to_begin), self.course.rows_max)))
+        for _ in turns:
+            context.key = self._to_begin[-1]
+            try:
+                self._open_once()
+                self._process._begin_key(context)
+            except BaseException as error:
+                raise user_code_error(self.uid, error, {"initial state of": context.key}) from error
+            self._to_begin.pop()
 
     def _open_once(self) -> None:
         if not self._is_open:

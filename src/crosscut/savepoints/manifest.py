@@ -6,43 +6,36 @@
 
 `key`, `name`, `value` and `record` are text; see `crosscut.savepoints.values`. docs/guide/savepoints.md has
 the whole of it.
+
+The manifest pins each file by its SHA-256. With a key in the environment it is signed, and then no byte of
+a file is decoded that the manifest does not vouch for.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from crosscut.codec import from_json, to_json
-from crosscut.errors import StoreError
+from crosscut.errors import AuthenticityError, StoreError
 from crosscut.ids import CheckpointId, Lineage
 from crosscut.protocol.job.entries import Ancestor, OpenOutput
 from crosscut.protocol.job.identity import FlowIdentity
 from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.savepoints.place import Place, place_of
+from crosscut.savepoints.rows import RowFile, content_of, decoded_rows, measured
+from crosscut.store.files import LocalFiles, checked_path, failed
+from crosscut.store.log_key import VARIABLE, LogKey, Signature, log_key
+from crosscut.urls import local_path
 
 VERSION = 1
 MANIFEST = "manifest.json"
-STATE_COLUMNS = ("key_group", "operator", "state", "key", "name", "value")
-IN_FLIGHT_COLUMNS = (
-    "input", "source", "source_index", "target", "target_index", "by_sender", "batch",
-    "key", "is_key", "timestamp", "record",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RowFile:
-    """One Parquet file. `path` is relative to the savepoint."""
-
-    path: str
-    rows: int
-    size_bytes: int
-    sha256: str
+_SIGNATURE = "signature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,198 +75,228 @@ class SavepointManifest:
         """The checkpoint that it is a copy of."""
         return self.ancestors[-1].checkpoint_id
 
+    def state_files(self, uid: str | None = None) -> tuple[RowFile, ...]:
+        """Return the files with state, of all operators or of one."""
+        start = "state/" if uid is None else f"state/{uid}/"
+        return tuple(one for one in self.files if one.path.startswith(start))
 
-def is_savepoint(directory: str | os.PathLike[str]) -> bool:
-    """Whether there is a manifest."""
-    return (Path(directory) / MANIFEST).is_file()
+    def in_flight_files(self) -> tuple[RowFile, ...]:
+        """Return the files with records on their way."""
+        return tuple(one for one in self.files if one.path.startswith("in-flight/"))
 
 
-def read_manifest(directory: str | os.PathLike[str]) -> SavepointManifest:
-    """Return the manifest of the savepoint in `directory`.
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A savepoint that was opened: its manifest is what it should be; each file is looked at when it is read.
+
+    Attributes:
+        place: Where its files are: at `name`, or a copy.
+        name: What messages call it.
+    """
+
+    place: Place
+    manifest: SavepointManifest
+    name: str
+
+    def rows_of(self, file: RowFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one file, in order, as dictionaries.
+
+        Raises:
+            StoreError: It is not as it was written, can't be read, or has no such columns.
+        """
+        data = verified(self.place, file, self.name)
+        yield from decoded_rows(data, columns, f"{file.path} in {self.name}")
+
+
+def verified(place: Place, file: RowFile, name: str) -> bytes:
+    """Return the bytes of a file of the savepoint called `name`.
 
     Raises:
-        StoreError: There is none, or it is of something else.
+        StoreError: They are not what its manifest says, or can't be read.
     """
-    path = Path(directory) / MANIFEST
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise StoreError(f"{directory} is no savepoint: it has no {MANIFEST}", path=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} can't be read: {error}", path=str(path)) from error
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        found = content.get("version") if isinstance(content, dict) else None
-        raise StoreError(f"{path} is of version {found!r}: expected {VERSION}", path=str(path))
-    manifest: SavepointManifest = from_json(content, (SavepointManifest,), StoreError)
-    return manifest
+    data = content_of(place, file.path)
+    if wrong := _difference(file, (len(data), sha256(data).hexdigest())):
+        raise _changed(name, [wrong])
+    return data
 
 
-def write_manifest(directory: Path, manifest: SavepointManifest) -> None:
-    """Write the manifest, durably: from here on there is a savepoint."""
-    data = json.dumps(to_json(manifest), indent=1).encode()
-    unfinished = directory / f"{MANIFEST}.unfinished"
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(directory / MANIFEST)
-    sync_directory(directory)
+def opened(path: str | os.PathLike[str]) -> Savepoint:
+    """Open the savepoint at `path`.
 
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def differences(directory: str | os.PathLike[str], manifest: SavepointManifest) -> list[str]:
-    """Return which files are not what the manifest says, in words."""
-    found = []
-    for one in manifest.files:
-        path = _inside(Path(directory), one.path)
-        if not path.is_file():
-            found.append(f"{one.path} is missing")
-        elif (now := _measured(path, one.path)).sha256 != one.sha256:
-            found.append(f"{one.path} has {now.size_bytes} bytes, sha256 {now.sha256[:12]}..., not "
-                         f"{one.size_bytes} bytes, sha256 {one.sha256[:12]}...")  # fmt: skip
+    Raises:
+        StoreError: There is none, it is of something else, or, with a key in the environment, it was not
+            signed with that.
+        SettingsError: It is a URL of an unknown file system, or the key is too short.
+    """
+    if (found := found_at(path)) is None:
+        name = place_of(path).root
+        raise StoreError(f"{name} is no savepoint: it has no {MANIFEST}", path=name)
     return found
 
 
-def checked(directory: str | os.PathLike[str]) -> SavepointManifest:
-    """Return the manifest, if all files are as it says.
+def found_at(path: str | os.PathLike[str]) -> Savepoint | None:
+    """Return the savepoint at `path`, None if there is no manifest; see `opened`."""
+    directory = local_path(os.fspath(path))
+    if directory is not None and not os.path.isfile(os.path.join(directory, MANIFEST)):
+        return None
+    place = place_of(path)
+    try:
+        data = place.read(MANIFEST)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise failed("can't read", place, MANIFEST, error) from error
+    return Savepoint(place, _decoded(data, f"{place.root}/{MANIFEST}", log_key()), place.root)
+
+
+def is_savepoint(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a manifest."""
+    return found_at(path) is not None
+
+
+def write_manifest(place: Place, manifest: SavepointManifest) -> None:
+    """Write the manifest, durably, signed if there is a key: from here on there is a savepoint.
 
     Raises:
-        StoreError: One is not.
+        StoreError: It could not be written.
     """
-    manifest = read_manifest(directory)
-    if wrong := differences(directory, manifest):
-        raise StoreError(
-            f"the savepoint {directory} is not as it was written: {'; '.join(wrong[:3])}. If you have edited "
-            f"it on purpose, say so: crosscut.seal_savepoint({str(directory)!r})",
-            path=str(directory),
-        )
-    return manifest
+    content: Any = to_json(manifest)
+    key = log_key()
+    if key is not None:
+        signature = key.signature(_digest(content))
+        content[_SIGNATURE] = {"key_id": signature.key_id, "mac": signature.mac}
+    try:
+        place.replace(MANIFEST, json.dumps(content, indent=1).encode())
+    except OSError as error:
+        raise failed("can't write", place, MANIFEST, error) from error
+
+
+def differences(savepoint: Savepoint) -> list[str]:
+    """Return which files are not what the manifest says, in words."""
+    found = []
+    for one in savepoint.manifest.files:
+        try:
+            wrong = _difference(one, measured(savepoint.place, one.path))
+        except StoreError as error:
+            wrong = str(error)
+        if wrong:
+            found.append(wrong)
+    return found
+
+
+def check(savepoint: Savepoint) -> None:
+    """Raise StoreError unless all files are as the manifest says."""
+    if wrong := differences(savepoint):
+        raise _changed(savepoint.name, wrong)
 
 
 def seal_savepoint(path: str | os.PathLike[str]) -> None:
     """Say that the files of a savepoint are what they should be, after they were edited.
 
-    Raises:
-        StoreError: It is no savepoint, or a file is missing.
-    """
-    manifest = read_manifest(path)
-    directory = Path(path)
-    for one in manifest.files:
-        if not _inside(directory, one.path).is_file():
-            raise StoreError(f"{one.path} is missing in {directory}; an empty table has a file, too")
-    files = tuple(_measured(_inside(directory, one.path), one.path, one.rows) for one in manifest.files)
-    write_manifest(directory, replace(manifest, files=files))
-
-
-def rows_of(directory: str | os.PathLike[str], path: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one file, in order, as dictionaries.
+    With a key in the environment (`CROSSCUT_LOG_KEY`) it is signed with that.
 
     Raises:
-        ConnectorError: pyarrow is not installed.
-        StoreError: It can't be read, or has no such columns.
+        StoreError: It is no savepoint, a file is missing, or somebody without the key has changed the
+            manifest.
     """
-    parquet = pyarrow("pyarrow.parquet")
+    place = place_of(path)
     try:
-        with parquet.ParquetFile(_inside(Path(directory), path)) as file:
-            if missing := sorted(set(columns) - set(file.schema_arrow.names)):
-                raise StoreError(f"{path} in {directory} has no column {', '.join(missing)}")
-            for batch in file.iter_batches(columns=list(columns)):
-                yield from batch.to_pylist()
+        data = place.read(MANIFEST)
+    except FileNotFoundError as error:
+        raise StoreError(f"{place.root} is no savepoint: it has no {MANIFEST}", path=place.root) from error
     except OSError as error:
-        raise StoreError(f"{path} in {directory} can't be read: {error}") from error
+        raise failed("can't read", place, MANIFEST, error) from error
+    manifest = _decoded(data, f"{place.root}/{MANIFEST}", log_key(), is_to_be_sealed=True)
+    files = []
+    for one in manifest.files:
+        size_bytes, digest = measured(place, one.path)
+        files.append(replace(one, size_bytes=size_bytes, sha256=digest))
+    write_manifest(place, replace(manifest, files=tuple(files)))
 
 
-def write_rows(directory: Path, path: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RowFile:
-    """Write one file, durably, `_GROUP_ROWS` rows at a time."""
-    arrow, parquet = pyarrow("pyarrow"), pyarrow("pyarrow.parquet")
-    schema = arrow.schema([(name, arrow.type_for_alias(_TYPES.get(name, "string"))) for name in columns])
-    where = _inside(directory, path)
-    where.parent.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with where.open("xb") as file:
-        with parquet.ParquetWriter(file, schema) as writer:
-            group: list[Sequence[Any]] = []
-            for row in rows:
-                group.append(row)
-                if len(group) == _GROUP_ROWS:
-                    writer.write_table(_table(arrow, schema, columns, group))
-                    count, group = count + len(group), []
-            writer.write_table(_table(arrow, schema, columns, group))
-            count += len(group)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(where.parent)
-    return _measured(where, path, count)
+def copied(savepoint: Savepoint, scratch: Path) -> Savepoint:
+    """Return `savepoint` with its files in the directory `scratch`, verified.
 
-
-def pyarrow(module: str) -> Any:
-    """Return a module of pyarrow.
-
-    Raises:
-        StoreError: It is not installed.
+    So what is read more than once comes over a network once.
     """
-    from importlib import import_module
+    place = LocalFiles(str(scratch))
+    for file in savepoint.manifest.files:
+        place.write_new(file.path, (verified(savepoint.place, file, savepoint.name),))
+    return replace(savepoint, place=place)
 
+
+def _difference(file: RowFile, found: tuple[int, str]) -> str:
+    size_bytes, digest = found
+    if digest == file.sha256:
+        return ""
+    return (
+        f"{file.path} has {size_bytes} bytes, sha256 {digest[:12]}..., not {file.size_bytes} bytes, "
+        f"sha256 {file.sha256[:12]}..."
+    )
+
+
+def _changed(name: str, wrong: Sequence[str]) -> StoreError:
+    return StoreError(
+        f"the savepoint {name} is not as it was written: {'; '.join(wrong[:3])}. If you have edited it on "
+        f"purpose, say so: crosscut.seal_savepoint({name!r})",
+        path=name,
+    )
+
+
+def _decoded(
+    data: bytes, path: str, key: LogKey | None, *, is_to_be_sealed: bool = False
+) -> SavepointManifest:
     try:
-        return import_module(module)
-    except ImportError as error:
-        raise StoreError(
-            f"savepoints are Parquet files, and pyarrow can't be imported ({error}): install it with "
-            f"pip install 'crosscut[parquet]'"
-        ) from error
+        content = json.loads(data)
+    except ValueError as error:
+        raise StoreError(f"{path} can't be read: {error}", path=path) from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        found = content.get("version") if isinstance(content, dict) else None
+        raise StoreError(f"{path} is of version {found!r}: expected {VERSION}", path=path)
+    signature = content.pop(_SIGNATURE, None)
+    if key is not None and (reason := _refusal(signature, content, key, is_to_be_sealed=is_to_be_sealed)):
+        raise AuthenticityError(f"{path} {reason}", path=path)
+    manifest: SavepointManifest = from_json(content, (SavepointManifest,), StoreError)
+    for file in manifest.files:
+        try:
+            # Rule S10.
+            checked_path(file.path)
+        except StoreError as error:
+            raise StoreError(
+                f"{path}: {file.path!r} leads out of the savepoint: this manifest is not ours", path=path
+            ) from error
+    return manifest
 
 
-_GROUP_ROWS = 10_000
-_TYPES = {
-    "key_group": "int32",
-    "input": "int32",
-    "source_index": "int32",
-    "target_index": "int32",
-    "by_sender": "bool",
-    "batch": "int64",
-    "is_key": "bool",
-    "timestamp": "int64",
-}
+def _refusal(signature: Any, content: Any, key: LogKey, *, is_to_be_sealed: bool) -> str:
+    """Return why a manifest is not to be believed, "" if it is.
+
+    Without a key all are: who has set none goes on from unsigned job logs, too.
+    """
+    match signature:
+        case {"key_id": str(key_id), "mac": str(mac)} if key_id == key.key_id:
+            if key.has_made(Signature(key_id, mac), _digest(content)):
+                return ""
+            return (
+                f"says that it was signed with key {key_id}, and was not: somebody without the key has "
+                f"changed it; take the savepoint from a backup"
+            )
+        case _ if is_to_be_sealed:
+            return ""
+        case {"key_id": str(key_id)}:
+            return (
+                f"was signed with key {key_id}, and {VARIABLE} is key {key.key_id}: set it to that one; or, "
+                f"if you trust who has written the savepoint, sign it anew with `crosscut checkpoints seal`"
+            )
+        case _:
+            return (
+                f"is not signed, and {VARIABLE} is set: it was written without the key. If you trust who has "
+                f"written the savepoint, sign it with `crosscut checkpoints seal`"
+            )
 
 
-def _table(arrow: Any, schema: Any, columns: Sequence[str], rows: list[Sequence[Any]]) -> Any:
-    arrays = [
-        arrow.array([row[position] for row in rows], schema.field(name).type)
-        for position, name in enumerate(columns)
-    ]
-    return arrow.Table.from_arrays(arrays, schema=schema)
-
-
-def _measured(path: Path, name: str, rows: int = 0) -> RowFile:
-    digest = sha256()
-    size = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-            size += len(piece)
-    return RowFile(name, rows, size, digest.hexdigest())
-
-
-def _inside(directory: Path, path: str) -> Path:
-    """Return where `path` is, if that is in the savepoint (rule S10)."""
-    where = (directory / path).resolve()
-    if not where.is_relative_to(directory.resolve()):
-        raise StoreError(f"{path!r} leads out of the savepoint {directory}: its manifest is not ours")
-    return where
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Remove what was written of a savepoint that was never finished; best effort."""
-    import shutil
-
-    with suppress(OSError):
-        if not is_savepoint(directory):
-            shutil.rmtree(directory)
+def _digest(content: Any) -> str:
+    """Return the digest of a manifest, however its JSON is laid out."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    # Of a savepoint: so that no entry of a job log can stand for one, nor the other way round.
+    return "savepoint " + sha256(text.encode()).hexdigest()

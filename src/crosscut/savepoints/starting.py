@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from crosscut.batch import Batch
-from crosscut.errors import HistoryError, InternalError, StateError, StoreError
+from crosscut.errors import HistoryError, InternalError, StoreError
 from crosscut.graph.components import reached_from
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, Vertex
@@ -47,7 +47,9 @@ from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.savepoints.manifest import IN_FLIGHT_COLUMNS, STATE_COLUMNS, SavepointManifest, checked, rows_of
+from crosscut.savepoints.manifest import Savepoint, SavepointManifest
+from crosscut.savepoints.migrations import NO_MIGRATIONS, Migrations
+from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile
 from crosscut.savepoints.values import from_text
 from crosscut.state.encoding import Block
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -55,15 +57,12 @@ from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import encode_batch
 
-Migration = Callable[[Any, Any], Any]
-"""Takes a key and a value as they were, returns the value as it has to be."""
-
 EPOCH = Epoch(1)
 _BOTH = frozenset({False, True})
 
 
 def begin_with(
-    path: str,
+    savepoint: Savepoint,
     store: CheckpointStore,
     graph: JobGraph,
     *,
@@ -72,15 +71,17 @@ def begin_with(
     allow_dropped_state: bool = False,
     accept_changes: bool = False,
     is_fresh: bool = False,
-    migrations: Mapping[str, Migration] | None = None,
+    migrations: Migrations = NO_MIGRATIONS,
     claimant: Claimant = Claimant(),
 ) -> SavepointManifest | None:
-    """Write the savepoint at `path` into an empty checkpoint store, for `graph` to go on from. Blocks.
+    """Write a savepoint into an empty checkpoint store, for `graph` to go on from. Blocks.
+
+    Its files are read twice: which states they have, then the rows of one operator at a time.
 
     Args:
         discover: Returns the splits of all sources of a graph: for those that the savepoint does not know.
         look: Returns what the sinks have committed.
-        migrations: By uid: what turns the old state into the new one.
+        migrations: What turns old state into new.
 
     Returns:
         What was restored; None if the job in the store has begun with this very savepoint before.
@@ -90,7 +91,7 @@ def begin_with(
         HistoryError: There is output that would be written a second time.
         StateError: A value can't be decoded.
     """
-    manifest = checked(path)
+    manifest, path = savepoint.manifest, savepoint.name
     log = [entry for _, entry in store.tail(1)]
     match beginning(log, claims_in(log), manifest.ancestors):
         case GoOn():
@@ -99,21 +100,22 @@ def begin_with(
             raise StoreError(f"can't restore {path} into this checkpoint_dir: {reason}")
         case Begin():
             pass
-    migrations = migrations or {}
-    contents = _contents(path, manifest)
+    contents = _contents(savepoint)
+    if problem := migrations.problem((one.uid, one.state) for one in contents if one.kind == "state"):
+        raise StoreError(f"{path}: {problem}")
     fits = fitting(
         contents,
         manifest.flow,
         identity_of(graph),
         allow_dropped=allow_dropped_state,
         accepts_changes=accept_changes,
-        migrated=migrations,
+        is_migrated=migrations.covers,
     )
     if fits.refused:
         raise StoreError(f"{path}: {fits.refused}")
     _check_input(path, manifest)
     dropped = {(one.kind, one.uid, one.state) for one in fits.dropped}
-    _check_key_groups(path, manifest, graph, dropped)
+    _check_key_groups(savepoint, graph, dropped)
     outputs = tuple(look())
     left = open_output(manifest.pending, manifest.ancestors, outputs)
     if left is not None and not is_fresh:
@@ -128,7 +130,7 @@ def begin_with(
         raise HistoryError(shown(conflict), location=conflict.output.location)
     # Its tasks as they were: the start that follows distributes them anew if it has to.
     graph = replace(graph, parallelism=manifest.parallelism)
-    checkpoint = _checkpoint(path, manifest, store, graph, discover, migrations, dropped)
+    checkpoint = _checkpoint(savepoint, store, graph, discover, migrations, dropped)
     claim = EpochClaimed(
         epoch=EPOCH,
         lineage=Lineage(secrets.token_hex(8)),
@@ -156,16 +158,22 @@ def _append(store: CheckpointStore, index: LogIndex, entry: LogEntry) -> None:
         )
 
 
-def _contents(path: str, manifest: SavepointManifest) -> list[Content]:
+def _contents(savepoint: Savepoint) -> list[Content]:
+    manifest = savepoint.manifest
     states: Counter[tuple[str, str]] = Counter()
     records: Counter[str] = Counter()
-    for file in manifest.files:
-        if file.path.startswith("state/"):
-            states.update(
-                (row["operator"], row["state"]) for row in rows_of(path, file.path, STATE_COLUMNS[1:3])
+    for file in manifest.state_files():
+        of_file = Counter(
+            (row["operator"], row["state"]) for row in savepoint.rows_of(file, STATE_COLUMNS[1:3])
+        )
+        if strange := sorted(uid for uid, _ in of_file if uid != _operator_of(file)):
+            raise StoreError(
+                f"{file.path} in {savepoint.name} has rows of operator {strange[0]!r}: they belong into a "
+                f"file of that operator"
             )
-        else:
-            records.update(row["target"] for row in rows_of(path, file.path, ["target"]))
+        states += of_file
+    for file in manifest.in_flight_files():
+        records.update(row["target"] for row in savepoint.rows_of(file, ["target"]))
     splits: Counter[str] = Counter()
     for one in manifest.tasks:
         if isinstance(one.snapshot.positions, list):
@@ -187,9 +195,14 @@ def _check_input(path: str, manifest: SavepointManifest) -> None:
             )
 
 
+def _operator_of(file: RowFile) -> str:
+    return file.path.split("/")[1]
+
+
 def _check_key_groups(
-    path: str, manifest: SavepointManifest, graph: JobGraph, dropped: Collection[tuple[str, str, str]]
+    savepoint: Savepoint, graph: JobGraph, dropped: Collection[tuple[str, str, str]]
 ) -> None:
+    manifest, path = savepoint.manifest, savepoint.name
     if manifest.max_parallelism == graph.max_parallelism:
         return
     if manifest.parallelism > graph.max_parallelism:
@@ -198,7 +211,7 @@ def _check_key_groups(
             f"{graph.max_parallelism}: take it at a smaller one"
         )
     # Keys go to other tasks: what else a task has of them would stay behind.
-    with_state = {file.path.split("/")[1] for file in manifest.files if file.path.startswith("state/")}
+    with_state = set(map(_operator_of, manifest.state_files()))
     ended: dict[str, set[bool]] = {}
     for one in manifest.tasks:
         if one.task.vertex in with_state:
@@ -210,26 +223,25 @@ def _check_key_groups(
             f"{path} was taken while final results were being said, by key group of "
             f"{manifest.max_parallelism}: restore it with that max_parallelism"
         )
-    for file in manifest.files:
-        if file.path.startswith("in-flight/"):
-            for row in rows_of(path, file.path, ["target", "key"]):
-                if row["key"] is not None and ("records", row["target"], "") not in dropped:
-                    raise StoreError(
-                        f"{path} has records on their way to {row['target']!r}, to the owners of their keys "
-                        f"by {manifest.max_parallelism} key groups: restore it with that max_parallelism, or "
-                        f"take a savepoint under snapshots='aligned', which has none outside of loops"
-                    )
+    for file in manifest.in_flight_files():
+        for row in savepoint.rows_of(file, ["target", "key"]):
+            if row["key"] is not None and ("records", row["target"], "") not in dropped:
+                raise StoreError(
+                    f"{path} has records on their way to {row['target']!r}, to the owners of their keys by "
+                    f"{manifest.max_parallelism} key groups: restore it with that max_parallelism, or take a "
+                    f"savepoint under snapshots='aligned', which has none outside of loops"
+                )
 
 
 def _checkpoint(
-    path: str,
-    manifest: SavepointManifest,
+    savepoint: Savepoint,
     store: CheckpointStore,
     graph: JobGraph,
     discover: Callable[[JobGraph], Sequence[SplitAssignment]],
-    migrations: Mapping[str, Migration],
+    migrations: Migrations,
     dropped: set[tuple[str, str, str]],
 ) -> CheckpointCompleted:
+    manifest = savepoint.manifest
     n = CheckpointId(manifest.checkpoint_id + 1)
     before = {one.task: one.snapshot for one in manifest.tasks}
     known = {task.vertex for task in before}
@@ -238,11 +250,11 @@ def _checkpoint(
     has_more_input = {reached for uid in new for reached in reached_from(uid, graph.edges)}
     if new:
         found = {one.task: one.splits for one in discover(graph)}
-    logs = _logs(path, manifest, graph, dropped)
+    logs = _logs(savepoint, graph, dropped)
     snapshots = []
     for vertex in graph.vertices:
         uid = VertexId(vertex.vertex_id)
-        blocks = list(_blocks(path, manifest, uid, migrations.get(uid), dropped))
+        blocks = list(_blocks(savepoint, uid, migrations, dropped))
         for index in range(graph.parallelism):
             task = TaskId(uid, index)
             snapshot = before.get(task, Snapshot())
@@ -265,39 +277,22 @@ def _checkpoint(
 
 
 def _blocks(
-    path: str,
-    manifest: SavepointManifest,
-    uid: str,
-    migrate: Migration | None,
-    dropped: set[tuple[str, str, str]],
+    savepoint: Savepoint, uid: str, migrations: Migrations, dropped: set[tuple[str, str, str]]
 ) -> Iterator[tuple[int, Block]]:
     """Yield the rows of an operator, with the task in whose file they are."""
-    for file in manifest.files:
-        if not file.path.startswith("state/"):
-            continue
+    for file in savepoint.manifest.state_files(uid):
         tables: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
-        for row in rows_of(path, file.path, STATE_COLUMNS[1:]):
-            if row["operator"] != uid or ("state", uid, row["state"]) in dropped:
+        for row in savepoint.rows_of(file, STATE_COLUMNS[2:]):
+            state = row["state"]
+            if ("state", uid, state) in dropped:
                 continue
             key, value = from_text(row["key"]), from_text(row["value"])
-            if migrate is not None:
-                value = _migrated(migrate, uid, key, value)
             is_named = row["name"] is not None
-            keys, values = tables.setdefault((row["state"], is_named), ([], []))
+            keys, values = tables.setdefault((state, is_named), ([], []))
             keys.append((key, from_text(row["name"])) if is_named else key)
-            values.append(value)
+            values.append(migrations.applied(uid, state, key, value))
         for (table, is_named), (keys, values) in tables.items():
             yield int(PurePosixPath(file.path).stem), Block(table, is_named, keys, values)
-
-
-def _migrated(migrate: Migration, uid: str, key: Any, value: Any) -> Any:
-    try:
-        return migrate(key, value)
-    except Exception as error:  # The function is the user's.
-        raise StateError(
-            f"the migration of {uid!r} raised {type(error).__name__}: {error}, for key {key!r:.100} with "
-            f"value {value!r:.200}"
-        ) from error
 
 
 def _parts(
@@ -316,8 +311,9 @@ def _parts(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
 
-    # What was on its way to a task is still on its way to that one, and goes with its own state.
-    mine = [block for index, block in blocks if index == task.index or block.table not in state.alike]
+    # A task has its own copy of what every task has, as after any start at this parallelism. What was on its
+    # way to it is still on its way to it, and goes with that.
+    mine = [block for index, block in blocks if index == task.index or block.table not in state.shared]
     for _ in state.loading_rows(mine, CheckpointId(n - 1), owns):
         pass
     state.freeze(n)
@@ -325,16 +321,14 @@ def _parts(
 
 
 def _logs(
-    path: str, manifest: SavepointManifest, graph: JobGraph, dropped: set[tuple[str, str, str]]
+    savepoint: Savepoint, graph: JobGraph, dropped: set[tuple[str, str, str]]
 ) -> dict[TaskId, list[LoggedBatch]]:
     """Return what was on its way, by the task that it is for: as if its sender had sent all of it."""
     received: dict[TaskId, list[LoggedBatch]] = {}
     unsent: dict[TaskId, list[LoggedBatch]] = {}
     vertices = {vertex.vertex_id for vertex in graph.vertices}
-    for file in manifest.files:
-        if not file.path.startswith("in-flight/"):
-            continue
-        for rows in _batches(rows_of(path, file.path, IN_FLIGHT_COLUMNS)):
+    for file in savepoint.manifest.in_flight_files():
+        for rows in _batches(savepoint.rows_of(file, IN_FLIGHT_COLUMNS)):
             first = rows[0]
             uid = first["target"]
             if ("records", uid, "") in dropped:

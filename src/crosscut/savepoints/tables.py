@@ -3,44 +3,77 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from crosscut.errors import StateError, StoreError
+from crosscut.errors import SettingsError, StateError, StoreError
+from crosscut.ids import TaskId
 from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.identity import OperatorIdentity
 from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
-from crosscut.savepoints.manifest import STATE_COLUMNS, checked, is_savepoint, rows_of
+from crosscut.protocol.snapshots import Part
+from crosscut.savepoints.manifest import Savepoint, copied, found_at, opened, verified
+from crosscut.savepoints.place import place_of
+from crosscut.savepoints.rows import STATE_COLUMNS, RowFile, decoded_rows
 from crosscut.savepoints.values import from_text
-from crosscut.savepoints.writing import write_savepoint
+from crosscut.savepoints.writing import state_rows, write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.store.files import LocalFiles
 from crosscut.store.log_key import log_key
+from crosscut.urls import local_path, path_text, shown_url
+
+_NUMBERED = re.compile(r"(.+)@(\d+)", re.DOTALL)
+"""A checkpoint of a directory; in a URL there may be another `@`, after a user's name."""
 
 
-def read_state(path: str | os.PathLike[str], uid: str, state: str = "") -> Any:
-    """Return the state of an operator as a Polars DataFrame, one row for each key (and name).
+def read_state(
+    path: str | os.PathLike[str],
+    uid: str,
+    state: str = "",
+    *,
+    spark: Any = None,
+    schema: Any = None,
+) -> Any:
+    """Return the state of an operator as a Polars or a Spark DataFrame, one row for each key (and name).
 
     Its columns are `key_group`, `key`, `value`, and `name` where rows have one: entries of a MapState,
-    windows, timers. Keys and values are what the flow had, where Polars has a type for all of them; else
-    they are of type Object.
+    windows, timers. In a Polars DataFrame keys and values are what the flow had, where Polars has a type for
+    all of them; else they are of type Object.
 
     Args:
         path: Of a savepoint, or a checkpoint_dir, of which it takes the newest checkpoint; with `@7` at the
-            end checkpoint 7, if it is retained.
+            end checkpoint 7, if it is retained. A directory, or a URL that fsspec knows.
         uid: Of the operator: its name.
         state: Of a process: which of its states.
+        spark: A SparkSession, for a Spark DataFrame. It is read when Spark needs it, by the executors, each
+            task of the job by itself: they must see `path`. A checkpoint must be retained until then.
+        schema: Of that DataFrame, a StructType or DDL: some of `key_group`, `key`, `name` and `value`, with
+            their types; what is not named is not decoded. None: all, with keys, names and values as text,
+            as a savepoint has them.
 
     Raises:
         StoreError: There is nothing at `path`, it is damaged, or Polars or pyarrow is not installed.
         StateError: It has no such state, or a class in it can't be imported here.
+        SettingsError: `schema` has other columns, or was given without `spark`.
 
     Examples:
         >>> import crosscut as cc
         >>> frame = cc.read_state("savepoints/monday", "counts")  # doctest: +SKIP
+        >>> cc.read_state("savepoints/monday", "counts", spark=spark, schema="key STRING, value BIGINT")
+        ... # doctest: +SKIP
     """
-    rows = list(state_rows(path, uid, state))
+    found = state_at(path, uid, state)
+    if spark is not None:
+        from crosscut.spark.state_frame import state_frame
+
+        return state_frame(spark, found, schema)
+    if schema is not None:
+        raise SettingsError("read_state(schema=...) is for a Spark DataFrame: give it spark=, too")
+    rows = list(found.rows())
     try:
         import polars
     except ImportError as error:
@@ -48,10 +81,13 @@ def read_state(path: str | os.PathLike[str], uid: str, state: str = "") -> Any:
             f"read_state returns a Polars DataFrame, and polars can't be imported ({error}): install it with "
             f"pip install 'crosscut[polars]'; or read the files with anything that reads Parquet"
         ) from error
-    columns: dict[str, list[Any]] = {"key_group": [row[0] for row in rows], "key": [row[1] for row in rows]}
-    if any(row[2] is not None for row in rows):
-        columns["name"] = [None if row[2] is None else from_text(row[2]) for row in rows]
-    columns["value"] = [row[3] for row in rows]
+    columns: dict[str, list[Any]] = {
+        "key_group": [row.key_group for row in rows],
+        "key": [from_text(row.key) for row in rows],
+    }
+    if any(row.name is not None for row in rows):
+        columns["name"] = [None if row.name is None else from_text(row.name) for row in rows]
+    columns["value"] = [from_text(row.value) for row in rows]
     series = []
     for name, values in columns.items():
         try:
@@ -61,48 +97,168 @@ def read_state(path: str | os.PathLike[str], uid: str, state: str = "") -> Any:
     return polars.DataFrame(series)
 
 
-def state_rows(
-    path: str | os.PathLike[str], uid: str, state: str = ""
-) -> Iterator[tuple[int, Any, str | None, Any]]:
-    """Yield (key group, key, name as text, value) of one state; see `read_state`."""
-    with tempfile.TemporaryDirectory(prefix="crosscut-read-") as scratch:
-        directory = as_savepoint(path, Path(scratch) / "savepoint")
-        manifest = checked(directory)
-        known: set[tuple[str, str]] = set()
-        for file in manifest.files:
-            if not file.path.startswith("state/"):
-                continue
-            for row in rows_of(directory, file.path, STATE_COLUMNS):
-                known.add((row["operator"], row["state"]))
-                if (row["operator"], row["state"]) == (uid, state):
-                    yield row["key_group"], from_text(row["key"]), row["name"], from_text(row["value"])
-        if (uid, state) in known:
-            return
-        states = {one.uid: one.states for one in manifest.flow.operators}
-        if uid not in states:
-            named = ", ".join(map(repr, states))
-            raise StateError(f"{path} is of a flow without an operator {uid!r}; it has {named}")
-        declared = forms_of(states[uid])
-        if declared and state not in declared:
-            named = ", ".join(map(repr, declared))
-            raise StateError(f"{path}: operator {uid!r} has no state {state!r}; it has {named}")
+class StateRow(NamedTuple):
+    """One row of state, as text; see `crosscut.savepoints.values`."""
+
+    key_group: int
+    state: str
+    key: str
+    name: str | None
+    value: str
 
 
-def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Path:
-    """Return where there is a savepoint: `path`, or `scratch`, into which a checkpoint of `path` is written.
+@dataclass(frozen=True, slots=True)
+class FileOfTask:
+    """The state of one task in a savepoint. Can be read in any process that sees it."""
+
+    url: str
+    file: RowFile
+
+    def rows(self) -> Iterator[StateRow]:
+        """Yield the rows of all states.
+
+        Raises:
+            StoreError: The file is not as it was written, or can't be read.
+        """
+        place = place_of(self.url)
+        data = verified(place, self.file, place.root)
+        for row in decoded_rows(data, STATE_COLUMNS, f"{self.file.path} in {place.root}"):
+            yield StateRow(row["key_group"], row["state"], row["key"], row["name"], row["value"])
+
+
+@dataclass(frozen=True, slots=True)
+class PartsOfTask:
+    """The state of one task in a checkpoint. Can be read in any process that sees it."""
+
+    url: str
+    task: TaskId
+    parts: tuple[Part, ...]
+    max_parallelism: int
+
+    def rows(self) -> Iterator[StateRow]:
+        """Yield the rows of all states.
+
+        Raises:
+            StoreError: A part is missing or damaged.
+            StateError: A class in it can't be imported here.
+        """
+        # Without the key of the job log: the parts are pinned by their digests.
+        store = open_store(self.url, create=False)
+        for row in state_rows(self.task, self.parts, store.read_part, self.max_parallelism):
+            key_group, _, state, key, name, value = row
+            yield StateRow(key_group, state, key, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """State of an operator in a savepoint or a checkpoint.
+
+    Attributes:
+        name: What messages call it.
+        operator: Whose.
+        state: Which; None: all.
+        tasks: Where that of each task is.
+    """
+
+    name: str
+    operator: OperatorIdentity
+    state: str | None
+    tasks: tuple[FileOfTask | PartsOfTask, ...]
+
+    def rows(self) -> Iterator[StateRow]:
+        """Yield its rows, of one task after the other.
+
+        Raises:
+            StoreError: It is damaged.
+            StateError: There is no such state; or a class can't be imported here.
+        """
+        known: set[str] = set()
+        for task in self.tasks:
+            for row in task.rows():
+                known.add(row.state)
+                if self.state is None or row.state == self.state:
+                    yield row
+        declared = forms_of(self.operator.states)
+        if known and self.state is not None and self.state not in {*known, *declared}:
+            raise self.without(known)
+
+    def without(self, known: Iterable[str]) -> StateError:
+        """Return the error that says which states there are."""
+        named = ", ".join(map(repr, sorted(known)))
+        return StateError(
+            f"{self.name}: operator {self.operator.uid!r} has no state {self.state!r}; it has {named}"
+        )
+
+
+def state_at(path: str | os.PathLike[str], uid: str, state: str | None) -> StoredState:
+    """Find the state of operator `uid`; see `read_state`.
+
+    Raises:
+        StoreError: There is nothing at `path`, or it is damaged.
+        StateError: It has no such operator, or that declares no such state.
+    """
+    text = path_text(path, "path")
+    tasks: list[FileOfTask | PartsOfTask] = []
+    savepoint = found_at(text)
+    if savepoint is not None:
+        name, flow = savepoint.name, savepoint.manifest.flow
+        tasks += [FileOfTask(_absolute(text), file) for file in savepoint.manifest.state_files(uid)]
+    else:
+        where, store, checkpoint = opened_checkpoint(text)
+        claim = claims_in([entry for _, entry in store.tail(1)])[-1]
+        name, flow = shown_url(text), claim.flow
+        tasks += [
+            PartsOfTask(_absolute(where), one.task, one.snapshot.parts, claim.max_parallelism)
+            for one in checkpoint.snapshots
+            if one.task.vertex == uid and one.snapshot.parts
+        ]
+    operators = {one.uid: one for one in flow.operators}
+    if uid not in operators:
+        named = ", ".join(map(repr, operators))
+        raise StateError(f"{name} is of a flow without an operator {uid!r}; it has {named}")
+    found = StoredState(name, operators[uid], state, tuple(tasks))
+    declared = forms_of(operators[uid].states)
+    if declared and state is not None and state not in declared:
+        raise found.without(declared)
+    return found
+
+
+def _absolute(url: str) -> str:
+    path = local_path(url)
+    return url if path is None else os.path.abspath(path)
+
+
+def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Savepoint:
+    """Return the savepoint at `path`, or one that a checkpoint of `path` is written as.
+
+    Args:
+        scratch: A directory that is not there yet: for what is not a local savepoint.
 
     Raises:
         StoreError: There is neither a savepoint nor a checkpoint.
     """
-    text = os.fspath(path)
-    if is_savepoint(text):
-        return Path(text)
-    where, _, number = text.partition("@")
-    store = open_store(where, create=False, key=log_key())
-    checkpoint = newest_checkpoint(store, int(number) if number.isdecimal() else None, text)
+    found = found_at(path)
+    if found is not None:
+        return found if isinstance(found.place, LocalFiles) else copied(found, scratch)
+    _, store, checkpoint = opened_checkpoint(path)
     claim = claims_in([entry for _, entry in store.tail(1)])[-1]
-    write_savepoint(str(scratch), checkpoint, claim, store.read_part, is_committed=False)
-    return scratch
+    write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False)
+    return replace(opened(scratch), name=shown_url(os.fspath(path)))
+
+
+def opened_checkpoint(path: str | os.PathLike[str]) -> tuple[str, CheckpointStore, CheckpointCompleted]:
+    """Return the checkpoint that `path` names: a checkpoint_dir, with `@7` at its end for checkpoint 7.
+
+    Before it come the checkpoint_dir, and its store.
+
+    Raises:
+        StoreError: There is no such checkpoint.
+    """
+    text = path_text(path, "path")
+    numbered = _NUMBERED.fullmatch(text)
+    where, number = (numbered[1], int(numbered[2])) if numbered else (text, None)
+    store = open_store(where, create=False, key=log_key())
+    return where, store, newest_checkpoint(store, number, shown_url(text))
 
 
 def newest_checkpoint(store: CheckpointStore, number: int | None, where: str) -> CheckpointCompleted:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from crosscut.errors import StoreError
 from crosscut.host.clock import SystemClock
 from crosscut.ids import TaskId
 from crosscut.keys import key_group
 from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, OpenOutput
 from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.savepoints.manifest import (
-    IN_FLIGHT_COLUMNS,
-    STATE_COLUMNS,
-    VERSION,
-    RowFile,
-    SavepointManifest,
-    is_savepoint,
-    remove_unfinished,
-    write_manifest,
-    write_rows,
-)
+from crosscut.savepoints.manifest import MANIFEST, VERSION, SavepointManifest, write_manifest
+from crosscut.savepoints.place import UNFINISHED, new_place, remove
+from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile, write_rows
 from crosscut.savepoints.values import to_text
 from crosscut.state.encoding import DELETED
 from crosscut.state.reading import ReadPart, stored_blocks
@@ -36,14 +27,14 @@ from crosscut.wire.batches import decode_batch
 
 
 def write_savepoint(
-    path: str,
+    path: str | os.PathLike[str],
     checkpoint: CheckpointCompleted,
     claim: EpochClaimed,
     read: ReadPart,
     *,
     is_committed: bool = True,
 ) -> SavepointManifest:
-    """Write `checkpoint` as a savepoint into the directory `path`, which must not be there yet. Blocks.
+    """Write `checkpoint` as a savepoint into the directory or URL `path`, which must be empty. Blocks.
 
     The state of one task at a time is held in memory.
 
@@ -54,24 +45,23 @@ def write_savepoint(
 
     Raises:
         StoreError: There is something already, or it can't be written; nothing is left then.
+        SettingsError: `path` is a URL of an unknown file system.
         StateError: A class in the state can't be loaded here, or a value can't be stored.
     """
-    directory = Path(path)
-    if is_savepoint(directory) or (directory.exists() and any(directory.iterdir())):
-        raise StoreError(
-            f"{directory} is there already, and not empty: a savepoint needs a directory of its own"
-        )
+    place = new_place(path)
+    files: list[RowFile] = []
+    paths = [UNFINISHED]
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files: list[RowFile] = []
         for one in checkpoint.snapshots:
             if one.snapshot.parts:
                 name = f"state/{one.task.vertex}/{one.task.index}.parquet"
-                rows = _state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
-                files.append(write_rows(directory, name, STATE_COLUMNS, rows))
+                paths.append(name)
+                rows = state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
+                files.append(write_rows(place, name, STATE_COLUMNS, rows))
         for vertex, logs in _logs(checkpoint).items():
             name = f"in-flight/{vertex}.parquet"
-            files.append(write_rows(directory, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
+            paths.append(name)
+            files.append(write_rows(place, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
         manifest = SavepointManifest(
             version=VERSION,
             release=version("crosscut"),
@@ -84,13 +74,12 @@ def write_savepoint(
             pending=() if is_committed else _pending(checkpoint),
             written=SystemClock().now().isoformat(timespec="seconds"),
         )
-        write_manifest(directory, manifest)
-    except OSError as error:
-        remove_unfinished(directory)
-        raise StoreError(f"the savepoint {directory} can't be written: {error}") from error
+        write_manifest(place, manifest)
     except BaseException:
-        remove_unfinished(directory)
+        # The manifest, too: whether it was written may not be known.
+        remove(place, [MANIFEST, *paths])
         raise
+    remove(place, [UNFINISHED])
     return manifest
 
 
@@ -106,9 +95,15 @@ def _without_files(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, parts=(), pending=(), log=(), in_flight=0, drained=False, at_rest=False)
 
 
-def _state_rows(
+def state_rows(
     task: TaskId, parts: Sequence[Part], read: ReadPart, max_parallelism: int
 ) -> Iterator[Sequence[Any]]:
+    """Yield the rows of all states of a task, with `STATE_COLUMNS`.
+
+    Raises:
+        StoreError: A part is missing or damaged.
+        StateError: It can't be decoded, or a value can't be written as text.
+    """
     tables: dict[tuple[str, bool], dict[Any, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="crosscut-savepoint-") as scratch:
         for block in stored_blocks(parts, read, f"{scratch}/database"):

@@ -153,7 +153,8 @@ class Job:
         anybody can read it. All output up to it is committed. Needs pyarrow (`crosscut[parquet]`).
 
         Args:
-            path: A directory of a local or shared file system that is not there yet, or is empty.
+            path: A directory that is not there yet, or is empty, or a URL that fsspec knows, such as
+                "s3://bucket/monday".
             timeout: Seconds; None: no limit.
 
         Returns:
@@ -177,6 +178,24 @@ class Job:
             lambda driver: driver.savepoint(write), timeout, on_timeout="the savepoint was not written"
         )
         return directory
+
+    def values(self, uid: str, state: str = "") -> dict[Any, Any]:
+        """Return the value of each key of operator `uid`, of all tasks, in the newest completed checkpoint.
+
+        That is one moment for all keys, about a checkpoint interval ago. The job is not held up: its state is
+        read from the checkpoint store. It also answers when the job has ended.
+
+        Args:
+            uid: The name of a count, sum, reduce, aggregate or process.
+            state: Of a process: which of its states. Of a MapState a value is the dict of its entries.
+
+        Raises:
+            CheckpointError: No checkpoint is complete yet.
+            FlowError: The flow has no such operator, or it has no such keyed state.
+            StateError: A class in the state can't be imported here.
+            StoreError: The checkpoint can't be read.
+        """
+        return self._run.values(uid, state)
 
     def _last_as_savepoint(self, directory: str) -> None:
         from crosscut.savepoints.writing import write_savepoint

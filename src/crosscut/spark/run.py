@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 
 from crosscut.cuts import Invariant
+from crosscut.driver.cuts import newest_values
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER
@@ -47,6 +48,7 @@ from crosscut.spark.terms import committed_output, job_terms
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
+from crosscut.urls import shown_url
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.worker import WorkerPlan
@@ -216,14 +218,20 @@ class Run:
         self.post(CancelRequested())
         self.ended.wait(WORKERS_END_TIMEOUT_S * 4)
 
+    def values(self, uid: str, state: str) -> dict[Any, Any]:
+        """Return the state of an operator in the newest completed checkpoint; see `Job.values`."""
+        store = open_store(self._checkpoint_dir, create=False, key=log_key())
+        return newest_values(store, self._graph, uid, state)
+
     def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
+        from crosscut.savepoints.migrations import Migrations
         from crosscut.savepoints.starting import EPOCH, begin_with
         from crosscut.savepoints.tables import as_savepoint
 
         settings = self._settings
         with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
             found = begin_with(
-                str(as_savepoint(path, Path(scratch) / "savepoint")),
+                as_savepoint(path, Path(scratch) / "savepoint"),
                 self.store,
                 self._graph,
                 discover=lambda graph: self._staging.assignments(graph, EPOCH),
@@ -231,15 +239,16 @@ class Run:
                 allow_dropped_state=settings.allow_dropped_state,
                 accept_changes=settings.accept_changes,
                 is_fresh=settings.fresh,
-                migrations=settings.migrate_state,
+                migrations=Migrations(settings.migrate_state),
                 claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
             )
+        shown = shown_url(os.fspath(path))
         if found is None:
-            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, path)
+            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, shown)
         else:
             n, then = found.checkpoint_id, found.parallelism
             LOGGER.info(
-                "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, path, then
+                "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, shown, then
             )
 
     def _run(self) -> None:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from crosscut.callables import several
 from crosscut.errors import FlowError
 from crosscut.keyed_process import KeyedProcess
+from crosscut.keys import encoded_key, plain_key
 from crosscut.process_context import Context
 from crosscut.process_states import ListState, MapState, State, ValueState
 
@@ -60,6 +61,7 @@ class _SparkProcess(KeyedProcess[Any, Row]):
         self._processor = processor
         self._fields = fields
         self._initial = initial
+        self._initial_keys = tuple(initial)
         self._handle = _Handle(time_mode)
         # A copy learns which states there are: whatever else `init` does is for the worker.
         learning = _Handle(time_mode)
@@ -82,17 +84,23 @@ class _SparkProcess(KeyedProcess[Any, Row]):
         self._processor.close()
 
     def on_record(self, record: Any, ctx: Context) -> Iterator[Row]:
+        # Whoever comes first is asked first whether the key has its initial state.
+        self._begin_key(ctx)
         key = _grouping_key(ctx.key)
         values = self._handle.at(ctx)
-        if ctx.key in self._initial:
-            done = self._handle.states[_INITIALISED]
-            assert isinstance(done, ValueState)
-            if not done.get():
-                done.set(True)
-                self._processor.handleInitialState(key, self._initial[ctx.key], values)
         rows = iter((_as_row(record),))
         arguments = (key, rows, values) if self._takes_timers else (key, rows)
         return self._results(self._processor.handleInputRows(*arguments), self._processor.handleInputRows)
+
+    def _begin_key(self, ctx: Context) -> None:
+        if ctx.key not in self._initial:
+            return
+        done = self._handle.states[_INITIALISED]
+        assert isinstance(done, ValueState)
+        if not done.get():
+            done.set(True)
+            values = self._handle.at(ctx)
+            self._processor.handleInitialState(_grouping_key(ctx.key), self._initial[ctx.key], values)
 
     def _expired(self, time: int, ctx: Context) -> Iterator[Row]:
         values = self._handle.at(ctx)
@@ -412,6 +420,8 @@ def _by_key(initial_state: Any) -> dict[Any, Row]:
         return {}
     try:
         pairs = dict(initial_state)
-        return {key: _as_row(row) for key, row in pairs.items()}
+        for key in pairs:
+            encoded_key(key)
+        return {plain_key(key): _as_row(row) for key, row in pairs.items()}
     except (TypeError, ValueError) as error:
         raise FlowError(f"initial_state is a dict of rows by key, found {initial_state!r:.100}") from error

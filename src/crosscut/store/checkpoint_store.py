@@ -26,6 +26,7 @@ from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey
 from crosscut.store.objects import ObjectFiles
+from crosscut.urls import local_path
 
 INLINE_BYTES = 4096
 _PART_PATH = re.compile(r"parts/\d{1,20}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
@@ -47,8 +48,8 @@ def open_store(
         StoreError: No permission, or not a directory.
         SettingsError: The file system is unknown, or has no atomic put-if-absent.
     """
-    path = url.removeprefix("file://").removeprefix("local://")
-    if "://" in path or "::" in path:
+    path = local_path(url)
+    if path is None:
         return CheckpointStore(ObjectFiles(url), inline_bytes, key)
     files = LocalFiles(path, create=create)
     if create:

@@ -69,7 +69,7 @@ class Files(ABC):
 
     @abstractmethod
     def walk(self, path: str) -> Iterator[str]:
-        """Return the paths of all files below directory `path`, in any order."""
+        """Return the paths of all files below directory `path` ("": all), in any order."""
 
     @abstractmethod
     def settle(self, path: str) -> None:
@@ -107,14 +107,23 @@ class LocalFiles(Files):
     Args:
         root: Made, mode 0700, if it does not exist.
         create: Make the directory and require that it can be written.
+        called: What messages call it.
         fsync: How to make a file descriptor durable; a seam for tests.
 
     Raises:
         StoreError: No permission, or `root` is not a directory.
     """
 
-    def __init__(self, root: str, *, create: bool = True, fsync: Callable[[int], None] = os.fsync) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        create: bool = True,
+        called: str = "checkpoint store",
+        fsync: Callable[[int], None] = os.fsync,
+    ) -> None:
         self.root = os.path.abspath(root)
+        self._called = called
         self._real_root = os.path.realpath(root)
         self._fsync = fsync
         try:
@@ -173,6 +182,18 @@ class LocalFiles(Files):
             _unlink_if_possible(final)
             raise
 
+    def replace(self, path: str, data: bytes) -> None:
+        """Write `path` in one step, durably, whether it exists or not."""
+        final = self._resolved(path)
+        temporary = _temporary_name(final)
+        self._write(temporary, (data,))
+        try:
+            os.replace(temporary, final)
+        except OSError:
+            _unlink_if_possible(temporary)
+            raise
+        self._sync_directory(os.path.dirname(final))
+
     def read(self, path: str) -> bytes:
         with open(self._resolved(path), "rb", opener=_regular) as file:
             return file.read()
@@ -191,7 +212,7 @@ class LocalFiles(Files):
                 raise
 
     def walk(self, path: str) -> Iterator[str]:
-        for directory, _, names in os.walk(self._resolved(path)):
+        for directory, _, names in os.walk(self._resolved(path) if path else self._real_root):
             for name in names:
                 yield os.path.relpath(os.path.join(directory, name), self._real_root)
 
@@ -199,14 +220,14 @@ class LocalFiles(Files):
         self._sync_directory(self._resolved(path))
 
     def _refused(self, reason: str) -> StoreError:
-        return StoreError(f"checkpoint store {self.root}: {reason}", path=self.root, damaged=False)
+        return StoreError(f"{self._called} {self.root}: {reason}", path=self.root, damaged=False)
 
     def _resolved(self, path: str) -> str:
         """Return the absolute path, or raise StoreError if it would lead out of the root (rule S10)."""
         full = os.path.join(self._real_root, checked_path(path))
         if os.path.commonpath((os.path.realpath(full), self._real_root)) != self._real_root:
             raise StoreError(
-                f"{full} leads out of the checkpoint store {self.root} through a symbolic link; replace "
+                f"{full} leads out of the {self._called} {self.root} through a symbolic link; replace "
                 f"the link by the directory itself",
                 path=path,
                 damaged=False,

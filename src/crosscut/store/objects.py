@@ -30,11 +30,16 @@ _memory_lock = threading.Lock()
 class ObjectFiles(Files):
     """Objects below a URL. An object is durable, and visible as a whole, when its upload returns.
 
+    Args:
+        called: What messages call it.
+        is_contended: Two processes may want to create the same file at once, and only one of them may.
+
     Raises:
-        SettingsError: The URL can't be opened, or its file system has no atomic put-if-absent.
+        SettingsError: The URL can't be opened, or its file system has no atomic put-if-absent, and it is
+            contended.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, called: str = "checkpoint_dir", is_contended: bool = True) -> None:
         # Here and not at the top: a local store needs no fsspec.
         from fsspec.core import url_to_fs
 
@@ -45,20 +50,20 @@ class ObjectFiles(Files):
         except Exception as error:  # noqa: BLE001 - whatever its package raises, with the URL in it perhaps
             text = f"{type(error).__name__}: {self._redacted(str(error))}"
             raise SettingsError(
-                f"checkpoint_dir={self.root!r} can't be opened: {text}; install the fsspec package for it, "
+                f"{called}={self.root!r} can't be opened: {text}; install the fsspec package for it, "
                 f"or use a local directory"
             ) from None
         self._prefix: str = root.rstrip("/")
         found = self._system.protocol
         protocols = frozenset((found,) if isinstance(found, str) else found)
-        if not protocols & _ATOMIC_CREATE:
+        if is_contended and not protocols & _ATOMIC_CREATE:
             raise SettingsError(
                 f"checkpoint_dir={self.root!r}: file system {'/'.join(sorted(protocols))} can't create a "
                 f"file only if it is absent in one step, so two drivers could both own the job; expected a "
                 f"local directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
             )
         self._in_memory = "memory" in protocols
-        self._proven = False
+        self._proven = not is_contended
 
     def make_directory(self, path: str) -> None:
         """Nothing to do: a prefix exists as soon as an object has it."""
@@ -92,6 +97,11 @@ class ObjectFiles(Files):
                 self._system.rm_file(key)
             raise
 
+    def replace(self, path: str, data: bytes) -> None:
+        """Write `path` in one step, whether it exists or not."""
+        with self._as_os_errors():
+            self._system.pipe_file(self._key(path), data)
+
     def read(self, path: str) -> bytes:
         with self._as_os_errors():
             data: bytes = self._system.cat_file(self._key(path))
@@ -105,7 +115,7 @@ class ObjectFiles(Files):
         """Nothing to do: a prefix is gone with its last object."""
 
     def walk(self, path: str) -> Iterator[str]:
-        prefix = self._key(path)
+        prefix = self._key(path) if path else self._prefix
         with self._as_os_errors():
             self._system.invalidate_cache()
             found = self._system.find(prefix)

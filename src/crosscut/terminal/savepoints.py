@@ -13,19 +13,18 @@ from rich.text import Text
 
 from crosscut.errors import StoreError
 from crosscut.protocol.snapshots import Part, TaskSnapshot
-from crosscut.savepoints.manifest import STATE_COLUMNS, differences, is_savepoint, read_manifest, rows_of
-from crosscut.savepoints.tables import as_savepoint, newest_checkpoint
-from crosscut.store.checkpoint_store import open_store
-from crosscut.store.log_key import log_key
+from crosscut.savepoints.manifest import Savepoint, differences, found_at
+from crosscut.savepoints.rows import STATE_COLUMNS
+from crosscut.savepoints.tables import as_savepoint, opened_checkpoint
 from crosscut.terminal.checkpoints import plain_table
 
 _EXAMPLES = 3
 _Row = tuple[str, str, str, str]
 
 
-def savepoint_details(path: str) -> RenderableType:
+def savepoint_details(savepoint: Savepoint) -> RenderableType:
     """Return all there is to say of a savepoint."""
-    manifest = read_manifest(path)
+    manifest = savepoint.manifest
     head = Text(
         f"savepoint of flow {manifest.flow.name}, checkpoint {manifest.checkpoint_id} of lineage "
         f"{manifest.lineage}, written {manifest.written}; parallelism {manifest.parallelism}, "
@@ -43,15 +42,12 @@ def verified(path: str) -> str:
     Raises:
         StoreError: It is not; the message says what is wrong.
     """
-    if is_savepoint(path):
-        manifest = read_manifest(path)
-        if wrong := differences(path, manifest):
-            raise StoreError(f"{path} is not as it was written: {'; '.join(wrong)}")
-        rows = sum(file.rows for file in manifest.files)
-        return f"whole: {len(manifest.files)} files, {rows} rows"
-    where, _, number = path.partition("@")
-    store = open_store(where, create=False, key=log_key())
-    checkpoint = newest_checkpoint(store, int(number) if number.isdecimal() else None, path)
+    if (savepoint := found_at(path)) is not None:
+        if wrong := differences(savepoint):
+            raise StoreError(f"{savepoint.name} is not as it was written: {'; '.join(wrong)}")
+        files = savepoint.manifest.files
+        return f"whole: {len(files)} files, {sum(file.rows for file in files)} rows"
+    _, store, checkpoint = opened_checkpoint(path)
     count = size_bytes = 0
     for part in _parts(checkpoint.snapshots):
         size_bytes += len(store.read_part(part))
@@ -90,12 +86,11 @@ def compared(path: str, other: str) -> RenderableType:
     return table
 
 
-def _rows(directory: Path) -> dict[_Row, str]:
+def _rows(savepoint: Savepoint) -> dict[_Row, str]:
     return {
         (row["operator"], row["state"], row["key"], row["name"] or ""): row["value"]
-        for file in read_manifest(directory).files
-        if file.path.startswith("state/")
-        for row in rows_of(directory, file.path, STATE_COLUMNS)
+        for file in savepoint.manifest.state_files()
+        for row in savepoint.rows_of(file, STATE_COLUMNS)
     }
 
 

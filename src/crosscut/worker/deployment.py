@@ -247,7 +247,10 @@ async def build_tasks(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism)
 
-    owns = (lambda key: owner_of(key) == worker) if deploy.rescaled_from else None
+    def owns_key(key: Any) -> bool:
+        return owner_of(key) == worker
+
+    owns = owns_key if deploy.rescaled_from else None
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
         began(task_id)
@@ -272,8 +275,11 @@ async def build_tasks(
         begins = Begins(deploy.restore, worker)
         operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
         for operator in operators:
-            for _ in operator.loading() if operator is not None else ():
+            if operator is None:
+                continue
+            for _ in operator.loading():
                 await pool.pause()
+            operator.own(owns_key)
         _, said_before = read_said(snapshot.said)
         if said_before:
             forerunners = Forerunners(said_before, graph.max_parallelism)

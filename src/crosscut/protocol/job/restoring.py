@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from crosscut.interfaces import CommittedOutput
@@ -54,6 +54,10 @@ class Fitting:
     refused: str = ""
 
 
+def _nothing(uid: str, state: str) -> bool:
+    return False
+
+
 def fitting(
     contents: Iterable[Content],
     found: FlowIdentity,
@@ -61,26 +65,26 @@ def fitting(
     *,
     allow_dropped: bool,
     accepts_changes: bool,
-    migrated: Collection[str] = (),
+    is_migrated: Callable[[str, str], bool] = _nothing,
 ) -> Fitting:
     """Decide whether a flow can begin with a savepoint of another one, by the uids of the operators.
 
     Args:
         found: The flow that the savepoint is of.
-        migrated: uids whose state a function of the user turns into what it has to be.
+        is_migrated: Whether a function of the user turns a state (of which operator, its name) into what it
+            has to be.
     """
     before = {one.uid: one for one in found.operators}
     now = {one.uid: one for one in ours.operators}
     dropped, problems = set(), []
-    for uid in sorted(set(migrated) - set(before)):
-        problems.append(f"migrate_state names {uid!r}, of which the savepoint has nothing")
     for one in sorted(contents, key=lambda one: (one.uid, one.state, one.kind)):
         if not one.count:
             continue
         if one.uid not in before:
             problems.append(f"{one} is in its files, and its manifest knows no such operator")
             continue
-        reason = _misfit(one, before[one.uid], now.get(one.uid), accepts_changes, one.uid in migrated)
+        has_migration = is_migrated(one.uid, one.state)
+        reason = _misfit(one, before[one.uid], now.get(one.uid), accepts_changes, has_migration)
         if not reason:
             continue
         if reason.startswith("nobody") and allow_dropped:
