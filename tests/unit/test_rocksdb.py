@@ -14,9 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import crosscut as cc
+from crosscut.batch import Batch
 from crosscut.errors import SettingsError, StateError, StoreError
+from crosscut.graph.specs import CountSpec, OperatorNode, OperatorSpec, ProcessSpec
+from crosscut.graph.windows import CountFold, WindowSpec
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keys import decoded_key, encoded_key
+from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.reading import stored_blocks, stored_contents
@@ -25,6 +29,7 @@ from crosscut.state.rocksdb import state as state_module
 from crosscut.state.rocksdb import table as table_module
 from crosscut.state.rocksdb.database import Database, Options, chunks_of
 from crosscut.state.rocksdb.state import RocksState
+from crosscut.windows import Session, Tumbling
 from crosscut.worker.backends import OnDisk
 from crosscut.worker.deployment import StateAtHand
 
@@ -113,6 +118,61 @@ def test_what_comes_after_a_barrier_is_not_in_its_checkpoint_however_much_it_is(
     before = dict.fromkeys(range(20), 1)
     assert stored_contents(parts, site.read) == {"": before, "other": before}
     assert dict(state.items()) == before | dict.fromkeys(range(20, 40), 2)
+    state.close()
+
+
+class Fields(cc.KeyedProcess[int, Any]):
+    total = cc.ValueState(0)
+    fields = cc.MapState[str, int]()
+
+    def on_record(self, record: int, ctx: cc.Context) -> list[Any]:
+        self.total.set(self.total.get() + record)
+        self.fields["last"] = self.fields.get("last", 0) + record
+        return [(ctx.key, self.total.get(), self.fields["last"])]
+
+
+TUMBLING = WindowSpec(Tumbling(10), CountFold())
+SESSION = WindowSpec(Session(5), CountFold())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [CountSpec("updates"), ProcessSpec(Fields(), ()), TUMBLING, SESSION],
+    ids=["count", "process", "tumbling", "session"],
+)
+def test_what_a_batch_needs_is_read_at_once(
+    spec: OperatorSpec, backend: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of all its keys, of value and map states, and of windows: none is read by itself."""
+    node = OperatorNode("it", spec, ())
+    state = keyed_state(node, backend.new_state(TASK))
+    assert isinstance(state, RocksState)
+    operator = build(node, state, None)
+    assert operator is not None
+    keys = [f"key-{number}" for number in range(50)]
+
+    def say(times: int) -> list[Any]:
+        return operator.process(Batch([times] * 50, list(keys), [times] * 50)).records
+
+    site = Site(backend)
+    site.state = state
+    for n in (1, 2):
+        # The second time it is known under which names the map state is asked.
+        say(n)
+        site.checkpoint(CheckpointId(n))
+    singles: list[bytes] = []
+    read = Database.get
+
+    def noted(database: Database, key: bytes) -> bytes | None:
+        singles.append(key)
+        return read(database, key)
+
+    monkeypatch.setattr(Database, "get", noted)
+    said = say(3)
+    assert singles == []
+    if said:
+        assert said[7] == ("key-7", 3) or said[7] == ("key-7", 6, 6)
+    assert len(state) in (50, 100)
     state.close()
 
 

@@ -35,6 +35,11 @@ class NamedTable(Table):
         self.name = name
         self._names: dict[Any, set[Any]] | None = {} if lists_names else None
 
+    @property
+    def lists_names(self) -> bool:
+        """Whether `names` may be asked for."""
+        return self._names is not None
+
     def names(self, key: Any) -> list[Any]:
         """Return the names under which `key` has values, always in the same order.
 

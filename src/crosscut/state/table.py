@@ -16,7 +16,7 @@ has changed: so a new part can replace several old ones, without reading them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -117,6 +117,12 @@ class Table:
         return self._base_count + sum(layer.growth for _, layer in self._frozen) + self.values.growth
 
     # What operators do.
+
+    reads_ahead = False
+    """Whether rows are on a disk, so that reading them at once, with `fetch`, is worth a list of them."""
+
+    def fetch(self, rows: Iterable[Any]) -> None:
+        """Make rows that are going to be asked for ready."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, which may be changed in place, or `default` if it has none."""

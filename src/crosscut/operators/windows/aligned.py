@@ -98,6 +98,10 @@ class AlignedWindows(WindowOperator):
         if not times:
             return Batch([])
         self._open, self._kept = self._indexed()
+        if self._open.table.reads_ahead:
+            starts_of = self._window.starts
+            rows = ((key, start) for key, time in zip(keys, times, strict=True) for start in starts_of(time))
+            self._open.table.fetch(rows)
         earliest = self._window.starts(min(times))[-1]
         if self._is_plain and earliest + self._size_ms > self.watermark:
             self._take_punctual(batch, keys, times, earliest)
@@ -237,6 +241,8 @@ class AlignedWindows(WindowOperator):
         said = Said()
         end = start + self._size_ms
         is_kept = self._lateness_ms > 0 and end + self._lateness_ms > self.watermark
+        if self._open.table.reads_ahead:
+            self._open.table.fetch((key, start) for key in keys)
         for key in self.course.through(Batch(keys)):
             row = (key, start)
             value = self._open.table.get(row)

@@ -79,6 +79,9 @@ class SessionWindows(WindowOperator):
     def _take_batch(self, batch: Batch) -> Batch:
         keys, times = self._keys_and_times(batch)
         self._load()
+        if self._table.reads_ahead:
+            known = self._sessions
+            self._table.fetch((key, start) for key in dict.fromkeys(keys) for start in known.get(key, ()))
         said = Said()
         with self.over(batch) as remaining:
             for key, time, record in zip(keys, times, remaining, strict=True):

@@ -105,11 +105,12 @@ class Database:
     def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set values, all or none; None takes one away."""
         batch = self._rocksdict.WriteBatch(raw_mode=True)
+        put = batch.put
         for key, value in rows:
             if value is None:
                 batch.delete(key)
             else:
-                batch.put(key, value)
+                put(key, value)
         try:
             self._db.write(batch, self._write)
         except Exception as error:  # As above.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle  # noqa: S403 - names of rows, in files whose SHA-256 is in the job log
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -20,6 +21,9 @@ from crosscut.state.named import PICKLED, encoded_name
 _GROUP = struct.Struct(">H")
 _GROUP_AT = 1
 _KEY_AT = _GROUP_AT + _GROUP.size
+
+HEAD_BYTES = _KEY_AT
+"""So many bytes of a row are alike for all rows of its key group in its table."""
 
 TABLES_MAX = 256
 
@@ -44,6 +48,13 @@ class RowIds:
             key, name = row
             return self.of_key(key) + encoded_name(name)
         return self.of_key(row)
+
+    def encoded_many(self, rows: Iterable[Any]) -> list[bytes]:
+        """Return the bytes of each row, in order."""
+        if self._is_named:
+            return list(map(self.encoded, rows))
+        heads, group_count = self._heads, self._max_parallelism
+        return [heads[xxh3_64_intdigest(data) % group_count] + data for data in map(encoded_key, rows)]
 
     def of_key(self, key: Any) -> bytes:
         """Return the bytes that all rows of `key` begin with, and no others."""

@@ -25,7 +25,13 @@ from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.rocksdb.database import Database, Options, copied, removed, small_files, written
 from crosscut.state.rocksdb.rows import TABLES_MAX, RowIds
-from crosscut.state.rocksdb.table import ROWS_PER_STEP, RocksNamedTable, RocksTable, StoredRows
+from crosscut.state.rocksdb.table import (
+    ROWS_PER_STEP,
+    RocksNamedTable,
+    RocksTable,
+    StoredNamedRows,
+    StoredRows,
+)
 
 MAGIC = b"XCR1"
 LAYER_ROWS_MAX = 100_000
@@ -145,14 +151,19 @@ class RocksState(KeyedState):
         invariant(len(self.tables) <= TABLES_MAX, "one task has too many states")
         for number, name in enumerate(sorted(self.tables)):
             ids = RowIds(number, max_parallelism, is_named=name in self.named)
-            rows = StoredRows(name, ids, self._opened)
-            self._tables[name] = (
-                RocksNamedTable(name, rows) if name in self.named else RocksTable(name, makers[name], rows)
-            )
+            if name in self.named:
+                named_rows = StoredNamedRows(name, ids, self._opened)
+                self._tables[name] = RocksNamedTable(name, named_rows)
+            else:
+                self._tables[name] = RocksTable(name, makers[name], StoredRows(name, ids, self._opened))
+        maps = [name for name, table in self.named.items() if table.lists_names]
         self.tables = dict(self._tables)
-        self.named = {name: one for name, one in self._tables.items() if isinstance(one, RocksNamedTable)}
+        named_tables = {name: one for name, one in self._tables.items() if isinstance(one, RocksNamedTable)}
+        self.named = dict(named_tables)
         self.main = self.tables[MAIN]
         self._plain = [one for name, one in self._tables.items() if name not in self.named]
+        # Of the others, only who asks for a row knows its name.
+        self._maps = [named_tables[name] for name in maps]
 
     # What operators do.
 
@@ -160,14 +171,17 @@ class RocksState(KeyedState):
         """Read all stored values of `keys`, which a batch is about, at once."""
         for table in self._plain:
             table.fetch(keys)
+        for entries in self._maps:
+            entries.fetch_names(keys)
         if not self._is_storing:
             for table in self._tables.values():
                 if len(table.values) > LAYER_ROWS_MAX:
                     table.freeze(_NONE)
                 if self._writer is None and table.is_free_to_write:
                     self._writer = table.writing(_NONE)
-        # As much as comes in, so that what waits is bounded however fast that is.
-        self._advance(len(keys) // ROWS_PER_STEP + 1)
+        # As much as comes in, so that what waits is bounded however fast that is; each row takes part in two
+        # steps.
+        self._advance(2 * (len(keys) // ROWS_PER_STEP + 1))
 
     def _advance(self, steps: int) -> None:
         """Go on writing frozen layers. An error is for the checkpoint to tell."""
@@ -359,7 +373,8 @@ class RocksState(KeyedState):
             self.check_block(block, checkpoint_id)
             rows = iter(self.owned_rows(block, owns))
             while some := list(islice(rows, _LOAD_ROWS)):
-                self._tables[block.table].stored.write(some)
+                stored = self._tables[block.table].stored
+                stored.write([(stored.id_of(row), row, value) for row, value in some])
         counts = {name: sum(1 for _ in table.stored.scan()) for name, table in self._tables.items()}
         self._reset(counts)
 

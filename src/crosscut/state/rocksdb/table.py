@@ -8,8 +8,9 @@ need is read from there at once (`fetch`), and what a barrier froze is written a
 from __future__ import annotations
 
 import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from crosscut.errors import InternalError
@@ -18,13 +19,15 @@ from crosscut.state.encoding import DELETED, loaded, unstorable
 from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
-from crosscut.state.rocksdb.rows import RowIds
+from crosscut.state.rocksdb.rows import HEAD_BYTES, RowIds
 from crosscut.state.table import Layer, Table
 
 ROWS_PER_STEP = 250
 """Rows that are written in one step: about a millisecond."""
 NEAR_ROWS_MAX = 50_000
 """Rows that a table keeps at hand, as bytes, once they have been read."""
+NAMES_AHEAD_MAX = 4
+"""If the last batch has asked for no more names than that, they are read for all keys of the next one."""
 ID_ROWS_MAX = 200_000
 """Rows whose bytes it remembers until they are written."""
 
@@ -67,25 +70,29 @@ class StoredRows:
             self.near.clear()
         if len(self._id_of) + len(rows) > ID_ROWS_MAX:
             self._id_of.clear()
-        ids = list(map(self.ids.encoded, rows))
+        ids = self.ids.encoded_many(rows)
         self.near.update(zip(rows, self._database().get_many(ids), strict=True))
         self._id_of.update(zip(rows, ids, strict=True))
 
-    def write(self, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Set values; `DELETED` takes one away."""
-        block = list(rows)
-        self._database().write(self._encoded(block))
-        for row, _ in block:
-            self.near.pop(row, None)
+    def id_of(self, row: Any) -> bytes:
+        """Return the bytes of a row that is about to be written."""
+        return self._id_of.pop(row, None) or self.ids.encoded(row)
 
-    def _encoded(self, block: list[tuple[Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
-        for row, value in block:
-            row_id = self._id_of.pop(row, None) or self.ids.encoded(row)
+    def write(self, rows: list[tuple[bytes, Any, Any]]) -> None:
+        """Set values, given as (bytes of the row, row, value); `DELETED` takes one away."""
+        self._database().write(self._encoded(rows))
+        if near := self.near:
+            for _, row, _ in rows:
+                near.pop(row, None)
+
+    def _encoded(self, rows: list[tuple[bytes, Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
+        dumps = pickle.dumps
+        for row_id, row, value in rows:
             if value is DELETED:
                 yield row_id, None
                 continue
             try:
-                data = pickle.dumps(value, protocol=5)
+                data = dumps(value, 5)
             except Exception as error:  # A value's own __reduce__ may raise anything.
                 raise unstorable(self.name, row, value, error) from error
             yield row_id, data
@@ -99,6 +106,23 @@ class StoredRows:
     def of_key(self, key: Any) -> list[Any]:
         """Return the rows of a key."""
         return [self.ids.decoded(data) for data, _ in self._database().scan(self.ids.of_key(key))]
+
+
+class StoredNamedRows(StoredRows):
+    """The same of a table of named rows.
+
+    Attributes:
+        asked: Names that rows were asked for under, of late: about `NAMES_AHEAD_MAX`, or one more.
+    """
+
+    def __init__(self, name: str, ids: RowIds, database: Callable[[], Database]) -> None:
+        super().__init__(name, ids, database)
+        self.asked: set[Any] = set()
+
+    def get(self, row: Any, default: Any = None) -> Any:
+        if len(self.asked) <= NAMES_AHEAD_MAX:
+            self.asked.add(row[1])
+        return super().get(row, default)
 
 
 class RocksTable(Table):
@@ -129,11 +153,16 @@ class RocksTable(Table):
         """Whether the layer that is next was frozen for no checkpoint, but because it was large."""
         return bool(self._frozen) and not self._frozen[0][0]
 
+    reads_ahead = True
+
     def fetch(self, rows: Iterable[Any]) -> None:
         """Read the rows that are not at hand, at once."""
+        if not self._base_count:
+            return
         missing = list(dict.fromkeys(rows))
         for near in (self.values, self.stored.near, *(layer for _, layer in self._frozen)):
-            missing = [row for row in missing if row not in near]
+            if near:
+                missing = [row for row in missing if row not in near]
         if missing:
             self.stored.fetch(missing)
 
@@ -167,15 +196,41 @@ class RocksTable(Table):
         for left in reversed(range(self._layers_up_to(checkpoint_id))):
             layer = self._frozen[0][1]
             newer = [one for _, one in self._frozen[1 : left + 1]]
-            rows = iter(list(layer.items()))
-            while block := list(islice(rows, ROWS_PER_STEP)):
-                # What is written over in this same go may be something that can't be stored.
-                self.stored.write(one for one in block if not any(one[0] in layer for layer in newer))
+            for some in self._in_order(layer, newer):
+                if some:
+                    self.stored.write(some)
                 yield
             self._base_count += layer.growth
             self._frozen.pop(0)
             self._layer_written()
             self._link_layers()
+
+    def _in_order(self, layer: Layer, newer: list[Layer]) -> Iterator[list[tuple[bytes, Any, Any]]]:
+        """Yield the rows of `layer`, some at a time, as `StoredRows.write` takes them, in the order of their
+        bytes: so they are written in a quarter of the time. First come empty lists, while they are sorted.
+
+        Args:
+            newer: What is in one of these is written over in the same go, and may be something that can't be
+                stored.
+        """
+        by_group: dict[bytes, list[tuple[bytes, Any]]] = {}
+        id_of = self.stored.id_of
+        rows = iter(layer)
+        while block := list(islice(rows, ROWS_PER_STEP)):
+            for row in block:
+                row_id = id_of(row)
+                by_group.setdefault(row_id[:HEAD_BYTES], []).append((row_id, row))
+            yield []
+        waiting: list[tuple[bytes, Any]] = []
+        for group in sorted(by_group):
+            # By bytes alone: rows can't be compared. One group is a small share of all.
+            waiting += sorted(by_group.pop(group), key=itemgetter(0))
+            is_last = not by_group
+            while len(waiting) >= ROWS_PER_STEP or (is_last and waiting):
+                some, waiting = waiting[:ROWS_PER_STEP], waiting[ROWS_PER_STEP:]
+                for one in newer:
+                    some = [(row_id, row) for row_id, row in some if row not in one]
+                yield [(row_id, row, layer[row]) for row_id, row in some]
 
     def _layers_up_to(self, checkpoint_id: CheckpointId) -> int:
         ids = [n for n, _ in self._frozen]
@@ -203,18 +258,26 @@ class RocksTable(Table):
         """Called when the oldest frozen layer is in the database."""
 
     def _link_layers(self) -> None:
-        self.values.below = (*(layer for _, layer in reversed(self._frozen)), self.stored)
+        # Where nothing is stored, nothing is looked for: so many processes use some of their tables only.
+        stored = (self.stored,) if self._base_count else ()
+        self.values.below = (*(layer for _, layer in reversed(self._frozen)), *stored)
 
 
 class RocksNamedTable(RocksTable, NamedTable):
     """See `NamedTable`. The names of a key are looked up in the database, and in the layers above it."""
 
-    def __init__(self, name: str, stored: StoredRows) -> None:
+    def __init__(self, name: str, stored: StoredNamedRows) -> None:
         NamedTable.__init__(self, name, lists_names=False)
-        self.stored = stored
+        self.stored = self._stored = stored
         # Names that came with the changes of each layer, the oldest frozen one first, the newest last.
         self._came: list[dict[Any, set[Any]]] = [{}]
         self._link_layers()
+
+    def fetch_names(self, keys: Sequence[Any]) -> None:
+        """Read what `keys` have under the names that were asked for of late, if these are few."""
+        asked, self._stored.asked = self._stored.asked, set()
+        if len(asked) <= NAMES_AHEAD_MAX:
+            self.fetch((key, name) for name in asked for key in keys)
 
     def names(self, key: Any) -> list[Any]:
         found = {name for _, name in self.stored.of_key(key)}
