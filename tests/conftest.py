@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from crosscut.testing.s3 import S3Server
 
 # Side by side, tests are told the width of a terminal: what they start would cut its lines there.
 os.environ.pop("COLUMNS", None)
@@ -34,3 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)
             item.add_marker(pytest.mark.timeout(_PROCESS_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """One for all tests of this process: fsspec keeps the file systems that it has made of an environment."""
+    pytest.importorskip("s3fs", reason="pip install 'crosscut[s3]'")
+    pytest.importorskip("moto", reason="pip install 'moto[s3]' flask flask-cors")
+    with S3Server() as server:
+        yield server

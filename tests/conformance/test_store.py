@@ -9,6 +9,8 @@ import pytest
 
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import LogKey
+from crosscut.store.objects import ObjectFiles
+from crosscut.testing.s3 import S3Server
 from crosscut.testing.stores import MemoryFiles, StoreConformance
 
 
@@ -28,6 +30,18 @@ class TestObjectsThroughFsspec(StoreConformance):
 
     def open(self) -> CheckpointStore:
         return open_store(self._url)
+
+
+class TestS3(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _place(self, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        # One for all handles: each would prove by some forty requests that conditional puts are atomic.
+        self._files = ObjectFiles(f"{s3.bucket()}/checkpoints")
+
+    def open(self) -> CheckpointStore:
+        return CheckpointStore(self._files)
 
 
 class TestLocalDirectoryWithAKey(StoreConformance):
