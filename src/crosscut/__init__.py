@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import errors, files, kafka, postgres, spark, sqlite
+    from crosscut import errors, events, files, kafka, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -124,6 +124,7 @@ __all__ = [
     "early",
     "environment",
     "errors",
+    "events",
     "files",
     "generate",
     "global_window",

@@ -117,6 +117,8 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
             return
         view.note(f"{flow.name}: starting", style="")
         job = flow.start(settings)
+        if job.page:
+            view.note(f"its page: {job.page}", style="")
         if takeover := job.report().takeover:
             view.note(takeover, style="")
 
@@ -235,6 +237,22 @@ def _fault_indices(text: str | None) -> tuple[int, ...] | None:
 
 
 _ROWS_SHOWN = 20
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+def history(directory: str, port: int, host: str) -> None:
+    """Serve the page of a job from its checkpoint directory DIR, also of one that has ended.
+
+    Prints the link, and serves until Ctrl-C. Nothing can be done to the job from there.
+    """
+    from crosscut.terminal.seen import serve
+
+    serve(directory, host, port)
 
 
 @program.group()

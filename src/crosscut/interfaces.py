@@ -76,6 +76,14 @@ class SplitReader(ABC, Generic[Record]):
                 job restarts from the last checkpoint.
         """
 
+    @property
+    def lag(self) -> int | None:
+        """How many records are known to wait behind `position`, None if that can't be told at once.
+
+        Shown to people, and asked some times a second: it must neither block nor raise.
+        """
+        return None
+
     def acknowledge(self, position: JSON) -> None:
         """Every record before `position` is part of a completed checkpoint: nobody asks for it again.
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from crosscut.errors import FlowError
 from crosscut.timestamps import Moment, as_timer_time
+from crosscut.user_metrics import Metrics
 
 ABSENT: Any = object()
 """Stands for no key, and for no value."""
@@ -39,9 +40,10 @@ class Context:
             flow without event time.
         watermark: No record older than this will come. None as long as nothing is known, `cc.END_OF_TIME`
             after the end of all input.
+        metrics: Counters, gauges and histograms of this operator: see `Metrics`.
     """
 
-    __slots__ = ("_clocks", "_say", "key", "timestamp", "watermark")
+    __slots__ = ("_clocks", "_say", "key", "metrics", "timestamp", "watermark")
 
     def __init__(self, say: Callable[[str, Any, int | None], None], clocks: Clocks | None = None) -> None:
         self._say = say
@@ -49,6 +51,7 @@ class Context:
         self.key: Any = ABSENT
         self.timestamp: int | None = None
         self.watermark: int | None = None
+        self.metrics = Metrics()
 
     def output(self, name: str, record: Any) -> None:
         """Send a record to those who read `stream.side_output(name)`, beside what `on_record` returns.

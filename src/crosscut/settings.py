@@ -122,6 +122,10 @@ class Settings:
             "required": always, and the job is refused where the key would travel in the open. "on": always,
             with a warning there. "off": never. Without TLS, frames to other machines carry a seal: changes
             on the way are seen, nothing is hidden.
+        web: Serve the page of the job, and its metrics for Prometheus, from the driver.
+        web_port: The first port that is tried for it; the next free one is taken. 0: any.
+        web_host: Address that it binds to. Default: loopback. There is no encryption: beyond loopback put a
+            proxy with TLS in front of it.
     """
 
     parallelism: int = 2
@@ -157,6 +161,9 @@ class Settings:
     host: str | None = None
     strict: bool = False
     encryption: Encryption = "auto"
+    web: bool = False
+    web_port: int = 4400
+    web_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
@@ -167,6 +174,7 @@ class Settings:
         _check_integer("retain", self.retain, 1, 10_000)
         _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
         _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
+        _check_integer("web_port", self.web_port, 0, 65_535)
         _check_integer("spill_bytes", self.spill_bytes, 0, 1 << 50)
         if self.parallelism > self.max_parallelism:
             raise SettingsError(
@@ -220,7 +228,9 @@ class Settings:
                 f"migrate_state={self.migrate_state!r}: expected for each uid a function, or functions by "
                 f"the names of states, as in {{'counts': doubled}} or {{'visits': {{'seen': set_of}}}}"
             )
-        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict"):
+        if not isinstance(self.web_host, str) or not self.web_host:
+            raise SettingsError(f"web_host={self.web_host!r}: expected an address of this machine")
+        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
         if not isinstance(self.restart, Restart):

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
@@ -564,3 +565,76 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
     (snapshot,) = (one.snapshot for one in said if isinstance(one, SnapshotAcknowledged))
     assert snapshot.in_flight == 2, "what goes round, and what the barrier has overtaken"
     await pool.close()
+
+
+# What tasks do with their time.
+
+
+@dataclass
+class WorkedClock:
+    """A clock that goes when work says so."""
+
+    now_ns: int = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@scene
+async def test_a_task_reports_how_long_it_ran() -> None:
+    clock = WorkedClock()
+
+    def work(record: Any) -> Any:
+        clock.now_ns += 40_000_000
+        return record
+
+    site = Site(Map("work", work), clock=clock)
+    clock.now_ns += 60_000_000
+    site.receive(A, [1])
+    await site.until(lambda: site.join.records_in == 1, "the record")
+    clock.now_ns += 100_000_000
+    (report,) = site.pool.statistics()
+    assert (report.running_us, report.busy_us, report.blocked_us) == (200_000, 40_000, 0)
+    await site.close()
+
+
+@scene
+async def test_a_task_whose_output_takes_no_more_is_blocked_until_it_does() -> None:
+    clock = WorkedClock()
+    site = Site(clock=clock, is_local=True)
+    await site.block(LOCAL)
+    for number in range(LOCAL_ITEMS_MAX + 2):
+        site.receive(INTO, [number], 1)
+    await site.until(lambda: bool(site.sender.departures.clogged), "back pressure")
+    await site.until(lambda: site.pool.is_asleep, "rest")
+    clock.now_ns += 70_000_000
+
+    def of_sender() -> Any:
+        return next(one for one in site.pool.statistics() if one.task == SENDER)
+
+    assert of_sender().blocked_us == 70_000, "it still is"
+    site.receive(B, Barrier(N1))
+    await site.until(lambda: len(site.seen) == LOCAL_ITEMS_MAX + 2, "the rest of the records")
+    await site.until(lambda: site.pool.is_asleep, "rest")
+    clock.now_ns += 50_000_000
+    assert (of_sender().blocked_us, of_sender().running_us) == (70_000, 120_000)
+    assert of_sender().sent == (LOCAL_ITEMS_MAX + 2,)
+    await site.close()
+
+
+@scene
+async def test_a_snapshot_says_how_long_it_was_aligned_and_stored() -> None:
+    clock = WorkedClock()
+    site = Site(clock=clock, state=KeyedState(int))
+    await site.block(A)
+    clock.now_ns += 30_000_000
+    site.receive(B, Barrier(N1))
+    await site.until(site.store.writing.is_set, "the store")
+    clock.now_ns += 8_000_000
+    site.store.is_open.set()
+    times = (await site.acknowledged()).times
+    assert (times.alignment_us, times.prepare_us, times.store_us) == (30_000, 0, 8_000)
+    await site.close()

@@ -101,6 +101,13 @@ class _GenerateReader(SplitReader):
     def position(self) -> JSON:
         return self._made
 
+    @property
+    def lag(self) -> int | None:
+        if not self._interval_s:
+            return None
+        behind = math.floor((time.monotonic() - self._due_s) / self._interval_s) + 1
+        return int(min(max(0, behind), self._count - self._made))
+
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         left = self._count - self._made
         if left <= 0:

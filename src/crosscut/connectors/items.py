@@ -80,6 +80,10 @@ class _ItemsReader(SplitReader[Item]):
     def position(self) -> JSON:
         return self._position
 
+    @property
+    def lag(self) -> int:
+        return len(self._values) - self._position
+
     def read(self, limit: int) -> list[Item] | EndOfSplit:
         # Copies: whoever changes a record must not find it changed after a failure.
         found = [owned_copy(one) for one in self._values[self._position : self._position + limit]]

@@ -8,13 +8,14 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import ParamSpec, Protocol, TypeVar, assert_never
 
 from crosscut.driver.asking import Asking
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER, Journal, Line
+from crosscut.driver.metrics import JobMetrics, build_metrics
 from crosscut.driver.status import (
     CheckpointStatus,
     JobStatus,
@@ -24,7 +25,10 @@ from crosscut.driver.status import (
     checkpoint_status,
     records_read,
 )
+from crosscut.driver.watching import Watching
 from crosscut.errors import CheckpointError, CrosscutError
+from crosscut.events import JobEvent as WatchedEvent
+from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
@@ -109,6 +113,7 @@ class CoordinatorDriver:
         look: Asks the sinks for their committed output; likewise.
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
+        tell: Takes the events for listeners; must not block.
     """
 
     def __init__(
@@ -125,6 +130,7 @@ class CoordinatorDriver:
         invariants: InvariantChecker | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
+        tell: Callable[[WatchedEvent], None] = lambda event: None,
     ) -> None:
         self._name = name
         self._terms = terms
@@ -144,6 +150,7 @@ class CoordinatorDriver:
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._seen = Observations()
+        self._watching = Watching(name, terms.identity.parallelism, self._wall_ms, tell)
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._savepoints: dict[int, asyncio.Future[CheckpointCompleted]] = {}
         self._request_count = 0
@@ -176,6 +183,16 @@ class CoordinatorDriver:
         self._seen.refused[None] = dict(self._listener.refusals)
         end = self.ended.result() if self.ended.done() else None
         return build_status(self._name, self._coordinator, self._seen, self._terms.sources, end)
+
+    def metrics(self, graph: JobGraph, settings: Mapping[str, str]) -> JobMetrics:
+        """Return the present numbers of the job, which runs `graph`."""
+        status = self.status()
+        phase = self.ended.result().outcome if self.ended.done() else status.phase
+        completed = self._coordinator.completed
+        return build_metrics(graph, status, phase, self._watching, completed, settings, self._wall_ms())
+
+    def _wall_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1_000)
 
     async def checkpoint(self) -> CheckpointStatus:
         """Have a checkpoint taken now; return it, or a newer one, once it is complete.
@@ -292,7 +309,8 @@ class CoordinatorDriver:
         is_answer = isinstance(event, EntryAppended | EntryRead)
         if is_answer and completed is not None and completed is not completed_before:
             self._failpoints("driver.completed")
-            seen.note_completed(completed)
+            one = seen.note_completed(completed)
+            self._watching.completed(now_ns, completed, one.state_bytes, one.new_bytes)
             self._have_judged(completed)
         elif self._coordinator.phase is Phase.FINISHING and completed is not None:
             # Restored, to be finished: no newer cut will be judged in its place.
@@ -302,6 +320,7 @@ class CoordinatorDriver:
         ):
             seen.failed_ns = now_ns
             seen.failed_cause = self._coordinator.failures[-1].message
+        self._watching.handled(now_ns, self._coordinator, effects)
         if not isinstance(event, MessageReceived):
             return
         message = event.message
@@ -310,6 +329,7 @@ class CoordinatorDriver:
         worker = self._coordinator.roster.index_of(event.link)
         if worker is None or not speaks_for_itself(worker, message, self._terms.tasks):
             return
+        self._watching.heard(now_ns, self._coordinator.epoch, message)
         if isinstance(message, WorkerHeartbeat):
             seen.workers[worker] = (message.epoch, message.tasks)
             seen.refused[worker] = message.refused
@@ -381,6 +401,7 @@ class CoordinatorDriver:
         if not self.ended.done():
             self._say(self._journal.ended(self._coordinator, end))
             self.ended.set_result(end)
+            self._watching.ended(self._coordinator, end)
 
     def _say(self, lines: Iterable[Line]) -> None:
         for line in lines:

@@ -162,12 +162,13 @@ class Observations:
     now_ns: int = 0
     """When something was last seen."""
 
-    def note_completed(self, entry: CheckpointCompleted) -> None:
-        """Note a checkpoint that is complete."""
+    def note_completed(self, entry: CheckpointCompleted) -> CheckpointStatus:
+        """Note a checkpoint that is complete; return what there is to say of it."""
         one = checkpoint_status(entry)
         self.checkpoints.append(one)
         self.completed_count += 1
         self.longest_freeze_us = max(self.longest_freeze_us, one.freeze_us)
+        return one
 
     def statistics(self, coordinator: Coordinator) -> tuple[TaskStatistics, ...]:
         """Return the counters of every task of which something is known.

@@ -53,6 +53,7 @@ def set_aside(
     if len(trace) > _TRACEBACK_MAX:
         trace = f"{trace[: _TRACEBACK_MAX // 2]}\n  ...\n{trace[-_TRACEBACK_MAX // 2 :]}"
     sides.say(DEAD_LETTERS, DeadLetter(record, text_of(error), uid, key, trace), timestamp)
+    sides.letter_count += 1
 
 
 class Attempts(Operator):

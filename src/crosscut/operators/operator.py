@@ -17,6 +17,7 @@ from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
+from crosscut.user_metrics import Metrics
 
 _RECORD_REPR = reprlib.Repr()
 _RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
@@ -41,12 +42,14 @@ class Operator(ABC):
         hears_watermarks: Whether `advance` is to be called.
         hears_time: Whether it has use for processing time, which `course.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
+        metrics: Those of user code.
     """
 
     hears_watermarks = False
     hears_time = False
     late_count = 0
     passes_watermarks = True
+    metrics: Metrics | None = None
 
     def __init__(self, uid: str, sides: Sides | None = None) -> None:
         self.uid = uid
@@ -91,6 +94,11 @@ class Operator(ABC):
             UserCodeError: As in `process`.
         """
         return None
+
+    @property
+    def timer_count(self) -> int:
+        """How many timers are set."""
+        return 0
 
     @property
     def next_alarm_ms(self) -> int | None:

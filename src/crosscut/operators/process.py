@@ -19,6 +19,7 @@ from crosscut.process_states import Cells
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
+from crosscut.user_metrics import Metrics
 
 TIMERS_AFTER_THE_END_MAX = 10_000
 """That one key may set after the end of input, until it is taken for one that always sets the next one."""
@@ -40,6 +41,7 @@ class Process(Operator):
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)
         self._context = self._new_context(sides)
+        self.metrics = self._context.metrics = Metrics(uid)
         self._state = state
         cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid, self.now)
         self._process = attached(process, cells, self._context)
@@ -128,6 +130,10 @@ class Process(Operator):
             due = self._processing_timers.due(due_now)
             self._fire(turns, due, self._process.on_processing_timer, made, is_event_time=False)
         return made
+
+    @property
+    def timer_count(self) -> int:
+        return sum(len(one) for one in (self._event_timers, self._processing_timers) if one is not None)
 
     @property
     def next_alarm_ms(self) -> int | None:

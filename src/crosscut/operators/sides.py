@@ -19,15 +19,17 @@ class Sides:
 
     Attributes:
         has_some: Whether there is something to take.
+        letter_count: Dead letters, in this epoch.
     """
 
-    __slots__ = ("_records", "_timestamps", "_uid", "has_some")
+    __slots__ = ("_records", "_timestamps", "_uid", "has_some", "letter_count")
 
     def __init__(self, uid: str, names: Collection[str] = ()) -> None:
         self._uid = uid
         self._records: dict[str, list[Any]] = {name: [] for name in sorted(names)}
         self._timestamps: dict[str, list[int]] = {name: [] for name in self._records}
         self.has_some = False
+        self.letter_count = 0
 
     @property
     def outputs(self) -> list[SideOutput]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
+from crosscut.protocol.measures import Reading, SnapshotTimes
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 # Worker -> coordinator
@@ -91,6 +92,8 @@ class SnapshotAcknowledged:
     checkpoint_id: CheckpointId
     task: TaskId
     snapshot: Snapshot
+    # They tell no snapshot from another.
+    times: SnapshotTimes = field(default=SnapshotTimes(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,14 @@ class TaskStatistics:
         held_up_by: The split, or the task before it, of which it has heard the lowest watermark, or none;
             "" if the task has no event time, or waits for nobody.
         late_records: That came too late for a window or join, in this epoch.
+        dead_letters: Set aside, in this epoch.
+        sent: Records that have left by each output, in this epoch; in the order of the graph's edges.
+        timers: That are set.
+        lag: Of a source: records that are known to wait in its open splits; None: it can't tell.
+        running_us: For so long the tasks of this epoch have been running in the worker.
+        busy_us: For so much of it this task ran. The tasks of a worker share one thread.
+        blocked_us: For so much of it an output took no more.
+        readings: Metrics of user code.
     """
 
     task: TaskId
@@ -154,6 +165,14 @@ class TaskStatistics:
     watermark: int | None = None
     held_up_by: str = ""
     late_records: int = 0
+    dead_letters: int = 0
+    sent: tuple[int, ...] = ()
+    timers: int = 0
+    lag: int | None = None
+    running_us: int = 0
+    busy_us: int = 0
+    blocked_us: int = 0
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark import SparkContext
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.journal import LOGGER
+from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.errors import (
     CheckpointError,
@@ -26,6 +27,7 @@ from crosscut.errors import (
     StoreError,
     WorkersError,
 )
+from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
 from crosscut.protocol.events import StopRequested
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -36,6 +38,7 @@ from crosscut.spark import session
 from crosscut.spark.checks import held_slots
 from crosscut.spark.holding import Holding
 from crosscut.spark.run import Run, absolute
+from crosscut.spark.seeing import JobActions
 from crosscut.spark.staging import placed
 from crosscut.spark.terms import status_if_finished
 from crosscut.urls import shown_url
@@ -93,6 +96,45 @@ class Job:
     def progress(self) -> dict[str, Any]:
         """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates."""
         return {**self.report().as_dict(), "status": self.status}
+
+    def metrics(self) -> JobMetrics:
+        """Return the job in numbers: vertices and edges with their rates, tasks, checkpoints step by step,
+        failovers, errors. Also after its end.
+
+        Raises:
+            JobFailedError: The job could not even be started.
+        """
+        return self._run.metrics()
+
+    @property
+    def page(self) -> str:
+        """The link to the job's page, with the token that it needs; "" without `Settings(web=True)`.
+
+        The page stays after the end of the job, until `close_page` or the end of the program.
+        """
+        seeing = self._run.seeing
+        return seeing.page.link if seeing is not None and seeing.page is not None else ""
+
+    def close_page(self) -> None:
+        """Close the port of the job's page, if there is one."""
+        if self._run.seeing is not None:
+            self._run.seeing.close_page()
+
+    def on_event(self, listener: Callable[[JobEvent], object]) -> None:
+        """Have `listener` called with whatever happens to the job: see `crosscut.events`.
+
+        It is told of everything from the job's beginning on, in order, whenever it is added, in a thread that
+        all listeners share; `wait` returns after it was told of the end, or five seconds later. The job never
+        waits for it: if it is so slow that it is more than 1,000 events behind, it misses the oldest. If it
+        raises, that is logged, once.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> def tell(event: cc.events.JobEvent) -> None:
+            ...     if isinstance(event, cc.events.FailedOver):
+            ...         print(event.job, event.message)
+        """
+        self._run.listeners.add(listener)
 
     def workers(self) -> list[WorkerStatus]:
         """Return the admitted workers, by index: `index`, `host`, `pid`, `epoch`."""
@@ -257,7 +299,7 @@ class Job:
         Raises:
             CrosscutError: The job can't start; nothing has been changed.
         """
-        self._run.begin(context, holding)
+        self._run.begin(context, holding, JobActions(self))
         if self._run.end is not None and self._run.end.outcome in ("failed", "fenced"):
             try:
                 self._raise_if_failed()
@@ -333,6 +375,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
         return job.begin(context, holding)
     except BaseException:
         holding.release()
+        job.close_page()
         raise
 
 

@@ -20,12 +20,17 @@ from crosscut.driver.cuts import newest_values
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER
+from crosscut.driver.listeners import Listeners
+from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
 from crosscut.driver.status import JobStatus
+from crosscut.driver.watching import Watching
 from crosscut.errors import CheckpointError, JobFailedError
+from crosscut.events import Ended
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
+from crosscut.ids import Epoch
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
@@ -42,6 +47,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
+from crosscut.spark.seeing import Seeing
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
 from crosscut.spark.terms import committed_output, job_terms
@@ -49,6 +55,7 @@ from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.urls import shown_url
+from crosscut.web.answers import Actions
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.worker import WorkerPlan
@@ -56,6 +63,7 @@ from crosscut.worker.worker import WorkerPlan
 Answer = TypeVar("Answer")
 
 WORKERS_END_TIMEOUT_S = 5.0
+LISTENERS_END_TIMEOUT_S = 5.0
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 
@@ -69,6 +77,8 @@ class Run:
         error: What has ended it, where that was raised here.
         ended: Set at the end.
         store: That of the checkpoints; not before `begin`.
+        listeners: Those of the job's user.
+        seeing: Its record and its page.
         driver: Acts for the coordinator; None at first.
     """
 
@@ -92,6 +102,8 @@ class Run:
         self.last_status: JobStatus | None = None
         self.end: EndJob | None = None
         self.error: BaseException | None = None
+        self.listeners = Listeners(name)
+        self.seeing: Seeing | None = None
         self._claimed = threading.Event()
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"crosscut-{name}", daemon=True)
@@ -99,11 +111,24 @@ class Run:
     def had_ended(self, status: JobStatus) -> None:
         """There was nothing to do; this is its status."""
         self.last_status, self.end = status, EndJob("finished")
+        self.listeners.tell(
+            Ended(
+                job=self._name,
+                at_ms=_wall_ms(),
+                epoch=Epoch(status.epoch),
+                outcome="finished",
+                cause="",
+                resumes_from=None,
+            )
+        )
         self._claimed.set()
         self.ended.set()
 
-    def begin(self, context: SparkContext, holding: Holding) -> None:
+    def begin(self, context: SparkContext, holding: Holding, actions: Actions) -> None:
         """Start in Spark, and return once the job owns its checkpoint directory, or has ended.
+
+        Args:
+            actions: What its page can do to the job.
 
         Raises:
             CrosscutError: The job can't start; nothing has been changed.
@@ -130,6 +155,7 @@ class Run:
         LOGGER.info("job %r: %s", self._name, self.store.protection)
         if self._settings.restore_from is not None:
             self._begin_with_savepoint(self._settings.restore_from)
+        self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings)
         self._thread.start()
         try:
             while not self._claimed.wait(0.1):
@@ -168,6 +194,30 @@ class Run:
             if self.last_status is None:
                 raise
             return self.last_status
+
+    def metrics(self) -> JobMetrics:
+        """Return the numbers of the job at this moment, or at its end.
+
+        Raises:
+            JobFailedError: The job could not even be started.
+        """
+        driver, loop, settings = self.driver, self._loop, shown_settings(self._settings)
+        if driver is None or loop is None:
+            nothing = Watching(self._name, self._settings.parallelism, int, lambda event: None)
+            status = self.status()
+            return build_metrics(self._graph, status, self.phase, nothing, None, settings, _wall_ms())
+
+        async def read() -> JobMetrics:
+            return driver.metrics(self._graph, settings)
+
+        reading = read()
+        try:
+            return asyncio.run_coroutine_threadsafe(reading, loop).result(10)
+        except (RuntimeError, CancelledError):
+            # The loop has ended: nothing changes any more.
+            reading.close()
+            self.ended.wait(WORKERS_END_TIMEOUT_S * 2)
+            return driver.metrics(self._graph, settings)
 
     def ask(
         self,
@@ -263,6 +313,9 @@ class Run:
                 self.last_status = self.driver.status()
             self._holding.release()
             self._claimed.set()
+            self.listeners.close(LISTENERS_END_TIMEOUT_S)
+            if self.seeing is not None:
+                self.seeing.close()
             self.ended.set()
 
     async def _drive(self) -> None:
@@ -303,6 +356,7 @@ class Run:
             look=lambda: committed_output(self._graph),
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
+            tell=self.listeners.tell,
         )
         self.driver = driver
         port = await driver.listen(self._host)
@@ -335,6 +389,8 @@ class Run:
         await driver.claimed
         if not driver.ended.done():
             self._claimed.set()
+            if self.seeing is not None:
+                self.seeing.start()
         end = await driver.ended
         self.error = driver.error
         await loop.run_in_executor(None, self._staging.cancel)
@@ -343,6 +399,10 @@ class Run:
         self.last_status = driver.status()
         self.end = end
         await driver.close()
+
+
+def _wall_ms() -> int:
+    return int(SystemClock().now().timestamp() * 1_000)
 
 
 def absolute(url: str) -> str:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId, CheckpointId
+from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
 from crosscut.task.requests import FrozenTask
 from crosscut.task.spilling import SpillSpace
+
+NO_TIMES = SnapshotTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Stored:
         log: Holds the channel records, if there were any.
         held: The records of pending transactions, by the checkpoint they were cut off at.
         whole: All parts of the keyed state, where it is kept in files of its own; else None.
+        times: How long it took.
     """
 
     part: Part | None
@@ -32,6 +36,7 @@ class Stored:
     log: Part | None = None
     held: Mapping[CheckpointId, Part] | None = None
     whole: tuple[Part, ...] | None = None
+    times: SnapshotTimes = NO_TIMES
 
 
 class Captures:
@@ -84,6 +89,10 @@ class Captures:
         release_log(self._logs.pop(n, SnapshotLog()).take())
         self._frozen.pop(n, None)
         self._stored.pop(n, None)
+
+    def times(self, n: CheckpointId) -> SnapshotTimes:
+        """Return how long snapshot n took, which is durable."""
+        return self._stored[n].times
 
     def acknowledge(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> Snapshot:
         """Return snapshot n for its acknowledgement, with the transactions that its checkpoint commits."""

@@ -14,7 +14,9 @@ from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.protocol.measures import Reading
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
+from crosscut.user_metrics import Histogram
 
 
 class Chain:
@@ -84,6 +86,28 @@ class Chain:
     def late_count(self) -> int:
         """Records that came too late for an operator, in this epoch."""
         return sum(operator.late_count for operator in self._operators)
+
+    @property
+    def letter_count(self) -> int:
+        """Dead letters, in this epoch."""
+        return sum(one.sides.letter_count for one in self._operators if one.sides is not None)
+
+    @property
+    def timer_count(self) -> int:
+        """Timers that are set."""
+        return sum(operator.timer_count for operator in self._operators)
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The metrics of user code."""
+        return tuple(
+            Reading(operator.uid, name, one.kind, one.value, one.bounds, tuple(one.counts))
+            if isinstance(one, Histogram)
+            else Reading(operator.uid, name, one.kind, one.value)
+            for operator in self._operators
+            if operator.metrics is not None
+            for name, one in operator.metrics.metrics.items()
+        )
 
     def begin(self, rows_max: int) -> None:
         """A slice begins; at the end of input operators speak in batches of `rows_max`."""

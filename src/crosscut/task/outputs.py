@@ -22,6 +22,7 @@ class Output(ABC):
 
     Attributes:
         side: The side output that leaves there; None: the results of the last operator.
+        added_rows: Records that were added, in this epoch.
     """
 
     side: SideOutput | None = None
@@ -29,7 +30,7 @@ class Output(ABC):
     def __init__(self, channels: tuple[ChannelId, ...], batch_rows: int) -> None:
         self.channels = channels
         self._batch_rows = batch_rows
-        self.buffered_rows = 0
+        self.buffered_rows = self.added_rows = 0
         self._news: Batch | None = None
         # A buffer for each channel, beside that of its records; None if they have no event time.
         self._timestamps: list[list[int]] | None = None
@@ -45,6 +46,7 @@ class Output(ABC):
             if self._news is None:
                 self._news = Batch([])
             self._news.add_news(batch.watermark, idle=batch.idle)
+        self.added_rows += len(batch.records)
         return bool(batch.records) and self._add(batch)
 
     @abstractmethod

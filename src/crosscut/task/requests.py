@@ -85,6 +85,13 @@ class WaitForAlignment:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteBarrier:
+    """The first barrier n has come on an input: note the time."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class NotePause:
     """This call of the task has stopped it for checkpoint n: the longest such is reported."""
 
@@ -92,7 +99,8 @@ class NotePause:
 
 
 Errand = (
-    NotePause
+    NoteBarrier
+    | NotePause
     | PrepareTransaction
     | StoreFrozen
     | CancelStore

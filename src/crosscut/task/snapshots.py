@@ -51,7 +51,14 @@ from crosscut.task.departures import Departures, Log
 from crosscut.task.intake import Intake
 from crosscut.task.items import Barrier
 from crosscut.task.outlets import Outlets
-from crosscut.task.requests import CancelStore, FrozenTask, NotePause, StoreFrozen, WaitForAlignment
+from crosscut.task.requests import (
+    CancelStore,
+    FrozenTask,
+    NoteBarrier,
+    NotePause,
+    StoreFrozen,
+    WaitForAlignment,
+)
 
 
 class Snapshots:
@@ -87,6 +94,7 @@ class Snapshots:
         self._pending = pending
         # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
+        self._newest_arrived = CheckpointId(0)
 
     @property
     def are_awaited(self) -> bool:
@@ -101,6 +109,9 @@ class Snapshots:
 
     def handle(self, event: TaskEvent) -> None:
         """Tell the protocol, and carry out its effects."""
+        if isinstance(event, BarrierArrived) and event.checkpoint_id > self._newest_arrived:
+            self._newest_arrived = event.checkpoint_id
+            self._outlets.errands.append(NoteBarrier(event.checkpoint_id))
         self._perform(self._protocol.handle(event))
 
     def hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
@@ -188,8 +199,11 @@ class Snapshots:
                     self._captures.discard(n)
                     outlets.errands.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
+                    times = self._captures.times(n)
                     snapshot = self._captures.acknowledge(n, self._pending(n))
-                    outlets.messages.append(SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot))
+                    outlets.messages.append(
+                        SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times)
+                    )
                 case DeclineCheckpoint(n, reason):
                     outlets.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))
                 case ReportQuiet(n):

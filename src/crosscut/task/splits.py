@@ -69,6 +69,19 @@ class SplitQueue:
         """A split whose reader gives nothing but empty lists, "" if there is none."""
         return next((one.split.split_id for one in self._open if one.empty_reads >= EMPTY_READS_MIN), "")
 
+    @property
+    def lag(self) -> int | None:
+        """Records that are known to wait in the open splits; None: no reader can tell."""
+        known = []
+        for one in self._open:
+            try:
+                found = one.reader.lag
+            except Exception:  # noqa: BLE001 - of a reader somebody else wrote; only people look at it
+                continue
+            if isinstance(found, int):
+                known.append(found)
+        return sum(known) if known else None
+
     def read(self, limit: int) -> list[Any] | Wait:
         """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0).
 

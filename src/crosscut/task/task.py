@@ -36,12 +36,13 @@ from crosscut.protocol.events import (
     SourcesResumed,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
+from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.messages import SourceDrained, TaskStatistics
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
-from crosscut.task.captures import Captures, Stored
+from crosscut.task.captures import NO_TIMES, Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
@@ -262,6 +263,11 @@ class Task:
             spilled_bytes=self.intake.spilled_bytes,
             empty_split=self._splits.empty_split if self._splits is not None else "",
             late_records=self._chain.late_count,
+            dead_letters=self._chain.letter_count,
+            sent=tuple(one.added_rows for one in self.departures.outputs),
+            timers=self._chain.timer_count,
+            lag=self._splits.lag if self._splits is not None else None,
+            readings=self._chain.readings,
         )
 
     # Orders and news from the driver.
@@ -366,6 +372,7 @@ class Task:
         log: Part | None = None,
         held: Mapping[CheckpointId, Part] | None = None,
         whole: tuple[Part, ...] | None = None,
+        times: SnapshotTimes = NO_TIMES,
     ) -> None:
         """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
 
@@ -374,8 +381,9 @@ class Task:
             freeze_us: How long the driver saw the task stopped while it froze.
             held: The records of pending transactions, by the checkpoint they were cut off at.
             whole: All parts of the keyed state, where it is kept in files of its own.
+            times: How long it all took.
         """
-        self._snapshots.stored(checkpoint_id, Stored(part, freeze_us, log, held, whole))
+        self._snapshots.stored(checkpoint_id, Stored(part, freeze_us, log, held, whole, times))
 
     def snapshot_failed(self, checkpoint_id: CheckpointId, reason: str) -> None:
         """The frozen snapshot could not be stored."""

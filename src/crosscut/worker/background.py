@@ -31,6 +31,7 @@ from crosscut.task.requests import (
     CompleteState,
     Errand,
     FrozenTask,
+    NoteBarrier,
     NotePause,
     PrepareTransaction,
     StoreFrozen,
@@ -38,6 +39,7 @@ from crosscut.task.requests import (
 )
 from crosscut.task.task import Task
 from crosscut.worker.async_calls import outcome_of
+from crosscut.worker.begun import Begun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -274,6 +276,7 @@ class BackgroundWork:
         self._cancelled: set[CheckpointId] = set()
         self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
         self._pause_us: dict[CheckpointId, int] = {}
+        self._began: dict[CheckpointId, Begun] = {}
 
     def start(self, errand: Errand, elapsed_us: int) -> None:
         """Take an errand that the task asked for, in a call that stopped it for `elapsed_us`."""
@@ -281,13 +284,19 @@ class BackgroundWork:
             case StoreFrozen() | PrepareTransaction() | CompleteState():
                 self._errands.append(errand)
                 self._job_arrived.set()
+            case NoteBarrier(checkpoint_id):
+                self._begun(checkpoint_id).barrier_ns = self._host.now_ns()
             case NotePause(checkpoint_id):
+                begun = self._begun(checkpoint_id)
+                if begun.freeze_ns is None:
+                    begun.freeze_ns = self._host.now_ns()
                 self._pause_us[checkpoint_id] = max(elapsed_us, self._pause_us.get(checkpoint_id, 0))
             case WaitForAlignment(checkpoint_id):
                 self._host.spawn(self._task_id, self._wait_for_alignment(checkpoint_id))
             case CancelStore(checkpoint_id):
                 self._cancelled.add(checkpoint_id)
                 self._pause_us.pop(checkpoint_id, None)
+                self._began.pop(checkpoint_id, None)
                 if self._writing is not None and self._writing[0] == checkpoint_id:
                     self._writing[1].cancel()
             case CommitTransactions():
@@ -313,6 +322,9 @@ class BackgroundWork:
                         for _ in self._state.complete(checkpoint_id) if self._state else ():
                             await self._slice.pause()
 
+    def _begun(self, n: CheckpointId) -> Begun:
+        return self._began.setdefault(n, Begun())
+
     async def _call(self, call: StartCall) -> None:
         outcome = await outcome_of(call, self._host.threads)
         error = outcome.error
@@ -328,8 +340,10 @@ class BackgroundWork:
     async def _prepare(self, errand: PrepareTransaction) -> None:
         if self._writer is None:
             return
+        started_ns = self._host.now_ns()
         async with self._writer_lock:
             handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
+        self._begun(errand.checkpoint_id).prepare_ns = self._host.now_ns() - started_ns
         self._tell(lambda task: task.transactions.prepared(errand.checkpoint_id, handle))
 
     async def _store(self, frozen: FrozenTask) -> None:
@@ -368,11 +382,13 @@ class BackgroundWork:
                 release_log(frozen.log)
         self._cancelled = {one for one in self._cancelled if one > n}
         pause_us = self._pause_us.pop(n, 0)
+        times = self._begun(n).times(self._host.now_ns())
+        self._began = {one: begun for one, begun in self._began.items() if one > n}
         if reason:
             self._tell(lambda task: task.snapshot_failed(n, reason))
         else:
             self._host.failpoints("snapshot.stored")
-            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held, whole))
+            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held, whole, times))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: the next epoch sweeps the rest."""

@@ -21,7 +21,7 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
-from crosscut.protocol.messages import RecordsFlowing, TaskFailed, WorkerMessage
+from crosscut.protocol.messages import RecordsFlowing, TaskFailed, TaskStatistics, WorkerMessage
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Item
 from crosscut.task.task import Task
@@ -91,6 +91,7 @@ class TaskPool:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._is_running = False
+        self._running_since_ns = 0
         self._has_flowed = False
 
     def clock_ms(self, now_ns: int) -> int:
@@ -101,6 +102,12 @@ class TaskPool:
     def tasks(self) -> list[Task]:
         """The tasks, in topological order."""
         return [runner.task for runner in self._runners]
+
+    def statistics(self) -> tuple[TaskStatistics, ...]:
+        """Return the counters of the tasks, likewise."""
+        now_ns = self.now_ns()
+        running_ns = now_ns - self._running_since_ns if self._is_running else 0
+        return tuple(runner.statistics(now_ns, running_ns) for runner in self._runners)
 
     @property
     def runners(self) -> tuple[TaskRunner, ...]:
@@ -143,6 +150,7 @@ class TaskPool:
     def start(self) -> None:
         """Let the sources read."""
         self._is_running = True
+        self._running_since_ns = self.now_ns()
         tasks = self.tasks
         waiting = (one.outlets.outbox or (one.has_work and not one.is_source) for one in tasks)
         if self.failpoints.is_armed and any(waiting):
@@ -332,6 +340,7 @@ class TaskPool:
         has_run = False
         for runner in self._runners:
             now_ns = self.now_ns()
+            runner.note_blocked(now_ns)
             if not runner.can_run(now_ns):
                 continue
             has_run = True

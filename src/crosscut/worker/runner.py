@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec
 
 from crosscut.batch import Batch
 from crosscut.interfaces import SinkWriter
+from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
@@ -39,6 +41,9 @@ class TaskRunner:
         task.rows_max = self._pace.rows
         task.follow(self._pace.course)
         self._buffered_since_ns = 0
+        self._spent_ns = 0
+        self._blocked_ns = 0
+        self._blocked_since_ns: int | None = None
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
@@ -46,6 +51,30 @@ class TaskRunner:
         is_free = not task.departures.clogged or task.is_awaited
         is_due = self.due_ns <= now_ns and task.has_work
         return is_free and (is_due or 0 < self.alarm_ns <= now_ns)
+
+    def note_blocked(self, now_ns: int) -> None:
+        """Note whether an output keeps the task from running."""
+        if self.task.departures.clogged:
+            if self._blocked_since_ns is None:
+                self._blocked_since_ns = now_ns
+        else:
+            self._not_blocked(now_ns)
+
+    def _not_blocked(self, now_ns: int) -> None:
+        if self._blocked_since_ns is not None:
+            self._blocked_ns += now_ns - self._blocked_since_ns
+            self._blocked_since_ns = None
+
+    def statistics(self, now_ns: int, running_ns: int) -> TaskStatistics:
+        """Return the task's counters, and what it did with its time since the epoch began to run."""
+        since_ns = self._blocked_since_ns
+        blocked_ns = self._blocked_ns + (now_ns - since_ns if since_ns is not None else 0)
+        return replace(
+            self.task.statistics(),
+            running_us=running_ns // 1_000,
+            busy_us=self._spent_ns // 1_000,
+            blocked_us=blocked_ns // 1_000,
+        )
 
     def set_alarm(self, now_ns: int) -> None:
         """Tell the task the time, and note when something is due by it."""
@@ -74,6 +103,7 @@ class TaskRunner:
 
     def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
+        self._not_blocked(now_ns)
         rows_before = task.records_in
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
@@ -100,6 +130,8 @@ class TaskRunner:
         self.drain((ended_ns - now_ns) // 1_000)
         if rows:
             self._pool.records_flowed()
+        # With what it took to send: most of that is pickling.
+        self._spent_ns += self._now_ns() - now_ns
 
     def tell(self, word: Callable[[Task], None]) -> None:
         """Tell the task something, and empty its outlets."""

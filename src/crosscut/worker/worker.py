@@ -283,7 +283,7 @@ class Worker:
         self._process.watch(timeout_s)
         pool = self._pool
         if self._link is not None and self._link.is_open:
-            tasks = tuple(task.statistics() for task in pool.tasks) if pool else ()
+            tasks = pool.statistics() if pool else ()
             dropped = {"stale epoch": self.stale_dropped} if self.stale_dropped else {}
             refused = dict(self._listener.refusals)
             self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused))

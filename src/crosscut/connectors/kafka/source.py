@@ -277,6 +277,19 @@ class _PartitionReader(SplitReader):
     def position(self) -> JSON:
         return self._next
 
+    @property
+    def lag(self) -> int | None:
+        topic, partition = self.partition
+        ck = library()
+        try:
+            # What the client has heard with the last messages: it asks nobody.
+            _, high = self._shared.consumer.get_watermark_offsets(
+                ck.TopicPartition(topic, partition), cached=True
+            )
+        except ck.KafkaException:
+            return None
+        return int(max(0, min(high, self._stop) - self._next)) if high >= 0 else None
+
     def note(self, event: Any) -> None:
         """Note what the client says of this partition instead of a message."""
         error, codes = event.error(), library().KafkaError

@@ -1,0 +1,215 @@
+"""Everything that is noted of a job for people: rates, traces of checkpoints and failovers, events.
+
+Called by the driver with each event that the coordinator has handled, and the effects.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from crosscut import events
+from crosscut.driver.meter import Meter
+from crosscut.driver.traces import CheckpointTraces, FailoverTraces
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
+from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    DeployTasks,
+    FailureCause,
+    RecordsFlowing,
+    SnapshotAcknowledged,
+    TransactionsCommitted,
+    WorkerHeartbeat,
+    WorkerMessage,
+)
+
+ERRORS_MAX = 100
+
+_RUNNING = (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenError:
+    """A failure, and when it was noticed, in milliseconds since 1970."""
+
+    at_ms: int
+    epoch: Epoch
+    cause: FailureCause
+
+
+class Watching:
+    """What the driver has seen of one job.
+
+    Args:
+        wall_ms: Tells the milliseconds since 1970.
+        tell: Takes the events for listeners, in order.
+    """
+
+    def __init__(
+        self, name: str, parallelism: int, wall_ms: Callable[[], int], tell: Callable[[events.JobEvent], None]
+    ) -> None:
+        self.meter = Meter()
+        self.checkpoints = CheckpointTraces()
+        self.failovers = FailoverTraces()
+        self.errors: deque[SeenError] = deque(maxlen=ERRORS_MAX)
+        self.started_ms = 0
+        self._name = name
+        self._parallelism = parallelism
+        self._wall_ms = wall_ms
+        self._tell = tell
+        self._failure: FailureCause | None = None
+        self._restart_count = 0
+        self._failed_count = 0
+        self._rescaled_from = 0
+        self._has_run = False
+        self._phase = Phase.CLAIMING
+
+    def handled(self, now_ns: int, coordinator: Coordinator, effects: Iterable[JobEffect]) -> None:
+        """The coordinator has handled an event, with `effects`."""
+        self._note_failures(now_ns, coordinator)
+        self._note_effects(now_ns, coordinator, effects)
+        self._note_phase(now_ns, coordinator)
+
+    def completed(self, now_ns: int, entry: CheckpointCompleted, state_bytes: int, new_bytes: int) -> None:
+        """A checkpoint is complete."""
+        self.checkpoints.completed(now_ns, entry, state_bytes, new_bytes)
+        self._tell(
+            events.CheckpointCompleted(
+                job=self._name,
+                at_ms=self._wall_ms(),
+                epoch=entry.epoch,
+                checkpoint_id=entry.checkpoint_id,
+                duration_ms=entry.duration_ms,
+                state_bytes=state_bytes,
+                new_bytes=new_bytes,
+                is_final=entry.is_final,
+            )
+        )
+
+    def heard(self, now_ns: int, epoch: Epoch, message: WorkerMessage) -> None:
+        """A worker that is one of the job's has said something about its own tasks; the job is in `epoch`."""
+        match message:
+            case WorkerHeartbeat() if message.epoch == epoch:
+                self.meter.note(now_ns, epoch, message.tasks)
+            case SnapshotAcknowledged(_, n, task, snapshot, times) if message.epoch == epoch:
+                self.checkpoints.acknowledged(now_ns, n, task, snapshot, times)
+            case TransactionsCommitted(_, n) if message.epoch == epoch:
+                self.checkpoints.committed(now_ns, n)
+            case RecordsFlowing() if message.epoch == epoch:
+                self._flowing(now_ns, epoch)
+            case _:
+                pass
+
+    def ended(self, coordinator: Coordinator, end: EndJob) -> None:
+        """The job is over."""
+        self.meter.forget()
+        cause = end.cause
+        if cause is not None and cause is not self._failure and end.outcome == "failed":
+            self.errors.append(SeenError(self._wall_ms(), coordinator.epoch, cause))
+        completed = coordinator.completed
+        self._tell(
+            events.Ended(
+                job=self._name,
+                at_ms=self._wall_ms(),
+                epoch=coordinator.epoch,
+                outcome=end.outcome,
+                cause=cause.message if cause is not None else "",
+                resumes_from=completed.checkpoint_id if completed is not None else None,
+            )
+        )
+
+    def _flowing(self, now_ns: int, epoch: Epoch) -> None:
+        over = self.failovers.flowing(now_ns)
+        if over is not None:
+            self._tell(
+                events.Recovered(
+                    job=self._name,
+                    at_ms=self._wall_ms(),
+                    epoch=epoch,
+                    resumed_from=CheckpointId(over.restores) if over.restores else None,
+                    seconds=(over.flowing_ms or 0.0) / 1e3,
+                )
+            )
+
+    def _note_failures(self, now_ns: int, coordinator: Coordinator) -> None:
+        series = coordinator.series
+        if series.failed_count > self._failed_count:
+            self._failed_count = series.failed_count
+            at_ms, epoch = self._wall_ms(), coordinator.epoch
+            self._tell(
+                events.CheckpointFailed(job=self._name, at_ms=at_ms, epoch=epoch, reason=series.last_failure)
+            )
+        newest = coordinator.failures[-1] if coordinator.failures else None
+        if newest is None or newest is self._failure:
+            return
+        self._failure = newest
+        at_ms, epoch = self._wall_ms(), coordinator.epoch
+        self.errors.append(SeenError(at_ms, epoch, newest))
+        if coordinator.restart_count == self._restart_count:
+            return
+        self._restart_count = coordinator.restart_count
+        self.meter.forget()
+        self.failovers.begun(now_ns, at_ms, epoch, newest)
+        self._tell(
+            events.FailedOver(
+                job=self._name,
+                at_ms=at_ms,
+                epoch=epoch,
+                kind=newest.kind,
+                message=newest.message,
+                operator=newest.operator,
+                record=newest.record,
+                traceback=newest.traceback,
+            )
+        )
+
+    def _note_effects(self, now_ns: int, coordinator: Coordinator, effects: Iterable[JobEffect]) -> None:
+        said = [one.message for one in effects if isinstance(one, SendMessage)]
+        if not said and self.failovers.under_way is None:
+            return
+        self.checkpoints.performed(now_ns, self._wall_ms, effects)
+        self.failovers.performed(now_ns, effects)
+        for message in said:
+            if isinstance(message, AbortCheckpoint):
+                self.checkpoints.failed(now_ns, message.checkpoint_id, coordinator.series.last_failure)
+            elif isinstance(message, DeployTasks):
+                self.meter.begin(message.snapshots)
+                self._rescaled_from = message.rescaled_from
+
+    def _note_phase(self, now_ns: int, coordinator: Coordinator) -> None:
+        phase, self._phase = self._phase, coordinator.phase
+        if phase is Phase.RUNNING and coordinator.phase not in _RUNNING:
+            for n in self.checkpoints.under_way:
+                self.checkpoints.failed(now_ns, n, "its epoch is over")
+        if phase is not Phase.RESTORING or coordinator.phase not in (Phase.RUNNING, Phase.FINISHING):
+            return
+        at_ms, epoch, parallelism = self._wall_ms(), coordinator.epoch, self._parallelism
+        if self._rescaled_from:
+            before, self._rescaled_from = self._rescaled_from, 0
+            self._tell(
+                events.Rescaled(
+                    job=self._name,
+                    at_ms=at_ms,
+                    epoch=epoch,
+                    parallelism_before=before,
+                    parallelism=parallelism,
+                )
+            )
+        if not self._has_run:
+            self._has_run, self.started_ms = True, at_ms
+            completed = coordinator.completed
+            resumed_from = completed.checkpoint_id if completed is not None else None
+            self._tell(
+                events.Started(
+                    job=self._name,
+                    at_ms=at_ms,
+                    epoch=epoch,
+                    resumed_from=resumed_from,
+                    parallelism=parallelism,
+                )
+            )

@@ -1,0 +1,114 @@
+"""What happens to a job, as `Job.on_event` tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crosscut.ids import CheckpointId, Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """Something has happened.
+
+    Attributes:
+        job: Name of the job.
+        at_ms: When, in milliseconds since 1970, by the clock of the driver.
+        epoch: Of the job, then.
+    """
+
+    job: str
+    at_ms: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(JobEvent):
+    """The tasks run, for the first time since the driver started.
+
+    Attributes:
+        resumed_from: The checkpoint that the job goes on from, None: from the beginning.
+        parallelism: Tasks of each vertex.
+    """
+
+    resumed_from: CheckpointId | None
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaled(JobEvent):
+    """The tasks were sent state of a checkpoint that was taken at another parallelism."""
+
+    parallelism_before: int
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCompleted(JobEvent):
+    """A checkpoint is complete.
+
+    Attributes:
+        state_bytes: A restore reads so many.
+        new_bytes: This checkpoint added so many to the store.
+        is_final: The input has ended, and nothing comes after it.
+    """
+
+    checkpoint_id: CheckpointId
+    duration_ms: int
+    state_bytes: int
+    new_bytes: int
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(JobEvent):
+    """A checkpoint was given up; the job runs on, unless it says something else."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOver(JobEvent):
+    """The tasks of the epoch have been stopped, and are about to go back to the newest checkpoint.
+
+    Attributes:
+        kind: Name of the exception class, or "WorkerLost", "Timeout", ...
+        message: What failed, and what to do.
+        operator: uid of the operator whose user code failed, or "".
+        record: repr of the record to blame, shortened, or "".
+        traceback: Of user code, or "".
+    """
+
+    kind: str
+    message: str
+    operator: str
+    record: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(JobEvent):
+    """Records flow again.
+
+    Attributes:
+        resumed_from: The checkpoint that the job went back to, None: to the beginning.
+        seconds: Since the failure was noticed.
+    """
+
+    resumed_from: CheckpointId | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(JobEvent):
+    """The job is over: the last event.
+
+    Attributes:
+        outcome: "finished", "stopped", "cancelled", "failed" or "fenced".
+        cause: Why, or what it has left undone; "" if there is nothing to say.
+        resumes_from: The checkpoint that the next start goes on from, None: from the beginning.
+    """
+
+    outcome: str
+    cause: str
+    resumes_from: CheckpointId | None

@@ -1,0 +1,92 @@
+"""What a job shows of itself while it runs: its record in the checkpoint directory, and its page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from crosscut.driver.metrics import JobMetrics
+from crosscut.settings import Settings
+from crosscut.web.answers import Actions
+from crosscut.web.recorder import Recorder
+
+if TYPE_CHECKING:
+    from crosscut.spark.job import Job
+    from crosscut.web.page import Page
+
+LOGGER = logging.getLogger("crosscut.job")
+
+CHECKPOINT_PATIENCE_S = 300.0
+
+
+class JobActions:
+    """What the page of a job can do to it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def stop(self) -> None:
+        """Take a last checkpoint, and end; returns at once."""
+        self._job.stop(timeout=0)
+
+    def take_checkpoint(self) -> str:
+        """Take a checkpoint."""
+        taken = self._job.checkpoint(CHECKPOINT_PATIENCE_S)
+        return f"checkpoint {taken.checkpoint_id} is complete"
+
+    def take_savepoint(self, path: str) -> str:
+        """Write a savepoint."""
+        return f"the savepoint is written: {self._job.savepoint(path, CHECKPOINT_PATIENCE_S)}"
+
+
+class Seeing:
+    """The record and the page of a job that runs.
+
+    Raises:
+        SettingsError: The page can't be served.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], JobMetrics],
+        actions: Actions,
+        checkpoint_dir: str,
+        settings: Settings,
+    ) -> None:
+        self._recorder = Recorder(name, look, checkpoint_dir)
+        self.page: Page | None = None
+        if settings.web:
+            # No job is started slower because it could have a page.
+            from crosscut.web.page import Page
+
+            self.page = Page(
+                self._recorder.document,
+                look,
+                actions,
+                host=settings.web_host,
+                port=settings.web_port,
+            )
+            if settings.web_port not in (0, self.page.port):
+                LOGGER.warning(
+                    "job %r: port %s is taken, its page is on port %s",
+                    name,
+                    settings.web_port,
+                    self.page.port,
+                )
+            LOGGER.info("job %r: its page is at %s", name, self.page.address)
+
+    def start(self) -> None:
+        """The job owns its checkpoint directory."""
+        self._recorder.start()
+
+    def close_page(self) -> None:
+        """Close the port of the page, if there is one."""
+        page, self.page = self.page, None
+        if page is not None:
+            page.close()
+
+    def close(self) -> None:
+        """The job has ended. Its page stays, as long as the program does or somebody closes it."""
+        self._recorder.close()

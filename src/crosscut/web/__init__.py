@@ -1,0 +1,1 @@
+"""The page of a job, its metrics for Prometheus, and its record in the checkpoint directory."""

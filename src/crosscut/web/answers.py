@@ -1,0 +1,167 @@
+"""What the server answers: a function of the request. No socket, no thread.
+
+The page itself holds nothing of the job, so anybody may have it. What it shows, and what it does, needs the
+token, which stands in the part of its link that no browser sends: the script puts it into a header. So
+there is no cookie that another page could use.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Protocol
+
+from crosscut.errors import CrosscutError
+
+BODY_BYTES_MAX = 4_096
+TOKEN_CHARACTERS_MIN = 16
+
+_CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_STATIC = {"/": "page.html", "/page.js": "page.js", "/graph.js": "graph.js", "/page.css": "page.css"}
+_LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request; the names of headers are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: _HEADERS)
+
+
+class Actions(Protocol):
+    """What can be done to a running job."""
+
+    def stop(self) -> None:
+        """Take a last checkpoint, and end; returns at once."""
+
+    def take_checkpoint(self) -> str:
+        """Take a checkpoint; return what has become of it, for people."""
+
+    def take_savepoint(self, path: str) -> str:
+        """Write a savepoint; return what has become of it, for people."""
+
+
+class Answers:
+    """Answers requests about one job.
+
+    Args:
+        token: Who has it may look, and act.
+        document: Returns the job as the page wants it, encoded; called for each request.
+        exposition: Returns the metrics for Prometheus, and their content type, given what is accepted.
+        actions: None: there are none.
+        is_local: The server is bound to loopback: then requests under other names are refused: somebody's
+            own page may have had its name lead here.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        document: Callable[[], bytes],
+        exposition: Callable[[str], tuple[bytes, str]],
+        actions: Actions | None = None,
+        *,
+        is_local: bool = True,
+    ) -> None:
+        self._token = token.encode()
+        self._document = document
+        self._exposition = exposition
+        self._actions = actions
+        self._is_local = is_local
+        static = files("crosscut.web") / "static"
+        self._static = {path: (static / name).read_bytes() for path, name in _STATIC.items()}
+
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to `request`; never raises for what a request holds."""
+        host = request.headers.get("host", "")
+        if self._is_local and _name_of(host) not in _LOOPBACK:
+            return _said(403, f"this server is called 127.0.0.1 or localhost, not {host[:100]!r}")
+        path = request.path.partition("?")[0]
+        if path in self._static:
+            if request.method not in ("GET", "HEAD"):
+                return _said(405, "expected GET")
+            kind = _CONTENT[_STATIC[path].rpartition(".")[2]]
+            return Answer(200, f"{kind}; charset=utf-8", self._static[path])
+        if path not in ("/metrics", "/api/job", "/api/stop", "/api/checkpoint", "/api/savepoint"):
+            return _said(404, "there is no such page")
+        if not self._is_admitted(request):
+            return _said(401, "the token is missing or wrong: open the link that the job has given")
+        if path in ("/metrics", "/api/job"):
+            if request.method not in ("GET", "HEAD"):
+                return _said(405, "expected GET")
+            if path == "/api/job":
+                return Answer(200, "application/json", self._document())
+            return self._metrics(request.headers.get("accept", ""))
+        return self._act(path, request, host)
+
+    def _metrics(self, accepted: str) -> Answer:
+        try:
+            body, content_type = self._exposition(accepted)
+        except ImportError:
+            return _said(501, "metrics need prometheus-client: pip install 'crosscut[metrics]' on the driver")
+        return Answer(200, content_type, body)
+
+    def _is_admitted(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+
+    def _act(self, path: str, request: Request, host: str) -> Answer:
+        if request.method != "POST":
+            return _said(405, "expected POST")
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            return _said(403, f"another page asks for it: {origin[:100]!r}")
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _said(415, "expected application/json")
+        actions = self._actions
+        if actions is None:
+            return _said(409, "the job has ended: there is nothing to do")
+        try:
+            match path, json.loads(request.body or b"{}"):
+                case "/api/stop", {}:
+                    actions.stop()
+                    return _said(200, "the job stops, with a last checkpoint")
+                case "/api/checkpoint", {}:
+                    return _said(200, actions.take_checkpoint())
+                case "/api/savepoint", {"path": str(where)} if where.strip():
+                    return _said(200, actions.take_savepoint(where.strip()))
+                case _:
+                    return _said(400, 'expected JSON: {} or, for a savepoint, {"path": "..."}')
+        except (ValueError, RecursionError):
+            return _said(400, "the body is not JSON")
+        except (CrosscutError, OSError) as error:
+            return _said(409, str(error))
+
+
+def _name_of(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+def _said(status: int, text: str) -> Answer:
+    return Answer(status, "application/json", json.dumps({"said": text}).encode())

@@ -1,0 +1,111 @@
+"""The page of a job: what is behind its link."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from crosscut.driver.metrics import JobMetrics
+from crosscut.errors import SettingsError
+from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
+from crosscut.web.server import PageServer
+
+VARIABLE = "CROSSCUT_WEB_TOKEN"
+FRESH_S = 0.4
+"""So long an answer is good for all who ask."""
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def chosen_token() -> str:
+    """Return the token that the user has set, or a new one.
+
+    Raises:
+        SettingsError: It is too short.
+    """
+    token = os.environ.get(VARIABLE)
+    if token is None:
+        return secrets.token_urlsafe(24)
+    if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            f"{VARIABLE} has {len(token)} characters: expected at least {TOKEN_CHARACTERS_MIN} that can "
+            f"stand in a link, as from `openssl rand -hex 16`; or unset it, for a new one at each start"
+        )
+    return token
+
+
+class Page:
+    """A server with the page of one job.
+
+    Args:
+        document: Returns what the page shows: JSON-like data with "job" and "series".
+        metrics: Returns the job as it is now, for Prometheus; None: there is nothing to scrape.
+        actions: None: the job has ended.
+        clock_s: Says how old an answer is.
+
+    Raises:
+        SettingsError: No port could be had.
+    """
+
+    def __init__(
+        self,
+        document: Callable[[], dict[str, Any]],
+        metrics: Callable[[], JobMetrics] | None,
+        actions: Actions | None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._document = document
+        self._clock_s = clock_s
+        self._metrics = metrics
+        self._can_act = actions is not None
+        self._token = chosen_token()
+        self._lock = threading.Lock()
+        self._made = b""
+        self._made_s = clock_s() - FRESH_S
+        answers = Answers(self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK)
+        self._host = host
+        self._server = PageServer(host, port, answers)
+
+    @property
+    def address(self) -> str:
+        """Where it is served, without the token."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._server.port}/"
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return self._server.port
+
+    @property
+    def link(self) -> str:
+        """What to open in a browser; whoever has it may look, and stop the job."""
+        return f"{self.address}#{self._token}"
+
+    def close(self) -> None:
+        """Close the port."""
+        self._server.close()
+
+    def _fresh(self) -> bytes:
+        # Who comes while one is made waits for it, and gets the same.
+        with self._lock:
+            if self._clock_s() - self._made_s >= FRESH_S:
+                document = self._document()
+                age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
+                document = {**document, "can_act": self._can_act, "age_ms": age_ms}
+                self._made = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+                self._made_s = self._clock_s()
+            return self._made
+
+    def _exposition(self, accepted: str) -> tuple[bytes, str]:
+        from crosscut.web.prometheus import exposed
+
+        return exposed(self._metrics() if self._metrics is not None else None, accepted)

@@ -1,0 +1,70 @@
+"""What a job looked like when it was last seen, in a file of its checkpoint directory.
+
+It is for people, who follow a job from elsewhere or look at one that has ended: nothing is decided by it, and
+whoever can write there can put anything into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+import fsspec
+
+from crosscut.errors import StoreError
+from crosscut.urls import shown_url
+
+NAME = "seen.json"
+FORMAT = 1
+BYTES_MAX = 64 * 1024 * 1024
+
+
+def write_record(directory: str, document: dict[str, Any]) -> int:
+    """Replace the record in `directory`, a path or a URL, in one step; return its size in bytes.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    data = json.dumps({"format": FORMAT, **document}, separators=(",", ":"), allow_nan=False).encode()
+    if "://" in directory:
+        files, path = fsspec.core.url_to_fs(directory)
+        files.pipe_file(f"{path.rstrip('/')}/{NAME}", data)
+        return len(data)
+    descriptor, temporary = tempfile.mkstemp(prefix="temporary-", dir=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, os.path.join(directory, NAME))
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return len(data)
+
+
+def read_record(directory: str) -> dict[str, Any]:
+    """Return the record in `directory`.
+
+    Raises:
+        StoreError: There is none, or it can't be read; the message says what to do.
+    """
+    shown = shown_url(directory)
+    files, path = fsspec.core.url_to_fs(directory)
+    name = f"{path.rstrip('/')}/{NAME}"
+    try:
+        if files.size(name) > BYTES_MAX:
+            raise StoreError(f"{shown}/{NAME} is larger than {BYTES_MAX} bytes: it is not of a job")
+        document = json.loads(files.cat_file(name))
+    except FileNotFoundError:
+        raise StoreError(
+            f"{shown} holds no {NAME}: is it the checkpoint directory of a job? A job writes one from its "
+            f"first second on"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{shown}/{NAME} can't be read: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise StoreError(f"{shown}/{NAME} is of another release: expected format {FORMAT}")
+    return document

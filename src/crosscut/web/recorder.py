@@ -1,0 +1,79 @@
+"""Looks at a job once a second, in a thread of its own: notes a point for plots, and renews its record."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from crosscut.driver.metrics import JobMetrics
+from crosscut.web.record import write_record
+from crosscut.web.series import Series, point_of
+
+LOGGER = logging.getLogger("crosscut.job")
+
+EVERY_S = 1.0
+REMOTE_EVERY_S = 10.0
+BYTES_PER_S = 64 * 1024
+"""A larger record is written less often."""
+
+
+class Recorder:
+    """The record of one job.
+
+    Args:
+        look: Returns the job as it is now.
+        directory: Its checkpoint directory, a path or a URL.
+    """
+
+    def __init__(self, name: str, look: Callable[[], JobMetrics], directory: str) -> None:
+        self._name = name
+        self._look = look
+        self._directory = directory
+        self._series = Series()
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._run, name=f"crosscut-record-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """The job has ended: write the record for the last time."""
+        self._is_over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def document(self) -> dict[str, Any]:
+        """Return the job as it is now, with its course until now, as JSON-like data."""
+        return self._document(self._look())
+
+    def _document(self, metrics: JobMetrics) -> dict[str, Any]:
+        with self._lock:
+            return {"job": metrics.as_dict(), "series": self._series.as_dict()}
+
+    def _run(self) -> None:
+        due_in_s = 0.0
+        is_over = False
+        while not is_over:
+            # The last look comes after the end.
+            is_over = self._is_over.wait(EVERY_S)
+            due_in_s -= EVERY_S
+            metrics = self._look()
+            with self._lock:
+                self._series.note(point_of(metrics))
+            if is_over or due_in_s <= 0:
+                least_s = REMOTE_EVERY_S if "://" in self._directory else EVERY_S
+                due_in_s = max(least_s, self._write(metrics) / BYTES_PER_S)
+
+    def _write(self, metrics: JobMetrics) -> int:
+        try:
+            return write_record(self._directory, self._document(metrics))
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                LOGGER.info("job %r: what it looks like can't be written down: %s", self._name, error)
+            return 0

@@ -1,0 +1,397 @@
+// The page of a job. It asks for the job once a second and shows what it gets.
+// Names, records and errors of the job are only ever the content of text nodes: no text becomes markup.
+
+import { Graph, count, drawn } from "./graph.js";
+
+const EVERY_MS = 1000, HIDDEN_EVERY_MS = 10000, PATIENCE_MS = 15000;
+const token = decodeURIComponent(location.hash.slice(1));
+const find = (id) => document.getElementById(id);
+const shownOf = new Map();
+let selected = null, chosenCheckpoint = null, last = null;
+
+function made(kind, text = null, className = "") {
+  const one = document.createElement(kind);
+  if (text !== null) one.textContent = text;
+  if (className) one.className = className;
+  return one;
+}
+
+function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let index = 0;
+  while (value >= 1000 && index < units.length - 1) { value /= 1000; index += 1; }
+  return `${index ? value.toFixed(1) : value} ${units[index]}`;
+}
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
+  if (ms < 120000) return `${(ms / 1000).toFixed(1)} s`;
+  return ms < 7200000 ? `${(ms / 60000).toFixed(0)} min` : `${(ms / 3600000).toFixed(1)} h`;
+}
+
+const moment = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
+const taskName = (task) => (task ? `${task.vertex}[${task.index}]` : "–");
+
+// What has not changed stays as it is, with what the user has opened, selected or scrolled in it.
+function changed(id, data) {
+  const text = JSON.stringify(data);
+  if (shownOf.get(id) === text) return false;
+  shownOf.set(id, text);
+  return true;
+}
+
+// Columns: title, a function of the row that returns a text or an element, and "number" or "text".
+function table(id, columns, rows, nothing, classOf = () => "") {
+  const place = find(id);
+  if (!rows.length) {
+    const row = made("tr");
+    row.append(made("td", nothing, "empty"));
+    place.replaceChildren(row);
+    return;
+  }
+  const focused = document.activeElement && place.contains(document.activeElement) ? document.activeElement.id : null;
+  const head = made("thead"), titles = made("tr"), body = made("tbody");
+  for (const [title, , kind] of columns) {
+    const cell = made("th", title, kind || "");
+    cell.scope = "col";
+    titles.append(cell);
+  }
+  head.append(titles);
+  for (const row of rows) {
+    const line = made("tr", null, classOf(row));
+    for (const [, show, kind] of columns) {
+      const found = show(row), cell = made("td", found instanceof Node ? null : found, kind || "");
+      if (found instanceof Node) cell.append(found);
+      line.append(cell);
+    }
+    body.append(line);
+  }
+  place.replaceChildren(head, body);
+  if (focused) find(focused)?.focus();
+}
+
+function header(job, summary, age) {
+  document.title = `${job.name}: ${job.status}`;
+  find("name").textContent = job.name;
+  const slow = job.vertices.find((one) => one.is_bottleneck);
+  const seen = age > PATIENCE_MS ? `, last seen ${duration(age)} ago` : "";
+  find("headline").textContent = `${job.status}, epoch ${summary.epoch}${seen}`
+    + (slow ? `; ${slow.vertex} is the bottleneck` : "");
+  const rate = job.vertices.filter((one) => one.is_source).reduce((sum, one) => sum + one.records_in_per_second, 0);
+  const delays = job.vertices.map((one) => one.watermark_delay_ms).filter((one) => one !== null);
+  const lags = job.vertices.map((one) => one.lag).filter((one) => one !== null);
+  const facts = [
+    ["records read", count(summary.records_read)],
+    ["records a second", count(rate)],
+    ["lag", lags.length ? `${count(lags.reduce((a, b) => a + b, 0))} records` : "–"],
+    ["watermark delay", delays.length ? duration(Math.max(...delays)) : "–"],
+    ["state", `${count(summary.state_keys)} rows`],
+    ["waiting inside", `${count(summary.queued_records)} records`],
+    ["late", count(summary.late_records)],
+    ["dead letters", count(job.vertices.reduce((sum, one) => sum + one.dead_letters, 0))],
+    ["checkpoints", `${summary.checkpoints_completed}, ${summary.checkpoints_failed} failed`],
+    ["restarts", `${summary.restarts}`],
+    ["workers", `${summary.workers.length} of ${job.parallelism}`],
+    ["running since", moment(job.started_ms)],
+  ];
+  find("facts").replaceChildren(...facts.map(([name, value]) => {
+    const pair = made("div");
+    pair.append(made("dt", name), made("dd", value));
+    return pair;
+  }));
+}
+
+function vertexPanel(job) {
+  const place = find("vertex"), vertex = job.vertices.find((one) => one.vertex === selected);
+  place.hidden = !vertex;
+  if (!vertex) return;
+  const tasks = job.tasks.filter((one) => one.task.vertex === selected);
+  if (!changed("vertex", [vertex, tasks])) return;
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const scrolls = made("div", null, "scrolls"), grid = made("table");
+  grid.id = "tasks";
+  scrolls.append(grid);
+  place.replaceChildren(made("h3", `Tasks of ${vertex.vertex}`), scrolls);
+  table("tasks", [
+    ["task", (one) => `${one.task.index}`, "number"],
+    ["in/s", (one) => count(one.rates.records_in_per_second), "number"],
+    ["out/s", (one) => count(one.rates.records_out_per_second), "number"],
+    ["busy", (one) => percent(one.rates.busy), "number"],
+    ["blocked", (one) => percent(one.rates.blocked), "number"],
+    ["queued", (one) => count(one.queued_records), "number"],
+    ["spilled", (one) => bytes(one.spilled_bytes), "number"],
+    ["rows", (one) => count(one.state_rows), "number"],
+    ["state", (one) => bytes(one.state_bytes), "number"],
+    ["timers", (one) => count(one.timers), "number"],
+    ["watermark delay", (one) => duration(one.watermark_delay_ms), "number"],
+    ["held up by", (one) => one.held_up_by, "text"],
+    ["lag", (one) => count(one.lag), "number"],
+    ["late", (one) => count(one.totals.late_records), "number"],
+    ["dead letters", (one) => count(one.totals.dead_letters), "number"],
+  ], tasks, "no task has reported yet");
+}
+
+function plot(title, times, values, epochs, show) {
+  const figure = made("figure");
+  const known = values.filter((one) => one !== null);
+  const most = Math.max(1e-9, ...known), newest = known.length ? show(known[known.length - 1]) : "–";
+  figure.append(made("figcaption", `${title}: ${newest}${known.length ? `, at most ${show(most)}` : ""}`));
+  const svg = drawn("svg", { class: "plot", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
+    "aria-label": `${title} over time, now ${newest}` });
+  const start = times[0], span = Math.max(1, times[times.length - 1] - start);
+  const x = (index) => (600 * (times[index] - start)) / span;
+  for (let index = 1; index < times.length; index += 1) {
+    if (epochs[index] !== epochs[index - 1])
+      svg.append(drawn("line", { x1: x(index), x2: x(index), y1: 0, y2: 90 }));
+  }
+  let points = [];
+  const draw = () => {
+    if (points.length) svg.append(drawn("polyline", { points: points.join(" ") }));
+    points = [];
+  };
+  values.forEach((value, index) => {
+    if (value === null) draw();
+    else points.push(`${x(index).toFixed(1)},${(86 - (82 * value) / most).toFixed(1)}`);
+  });
+  draw();
+  figure.append(svg);
+  return figure;
+}
+
+function plots(series) {
+  if (!changed("plots", series.at_ms[series.at_ms.length - 1] || 0)) return;
+  if (series.at_ms.length < 2) {
+    find("plots").replaceChildren(made("p", "nothing yet", "empty"));
+    return;
+  }
+  const one = (title, field, show) => plot(title, series.at_ms, series[field], series.epoch, show);
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  find("plots").replaceChildren(
+    one("records a second", "records_per_second", count),
+    one("busiest vertex", "busy", percent),
+    one("most blocked vertex", "blocked", percent),
+    one("records waiting inside", "queued_records", count),
+    one("lag in records", "lag", count),
+    one("watermark delay", "delay_ms", duration),
+    one("checkpoint duration", "checkpoint_ms", duration),
+    one("rows of state", "state_rows", count),
+  );
+}
+
+// A barrier's way: when it came to each task, was aligned, and when the snapshot was durable.
+function way(job) {
+  const detailed = job.checkpoints.filter((one) => one.tasks.length);
+  const trace = detailed.find((one) => one.checkpoint_id === chosenCheckpoint) || detailed[detailed.length - 1];
+  if (!changed("way", trace || null)) return;
+  const place = find("way");
+  if (!trace) {
+    place.replaceChildren();
+    return;
+  }
+  const tasks = trace.tasks.slice(0, 60), row = 14, left = 190, width = 560;
+  const most = Math.max(1e-3, ...trace.tasks.map((one) => one.acknowledged_ms)), height = tasks.length * row + 22;
+  const svg = drawn("svg", { width: left + width + 80, height, role: "img", "aria-label": `way of barrier ${trace.checkpoint_id}` });
+  const x = (ms) => left + (width * ms) / most;
+  tasks.forEach((one, index) => {
+    const y = index * row;
+    svg.append(drawn("text", { x: 0, y: y + 11, class: "small" }, taskName(one.task).slice(0, 30)));
+    const bar = (from, to, kind) => svg.append(drawn("rect", { class: kind, x: x(from), y: y + 2, height: row - 4,
+      width: Math.max(1, x(to) - x(from)) }));
+    bar(one.barrier_ms, one.freeze_ms, "alignment");
+    bar(one.freeze_ms, one.acknowledged_ms, "store");
+  });
+  svg.append(drawn("text", { x: left, y: height - 5, class: "small" }, "0"));
+  svg.append(drawn("text", { x: left + width, y: height - 5, class: "small" }, duration(most)));
+  const key = made("p", null, "key");
+  key.append(made("span", "alignment", "alignment"), made("span", "store", "store"));
+  const scrolls = made("div", null, "scrolls");
+  scrolls.append(svg);
+  const title = `Barrier ${trace.checkpoint_id} from task to task`
+    + (trace.tasks.length > tasks.length ? ` (the first ${tasks.length} of ${trace.tasks.length})` : "");
+  place.replaceChildren(made("h3", title), scrolls, key);
+}
+
+function split(one) {
+  const parts = [["alignment", one.alignment_ms], ["freeze", one.freeze_ms], ["store", one.store_ms],
+    ["append", one.append_ms], ["commit", one.commit_ms || 0]];
+  const whole = Math.max(1e-6, parts.reduce((sum, [, ms]) => sum + ms, 0));
+  const svg = drawn("svg", { width: 120, height: 12, role: "img",
+    "aria-label": parts.map(([name, ms]) => `${name} ${duration(ms)}`).join(", ") });
+  let x = 0;
+  for (const [name, ms] of parts) {
+    const width = (120 * ms) / whole;
+    svg.append(drawn("rect", { class: name, x, width, y: 0, height: 12 }));
+    x += width;
+  }
+  return svg;
+}
+
+function checkpoints(job) {
+  if (!changed("checkpoints", [job.checkpoints, chosenCheckpoint])) return;
+  const choose = (one) => {
+    if (!one.tasks.length) return `${one.checkpoint_id}`;
+    const button = made("button", `${one.checkpoint_id}`);
+    button.type = "button";
+    button.id = `checkpoint-${one.checkpoint_id}`;
+    button.addEventListener("click", () => {
+      chosenCheckpoint = one.checkpoint_id;
+      show(last);
+    });
+    return button;
+  };
+  table("checkpoints", [
+    ["", choose, "number"],
+    ["epoch", (one) => `${one.epoch}`, "number"],
+    ["triggered", (one) => moment(one.began_ms)],
+    ["", (one) => (one.outcome === "under way" ? `${one.acknowledged} tasks` : one.is_final ? "final" : one.outcome)],
+    ["duration", (one) => duration(one.duration_ms), "number"],
+    ["alignment", (one) => duration(one.alignment_ms), "number"],
+    ["freeze", (one) => duration(one.freeze_ms), "number"],
+    ["store", (one) => duration(one.store_ms), "number"],
+    ["append", (one) => duration(one.append_ms), "number"],
+    ["commit", (one) => duration(one.commit_ms), "number"],
+    ["", split],
+    ["new", (one) => bytes(one.new_bytes), "number"],
+    ["state", (one) => bytes(one.state_bytes), "number"],
+    ["last", (one) => taskName(one.last)],
+    ["", (one) => one.reason, "text"],
+  ], [...job.checkpoints].reverse(), "none yet", (one) => (one.outcome === "failed" ? "failed" : ""));
+}
+
+function failovers(job) {
+  if (!changed("failovers", job.failovers)) return;
+  table("failovers", [
+    ["epoch", (one) => `${one.epoch}`, "number"],
+    ["noticed", (one) => moment(one.noticed_ms)],
+    ["claimed", (one) => duration(one.claimed_ms), "number"],
+    ["deployed", (one) => duration(one.deployed_ms), "number"],
+    ["started", (one) => duration(one.started_ms), "number"],
+    ["records flow", (one) => duration(one.flowing_ms), "number"],
+    ["back to", (one) => (one.restores === null ? "–" : one.restores ? `checkpoint ${one.restores}` : "the beginning")],
+    ["cause", (one) => one.cause.message, "text"],
+  ], [...job.failovers].reverse(), "none");
+}
+
+function errors(job) {
+  if (!changed("errors", job.errors)) return;
+  const place = find("errors");
+  if (!job.errors.length) {
+    place.replaceChildren(made("p", "none", "empty"));
+    return;
+  }
+  place.replaceChildren(...[...job.errors].reverse().map((one) => {
+    const details = made("details"), cause = one.cause;
+    details.append(made("summary", `${moment(one.at_ms)}, epoch ${one.epoch}: ${cause.kind}: ${cause.message}`));
+    if (cause.operator) details.append(made("p", `operator: ${cause.operator}`));
+    if (cause.record) details.append(made("p", `record: ${cause.record}`));
+    if (cause.traceback) details.append(made("pre", cause.traceback));
+    return details;
+  }));
+}
+
+function others(job, summary) {
+  const readings = new Map();
+  for (const task of job.tasks) {
+    for (const one of task.readings) {
+      const key = JSON.stringify([one.operator, one.name, one.kind]);
+      const known = readings.get(key) || { ...one, value: 0, observed: 0 };
+      known.value += one.value;
+      known.observed += one.counts.reduce((sum, more) => sum + more, 0);
+      readings.set(key, known);
+    }
+  }
+  const rows = [...readings.values()];
+  find("h-user").parentElement.hidden = !rows.length;
+  if (changed("user", rows)) table("user", [
+    ["operator", (one) => one.operator],
+    ["name", (one) => one.name],
+    ["kind", (one) => one.kind],
+    ["value", (one) => (one.kind === "histogram"
+      ? `${count(one.observed)} observed, ${count(one.observed ? one.value / one.observed : 0)} on average`
+      : count(one.value)), "number"],
+  ], rows, "none");
+  if (changed("workers", summary.workers)) table("workers", [
+    ["worker", (one) => `${one.index}`, "number"],
+    ["host", (one) => one.host],
+    ["pid", (one) => `${one.pid}`, "number"],
+    ["epoch", (one) => `${one.epoch}`, "number"],
+  ], summary.workers, "none");
+  if (changed("settings", job.settings)) table("settings", [
+    ["setting", ([name]) => name],
+    ["value", ([, value]) => value, "text"],
+  ], Object.entries(job.settings), "none");
+}
+
+const graph = new Graph(find("graph"), (vertex) => {
+  selected = selected === vertex ? null : vertex;
+  show(last);
+});
+
+function show(document_) {
+  last = document_;
+  const { job, series } = document_, summary = job.summary;
+  // By the clock of the driver: that of the browser may be another one.
+  header(job, summary, document_.age_ms);
+  graph.show(job, selected);
+  vertexPanel(job);
+  plots(series);
+  way(job);
+  checkpoints(job);
+  failovers(job);
+  errors(job);
+  others(job, summary);
+  const ended = ["finished", "stopped", "cancelled", "failed", "fenced"].includes(job.status);
+  find("actions").hidden = !document_.can_act || ended;
+  document.body.dataset.at = job.at_ms;
+}
+
+function notice(text) {
+  find("notice").hidden = !text;
+  find("notice").textContent = text;
+}
+
+async function ask(path, options = {}) {
+  const headers = { Authorization: `Bearer ${token}`, ...(options.headers || {}) };
+  return fetch(path, { ...options, headers, cache: "no-store", signal: AbortSignal.timeout(options.patience || PATIENCE_MS) });
+}
+
+async function look() {
+  try {
+    const answer = await ask("api/job");
+    const found = await answer.json();
+    if (answer.ok) {
+      notice("");
+      show(found);
+    } else {
+      notice(found.said || `the driver has answered ${answer.status}`);
+    }
+  } catch (error) {
+    const since = last ? `; what is shown is of ${moment(last.job.at_ms)}` : "";
+    notice(`The driver does not answer${since}. If its program has ended, "crosscut history" shows the job.`);
+  }
+  setTimeout(look, document.hidden ? HIDDEN_EVERY_MS : EVERY_MS);
+}
+
+async function act(path, body) {
+  const buttons = find("actions").querySelectorAll("button");
+  buttons.forEach((one) => { one.disabled = true; });
+  find("said").textContent = "…";
+  try {
+    const answer = await ask(path, { method: "POST", body: JSON.stringify(body),
+      headers: { "Content-Type": "application/json" }, patience: 600000 });
+    const found = await answer.json();
+    find("said").textContent = found.said;
+  } catch (error) {
+    find("said").textContent = "The driver has not answered.";
+  }
+  buttons.forEach((one) => { one.disabled = false; });
+}
+
+find("actions").addEventListener("submit", (event) => event.preventDefault());
+find("checkpoint").addEventListener("click", () => act("api/checkpoint", {}));
+find("savepoint").addEventListener("click", () => act("api/savepoint", { path: find("savepoint-path").value }));
+find("stop").addEventListener("click", () => {
+  if (window.confirm("Stop the job, with a last checkpoint?")) act("api/stop", {});
+});
+look();

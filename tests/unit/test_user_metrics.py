@@ -1,0 +1,77 @@
+"""`ctx.metrics`: counters, gauges and histograms of user code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.batch import Batch
+from crosscut.errors import FlowError
+from crosscut.graph.specs import OperatorNode, ProcessSpec
+from crosscut.operators.building import build, keyed_state
+from crosscut.protocol.measures import Reading
+from crosscut.task.chain import Chain
+from crosscut.user_metrics import BUCKETS_MAX, METRICS_MAX, Metrics
+
+
+class Orders(cc.KeyedProcess[int, int]):
+    def on_record(self, record: int, ctx: cc.Context) -> Any:
+        ctx.metrics.counter("orders").add()
+        ctx.metrics.gauge("newest").set(record)
+        ctx.metrics.histogram("amount", (1, 10)).observe(record)
+
+
+def test_a_process_counts_and_its_task_reports_it_all() -> None:
+    node = OperatorNode("orders", ProcessSpec(Orders(), ()), ())
+    operator = build(node, keyed_state(node), None)
+    assert operator is not None
+    chain = Chain([operator], lambda batch: None, lambda batch, side: None)
+    assert chain.readings == ()
+    chain.process(Batch([1, 5, 10, 11], [0, 1, 0, 1]))
+    assert chain.readings == (
+        Reading("orders", "orders", "counter", 4.0),
+        Reading("orders", "newest", "gauge", 11.0),
+        Reading("orders", "amount", "histogram", 27.0, (1.0, 10.0), (1, 2, 1)),
+    )
+
+
+def test_a_context_outside_of_a_job_counts_as_well() -> None:
+    context = cc.Context(lambda name, record, timestamp: None)
+    context.metrics.counter("orders").add(2.5)
+    assert context.metrics.counter("orders").value == 2.5
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda metrics: metrics.counter("no name"), "counter 'no name': expected a name of letters"),
+        (lambda metrics: metrics.counter(""), "counter '': expected a name"),
+        (lambda metrics: metrics.counter("x" * 65), "expected a name"),
+        (lambda metrics: metrics.counter(7), "counter 7: expected a name"),
+        (lambda metrics: metrics.counter("depth"), "counter 'depth': it is a gauge already"),
+        (lambda metrics: metrics.histogram("took", ()), "expected 1 to 50 growing finite numbers"),
+        (lambda metrics: metrics.histogram("took", (2, 1)), "growing finite numbers"),
+        (lambda metrics: metrics.histogram("took", (1, float("inf"))), "growing finite numbers"),
+        (lambda metrics: metrics.histogram("took", range(BUCKETS_MAX + 1)), "growing finite numbers"),
+        (lambda metrics: metrics.counter("n").add(-1), "a counter was given -1"),
+        (lambda metrics: metrics.counter("n").add(float("nan")), "a counter was given nan"),
+        (lambda metrics: metrics.gauge("depth").set(float("inf")), "a gauge was set to inf"),
+        (lambda metrics: metrics.histogram("took").observe(float("nan")), "a histogram was given nan"),
+    ],
+)
+def test_what_can_not_be_shown_is_refused_in_words(ask: Any, said: str) -> None:
+    metrics = Metrics("orders")
+    metrics.gauge("depth").set(-1)
+    with pytest.raises(FlowError, match=said):
+        ask(metrics)
+
+
+def test_a_name_for_each_record_is_refused_before_it_fills_the_reports() -> None:
+    metrics = Metrics("orders")
+    for number in range(METRICS_MAX):
+        metrics.counter(f"order_{number}").add()
+    with pytest.raises(FlowError, match="has 100 metrics: a name must not depend on a record"):
+        metrics.counter("one_more")
+    assert metrics.counter("order_7").value == 1

@@ -1,0 +1,373 @@
+"""The page's server: who may see and do what, and what browsers can't do to a job."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.watched import Watched
+
+from crosscut.errors import CheckpointError, SettingsError, StoreError
+from crosscut.web.answers import Answers, Request
+from crosscut.web.page import FRESH_S, VARIABLE, Page
+from crosscut.web.record import NAME, read_record, write_record
+from crosscut.web.recorder import Recorder
+from crosscut.web.series import POINTS_MAX, Point, Series, point_of
+from crosscut.web.server import PATIENCE_S, REQUESTS_MAX
+
+TOKEN = "a-token-that-nobody-guesses"
+STATIC = Path(__file__).parents[2] / "src" / "crosscut" / "web" / "static"
+DEADLINE_S = 60.0
+
+
+class Done:
+    """What was done to a job."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def take_checkpoint(self) -> str:
+        raise CheckpointError("no checkpoint: <b>the disk</b> is full")
+
+    def take_savepoint(self, path: str) -> str:
+        self.done.append(path)
+        return f"the savepoint is written: {path}"
+
+
+def answers(actions: Any = None, *, is_local: bool = True) -> Answers:
+    exposition = (b"crosscut_up 1", "text/plain")
+    return Answers(TOKEN, lambda: b'{"job":1}', lambda accepted: exposition, actions, is_local=is_local)
+
+
+def request(
+    path: str, method: str = "GET", token: str | None = TOKEN, body: bytes = b"", **headers: str
+) -> Request:
+    given = {"host": "127.0.0.1:4400", **{name.replace("_", "-"): text for name, text in headers.items()}}
+    if token is not None:
+        given["authorization"] = f"Bearer {token}"
+    return Request(method, path, given, body)
+
+
+def post(path: str, body: Any = None, **headers: str) -> Request:
+    content = json.dumps({} if body is None else body).encode()
+    return request(path, "POST", body=content, **{"content_type": "application/json", **headers})
+
+
+# Who may see what.
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/job", "/api/stop", "/api/checkpoint", "/api/savepoint"])
+@pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x", TOKEN[:-1], "\xe4"])
+def test_nothing_of_the_job_is_told_or_done_without_the_token(path: str, token: str | None) -> None:
+    actions = Done()
+    for method in ("GET", "POST"):
+        one = request(path, method, token, b'{"path": "/x"}', content_type="application/json")
+        assert answers(actions).answer(one).status == 401
+    assert answers(actions).answer(request(f"{path}?token={TOKEN}", token=None)).status == 401
+    assert actions.done == []
+
+
+def test_the_page_itself_needs_no_token_and_holds_nothing_of_the_job() -> None:
+    for path in ("/", "/?x=1", "/page.js", "/graph.js", "/page.css"):
+        found = answers().answer(request(path, token=None))
+        assert (found.status, b"127.0.0.1" in found.body) == (200, False)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../pyproject.toml", "/static/page.js", "//page.js", "/page.js/", "/%2e%2e/x", "/api", "page.js", ""],
+)
+def test_no_path_leads_to_a_file(path: str) -> None:
+    assert answers().answer(request(path)).status == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:4400", "", "10.0.0.1:4400"])
+def test_a_name_that_somebody_else_has_lead_here_is_refused_where_only_this_machine_is_served(
+    host: str,
+) -> None:
+    for path in ("/", "/api/job"):
+        assert answers().answer(request(path, host=host)).status == 403
+    assert answers(is_local=False).answer(request("/api/job", host="driver.example")).status == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:4400", "[::1]"])
+def test_this_machine_has_several_names(host: str) -> None:
+    assert answers().answer(request("/api/job", host=host)).status == 200
+
+
+def test_every_answer_forbids_scripts_of_others_and_frames() -> None:
+    for one in (request("/"), request("/api/job"), request("/nothing"), request("/api/job", token=None)):
+        headers = answers().answer(one).headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() -> None:
+    texts = {path.name: path.read_text() for path in STATIC.iterdir()}
+    for name, text in texts.items():
+        addresses = re.findall(r"https?://[^\"'\s]*", text)
+        assert set(addresses) <= {"http://www.w3.org/2000/svg"}, name
+    for name in ("page.js", "graph.js"):
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            "Function(",
+            "srcdoc",
+        ):
+            assert way not in texts[name], (name, way)
+    assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", texts["page.html"])
+
+
+# Who may do what.
+
+
+def test_with_the_token_a_job_is_stopped_and_a_savepoint_written() -> None:
+    actions = Done()
+    assert answers(actions).answer(post("/api/stop")).status == 200
+    told = answers(actions).answer(post("/api/savepoint", {"path": " /a/new "}))
+    assert json.loads(told.body) == {"said": "the savepoint is written: /a/new"}
+    assert actions.done == ["stop", "/a/new"]
+
+
+def test_what_fails_says_why() -> None:
+    told = answers(Done()).answer(post("/api/checkpoint"))
+    assert (told.status, told.content_type) == (409, "application/json")
+    assert json.loads(told.body) == {"said": "no checkpoint: <b>the disk</b> is full"}
+
+
+@pytest.mark.parametrize(
+    ("one", "status"),
+    [
+        (request("/api/stop"), 405),
+        (request("/api/job", "POST"), 405),
+        (request("/", "POST"), 405),
+        (post("/api/stop", origin="http://evil.example"), 403),
+        (post("/api/stop", origin="null"), 403),
+        (post("/api/stop", content_type="text/plain"), 415),
+        (request("/api/stop", "POST", content_type="application/json", body=b"{"), 400),
+        (request("/api/stop", "POST", content_type="application/json", body=b"[" * 4_000), 400),
+        (post("/api/savepoint"), 400),
+        (post("/api/savepoint", {"path": "  "}), 400),
+        (post("/api/savepoint", {"path": ["/x"]}), 400),
+        (post("/api/savepoint", []), 400),
+    ],
+)
+def test_what_is_not_plainly_asked_for_is_not_done(one: Request, status: int) -> None:
+    actions = Done()
+    assert answers(actions).answer(one).status == status
+    assert actions.done == []
+
+
+def test_the_page_s_own_origin_may_act() -> None:
+    actions = Done()
+    assert answers(actions).answer(post("/api/stop", origin="http://127.0.0.1:4400")).status == 200
+
+
+def test_nothing_can_be_done_to_a_job_that_has_ended() -> None:
+    assert answers().answer(post("/api/stop")).status == 409
+
+
+# The server.
+
+
+class Counted:
+    """A document that is made anew whenever it is asked for."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def __call__(self) -> dict[str, Any]:
+        assert self.may_go_on.wait(DEADLINE_S)
+        self.made += 1
+        return {"job": {"at_ms": 0, "made": self.made}, "series": {}}
+
+
+@pytest.fixture
+def document() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def page(document: Counted) -> Iterator[Page]:
+    now_s = [100.0]
+    one = Page(document, None, None, clock_s=lambda: now_s[0])
+    one.now_s = now_s  # type: ignore[attr-defined]
+    yield one
+    one.close()
+
+
+def get(page: Page, path: str = "/api/job", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=DEADLINE_S)
+    try:
+        token = page.link.partition("#")[2]
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_hundred_browsers_have_one_answer_made_for_them(page: Page, document: Counted) -> None:
+    document.may_go_on.clear()
+    found: list[int] = []
+    browsers = [
+        threading.Thread(target=lambda: found.append(json.loads(get(page)[1])["job"]["made"]))
+        for _ in range(REQUESTS_MAX // 2)
+    ]
+    for one in browsers:
+        one.start()
+    document.may_go_on.set()
+    for one in browsers:
+        one.join(DEADLINE_S)
+    assert found == [1] * len(browsers)
+    for _ in range(100 - len(browsers)):
+        assert json.loads(get(page)[1])["job"]["made"] == 1
+    page.now_s[0] += FRESH_S  # type: ignore[attr-defined]
+    assert json.loads(get(page)[1])["job"]["made"] == 2
+
+
+def test_silent_and_vanished_browsers_are_turned_away_and_the_others_served(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold a thread each for a while, a bounded number of them, and nothing else."""
+    silent = [socket.create_connection(("127.0.0.1", page.port), DEADLINE_S) for _ in range(REQUESTS_MAX)]
+    refused = socket.create_connection(("127.0.0.1", page.port), DEADLINE_S)
+    refused.settimeout(DEADLINE_S)
+    assert refused.recv(1) == b"", "closed at once, for all places are taken"
+    refused.close()
+    for one in silent:
+        one.close()
+    ends_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            assert get(page)[0] == 200
+            break
+        except (http.client.HTTPException, OSError):
+            assert time.monotonic() < ends_s
+    assert PATIENCE_S < DEADLINE_S
+
+
+@pytest.mark.parametrize("length", ["1000000000000", "-1", "x"])
+def test_a_body_that_is_too_long_is_not_read(page: Page, length: str) -> None:
+    assert get(page, "/api/job", **{"Content-Length": length})[0] == 413
+
+
+def test_a_port_in_use_is_left_and_the_next_one_taken(page: Page, document: Counted) -> None:
+    other = Page(document, None, None, port=page.port)
+    try:
+        assert page.port < other.port < page.port + 50
+        assert get(other)[0] == 200
+        assert page.link != other.link and page.link.split("#")[1] != other.link.split("#")[1]
+    finally:
+        other.close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", other.port), DEADLINE_S)
+
+
+def test_an_address_of_another_machine_is_refused_in_words(document: Counted) -> None:
+    with pytest.raises(SettingsError, match=r"web_host='192\.0\.2\.1', web_port=0: can't listen there"):
+        Page(document, None, None, host="192.0.2.1")
+
+
+def test_the_token_can_be_chosen_and_must_not_be_short(
+    document: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    page = Page(document, None, None)
+    assert page.link.endswith(f"#{TOKEN}")
+    page.close()
+    monkeypatch.setenv(VARIABLE, "short")
+    with pytest.raises(SettingsError, match="CROSSCUT_WEB_TOKEN has 5 characters: expected at least 16"):
+        Page(document, None, None)
+
+
+# The record and the series.
+
+
+def test_a_record_is_what_was_written_last_and_nothing_else_lies_about(tmp_path: Path) -> None:
+    talk = Watched()
+    talk.running()
+    metrics = talk.metrics()
+    recorder = Recorder("a job", lambda: metrics, str(tmp_path))
+    recorder.start()
+    recorder.close()
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    found = read_record(str(tmp_path))
+    assert found["job"] == json.loads(json.dumps(metrics.as_dict()))
+    assert found["series"]["at_ms"][-1] == metrics.at_ms
+    assert (tmp_path / NAME).stat().st_mode & 0o077 == 0
+
+
+def test_a_record_in_an_object_store_is_read_as_well() -> None:
+    write_record("memory://seen-job/cp", {"job": {"name": "a job"}})
+    assert read_record("memory://seen-job/cp")["job"] == {"name": "a job"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"holds no seen\.json: is it the checkpoint directory of a job\?"),
+        (b"\xff", "can't be read"),
+        (b"{", "can't be read"),
+        (b"[" * 100_000, "can't be read"),
+        (b"[]", "is of another release: expected format 1"),
+        (b'{"format": 2}', "is of another release"),
+    ],
+)
+def test_a_record_that_can_not_be_read_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / NAME).write_bytes(content)
+    with pytest.raises(StoreError, match=said):
+        read_record(str(tmp_path))
+
+
+def test_a_directory_that_can_not_be_written_costs_the_job_nothing(tmp_path: Path) -> None:
+    talk = Watched()
+    recorder = Recorder("a job", talk.metrics, str(tmp_path / "gone"))
+    recorder.start()
+    recorder.close()
+    assert recorder.document()["job"]["name"] == "a job"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_series_is_bounded_and_covers_all_of_a_long_life() -> None:
+    series = Series()
+    for second in range(36_000):
+        series.note(Point(second * 1_000, 1, 5.0, 0.1, 0.0, 0, 0, None, None, None))
+    points = series.points
+    assert POINTS_MAX / 4 < len(points) <= POINTS_MAX
+    assert points[0].at_ms < 100_000 and points[-1].at_ms > 35_800_000
+    gaps = {later.at_ms - before.at_ms for before, later in pairwise(points)}
+    assert len(gaps) == 1
+    assert set(series.as_dict()) >= {"at_ms", "records_per_second", "blocked", "lag", "epoch"}
+
+
+def test_a_point_says_null_where_nothing_is_known() -> None:
+    talk = Watched()
+    talk.running()
+    point = point_of(talk.metrics())
+    assert (point.lag, point.delay_ms, point.checkpoint_ms, point.records_per_second) == (
+        None,
+        None,
+        None,
+        0.0,
+    )
