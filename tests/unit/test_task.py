@@ -723,11 +723,11 @@ def test_the_counters_tell_what_came_in_what_went_out_and_what_waits() -> None:
     offer(task, A, [1, 2, 3], Barrier(N1), [4])
     work(task)
     offer(task, B, [5, 6])
-    assert task.statistics() == TaskStatistics(HERE, records_in=3, records_out=3, queued_records=3)
+    assert task.statistics() == TaskStatistics(HERE, records_in=3, records_out=3, queued_records=3, sent=(3,))
     assert state.values["a"] == 0
     work(task)
     assert task.statistics() == TaskStatistics(
-        HERE, records_in=5, records_out=5, state_keys=1, queued_records=1
+        HERE, records_in=5, records_out=5, state_keys=1, queued_records=1, sent=(5,)
     )
 
 

@@ -85,13 +85,6 @@ class WaitForAlignment:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteBarrier:
-    """The first barrier n has come on an input: note the time."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
 class NotePause:
     """This call of the task has stopped it for checkpoint n: the longest such is reported."""
 
@@ -99,8 +92,7 @@ class NotePause:
 
 
 Errand = (
-    NoteBarrier
-    | NotePause
+    NotePause
     | PrepareTransaction
     | StoreFrozen
     | CancelStore

@@ -54,7 +54,6 @@ from crosscut.task.outlets import Outlets
 from crosscut.task.requests import (
     CancelStore,
     FrozenTask,
-    NoteBarrier,
     NotePause,
     StoreFrozen,
     WaitForAlignment,
@@ -67,6 +66,9 @@ class Snapshots:
     Args:
         freeze: Returns the task as it is at barrier n.
         pending: Returns the sink's transactions that checkpoint n commits.
+
+    Attributes:
+        newest_arrived: The newest checkpoint of which a barrier has come on an input, 0 if none has.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Snapshots:
         self._pending = pending
         # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
-        self._newest_arrived = CheckpointId(0)
+        self.newest_arrived = CheckpointId(0)
 
     @property
     def are_awaited(self) -> bool:
@@ -109,9 +111,8 @@ class Snapshots:
 
     def handle(self, event: TaskEvent) -> None:
         """Tell the protocol, and carry out its effects."""
-        if isinstance(event, BarrierArrived) and event.checkpoint_id > self._newest_arrived:
-            self._newest_arrived = event.checkpoint_id
-            self._outlets.errands.append(NoteBarrier(event.checkpoint_id))
+        if isinstance(event, BarrierArrived) and event.checkpoint_id > self.newest_arrived:
+            self.newest_arrived = event.checkpoint_id
         self._perform(self._protocol.handle(event))
 
     def hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:

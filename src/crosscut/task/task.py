@@ -229,6 +229,11 @@ class Task:
         return bool(self._protocol.logging(channel))
 
     @property
+    def newest_barrier(self) -> CheckpointId:
+        """The newest checkpoint of which a barrier has come on an input, 0 if none has."""
+        return self._snapshots.newest_arrived
+
+    @property
     def is_midway(self) -> bool:
         """Whether it has begun with something that it is to go on with before it takes other records."""
         return self._chain.is_midway

@@ -31,7 +31,6 @@ from crosscut.task.requests import (
     CompleteState,
     Errand,
     FrozenTask,
-    NoteBarrier,
     NotePause,
     PrepareTransaction,
     StoreFrozen,
@@ -284,8 +283,6 @@ class BackgroundWork:
             case StoreFrozen() | PrepareTransaction() | CompleteState():
                 self._errands.append(errand)
                 self._job_arrived.set()
-            case NoteBarrier(checkpoint_id):
-                self._begun(checkpoint_id).barrier_ns = self._host.now_ns()
             case NotePause(checkpoint_id):
                 begun = self._begun(checkpoint_id)
                 if begun.freeze_ns is None:
@@ -305,6 +302,10 @@ class BackgroundWork:
                 self._host.spawn(self._task_id, self._call(errand))
             case _:
                 assert_never(errand)
+
+    def note_barrier(self, n: CheckpointId) -> None:
+        """The first barrier n has come on an input."""
+        self._begun(n).barrier_ns = self._host.now_ns()
 
     async def run(self) -> None:
         """Store snapshots and fold completed ones in, one after the other, for the whole epoch."""

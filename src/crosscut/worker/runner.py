@@ -41,6 +41,7 @@ class TaskRunner:
         task.rows_max = self._pace.rows
         task.follow(self._pace.course)
         self._buffered_since_ns = 0
+        self._newest_barrier = task.newest_barrier
         self._spent_ns = 0
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
@@ -172,6 +173,9 @@ class TaskRunner:
         stays in its outlet until its turn: it has not left before.
         """
         task, pool, outlets = self.task, self._pool, self.task.outlets
+        if (n := task.newest_barrier) != self._newest_barrier:
+            self._newest_barrier = n
+            self.background.note_barrier(n)
         is_new = True
         while is_new and not pool.is_over:
             if outlets.errands:
