@@ -324,6 +324,11 @@ class Sink(ABC, Generic[Written]):
         """
         return "exactly once"
 
+    @property
+    def has_one_task(self) -> bool:
+        """Whether one task of the job writes all records: for systems that take a checkpoint as a whole."""
+        return False
+
     def check(self) -> None:
         """Raise ConnectorError if the sink can't work. Called on the Spark driver before anything starts."""
 

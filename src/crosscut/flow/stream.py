@@ -368,7 +368,12 @@ class Stream(SideOutputs, Generic[Record]):
         """Write the records to `sink`; they become visible when their checkpoint is complete."""
         if not isinstance(sink, Sink):
             raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")
-        return StreamEnd(self._draft, self._add("sink", SinkSpec(sink)))
+        spec = SinkSpec(sink)
+        if not sink.has_one_task:
+            return StreamEnd(self._draft, self._add("sink", spec))
+        # One key for all records.
+        together = DraftInput(self._add("key_by", KeyBySpec(_together)), "hash", "")
+        return StreamEnd(self._draft, self._draft.add("sink", spec, together))
 
     def _distributed(self, how: Partitioning) -> Stream[Record]:
         if self._how != "forward":
@@ -388,3 +393,8 @@ class Stream(SideOutputs, Generic[Record]):
 
     def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
         return Stream(self._draft, self._add(kind, spec))
+
+
+def _together(record: Any) -> int:
+    """The key of all records, where one task is to have them."""
+    return 0

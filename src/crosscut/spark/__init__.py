@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crosscut.spark.dataframes import dataframe
+    from crosscut.spark.python_sink import sink
+    from crosscut.spark.python_source import source
 
-__all__ = ["dataframe"]
+__all__ = ["dataframe", "sink", "source"]
 
-_HOME = {"dataframe": "dataframes"}
+_HOME = {"dataframe": "dataframes", "sink": "python_sink", "source": "python_source"}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,12 +35,12 @@ class RecordsOf:
         ]
         if self.kind == "dicts":
             return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        return [_row(names, values) for values in zip(*columns, strict=True)]
+        return [row_of(names, values) for values in zip(*columns, strict=True)]
 
 
-def _row(names: list[str], values: Any) -> Row:
+def row_of(names: list[str], values: Any) -> Row:
+    """Return a row. `names` is kept, and shared by all rows that are made with it."""
     row = Row(*values)
-    # As pyspark does: one list of names for all rows of a batch.
     row.__fields__ = names
     return row
 
@@ -64,7 +64,7 @@ def _convert(kind: Any, as_rows: bool) -> Convert | None:
                 one if part is None else _or_none(part)(one)
                 for part, one in zip(parts, value.values(), strict=True)
             ]
-            return _row(names, found) if as_rows else dict(zip(names, found, strict=True))
+            return row_of(names, found) if as_rows else dict(zip(names, found, strict=True))
 
         return _or_none(struct)
     if types.is_map(kind):

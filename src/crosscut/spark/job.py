@@ -37,9 +37,8 @@ from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots
 from crosscut.spark.holding import Holding
-from crosscut.spark.run import Run, absolute
+from crosscut.spark.run import Run
 from crosscut.spark.seeing import JobActions
-from crosscut.spark.staging import placed
 from crosscut.spark.terms import status_if_finished
 from crosscut.urls import shown_url
 
@@ -57,8 +56,7 @@ class Job:
     def __init__(self, flow: Flow, settings: Settings) -> None:
         self._name = flow.name
         self._checkpoint_dir = settings.store_of(flow.name)
-        compiled = flow.compile(settings.parallelism, settings.max_parallelism)
-        graph = placed(compiled, absolute(self._checkpoint_dir))
+        graph = flow.compile(settings.parallelism, settings.max_parallelism)
         self._run = Run(flow.name, graph, flow.invariants, settings, self._checkpoint_dir)
 
     # What the user asks.

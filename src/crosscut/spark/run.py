@@ -47,6 +47,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
+from crosscut.spark.placing import placed
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
@@ -140,6 +141,7 @@ class Run:
         self._holding = holding
         self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
+        self._graph = placed(self._graph, absolute(self._checkpoint_dir))
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()

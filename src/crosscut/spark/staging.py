@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from threading import Event, Thread
 from typing import Any
 
@@ -22,7 +21,7 @@ from pyspark.util import PythonEvalType
 from crosscut.connectors.staged_rows import empty_split, split_of, staged
 from crosscut.driver.journal import LOGGER
 from crosscut.errors import ConnectorError
-from crosscut.graph.specs import JobGraph, SourceSpec, Vertex
+from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Epoch, TaskId, VertexId
 from crosscut.interfaces import Split
 from crosscut.protocol.job.staged import BEFORE_ALL
@@ -41,18 +40,6 @@ STAGING_TIMEOUT_MS = 24 * 3_600 * 1_000
 """How long DataFrames may take to be staged: a job that hangs in Spark ends at last."""
 
 _COLUMNS = "number int, path string, size_bytes long, sha256 string, rows long"
-
-
-def placed(graph: JobGraph, store_url: str) -> JobGraph:
-    """Return `graph` with its DataFrames to be read from the checkpoint store at `store_url`."""
-    return replace(graph, vertices=tuple(_placed(vertex, store_url) for vertex in graph.vertices))
-
-
-def _placed(vertex: Vertex, store_url: str) -> Vertex:
-    if vertex.source is None or not isinstance(vertex.source.source, DataFrameSource):
-        return vertex
-    head = replace(vertex.chain[0], spec=SourceSpec(vertex.source.source.placed(store_url)))
-    return replace(vertex, chain=(head, *vertex.chain[1:]))
 
 
 def staging_timeout_ms(graph: JobGraph) -> int:

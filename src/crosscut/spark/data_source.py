@@ -1,0 +1,119 @@
+"""What a data source of PySpark is made from, and how its methods are called: for source and sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
+from pyspark.sql.types import StructType
+
+from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.urls import shown_url
+
+Result = TypeVar("Result")
+
+_SECRET = re.compile(r"pass|secret|token|key|credential|auth", re.IGNORECASE)
+_DESCRIBED_MAX = 900
+
+
+@dataclass(frozen=True, slots=True)
+class DataSourceOf:
+    """A class of data sources, with options; what travels to the workers.
+
+    Attributes:
+        schema: As it was given; resolved, a StructType.
+    """
+
+    kind: type[DataSource]
+    options: tuple[tuple[str, str], ...]
+    schema: StructType | str | None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.kind.__name__
+
+    @property
+    def columns(self) -> StructType:
+        """The resolved schema."""
+        if not isinstance(self.schema, StructType):
+            raise ConnectorError(
+                f"the schema of data source {self.name} is known once a job has started; before, give it as "
+                f"a StructType"
+            )
+        return self.schema
+
+    def made(self) -> DataSource:
+        """Make the data source."""
+        return self.called("__init__", lambda: self.kind(options=CaseInsensitiveDict(dict(self.options))))
+
+    def resolved(self) -> DataSourceOf:
+        """Return it with its schema, which the data source may have to say. On the driver, with Spark there.
+
+        Raises:
+            ConnectorError: There is no schema, or it can't be read.
+        """
+        said: Any = self.schema
+        if said is None:
+            said = self.called("schema", self.made().schema)
+        if isinstance(said, str):
+            text = said
+            said = self.called("schema", lambda: StructType.fromDDL(text))
+        if not isinstance(said, StructType) or not said.fieldNames():
+            raise ConnectorError(
+                f"the schema of data source {self.name} is {said!r:.100}: expected a StructType with "
+                f"columns, or DDL such as 'id BIGINT, word STRING'"
+            )
+        return replace(self, schema=said)
+
+    def called(self, method: str, call: Callable[[], Result]) -> Result:
+        """Return what `call` returns.
+
+        Raises:
+            ConnectorError: It has raised; the message names the data source and the method.
+        """
+        try:
+            return call()
+        except CrosscutError:
+            raise
+        except Exception as error:
+            raise ConnectorError(
+                f"data source {self.name}: {method}() raised {type(error).__name__}: {error}"
+            ) from error
+
+    def describe(self) -> str:
+        """Return the data source and its options, but for what looks like a secret."""
+        options = ", ".join(
+            f"{name}={shown_url(value)}" for name, value in self.options if not _SECRET.search(name)
+        )
+        return f"{self.name}({options})".replace("\n", " ")[:_DESCRIBED_MAX]
+
+
+def data_source_of(
+    kind: object, options: Mapping[str, Any] | None, schema: StructType | str | None
+) -> DataSourceOf:
+    """Check the arguments that source and sink have in common.
+
+    Raises:
+        ConnectorError: One is not as described.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, DataSource)):
+        raise ConnectorError(f"{kind!r:.100}: expected a class of pyspark.sql.datasource.DataSource")
+    if options is not None and not isinstance(options, Mapping):
+        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
+    if schema is not None and not isinstance(schema, StructType | str):
+        raise ConnectorError(f"schema={schema!r:.100}: expected a StructType, or DDL")
+    texts = tuple(sorted((str(name), _text(value)) for name, value in (options or {}).items()))
+    found = DataSourceOf(kind, texts, schema)
+    # Said where it is written, if Spark is there already to read DDL.
+    needs_spark = not isinstance(schema, StructType)
+    return found if needs_spark and SparkContext._active_spark_context is None else found.resolved()
+
+
+def _text(value: Any) -> str:
+    """Return an option as Spark hands it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

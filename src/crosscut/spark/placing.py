@@ -1,0 +1,39 @@
+"""A graph for a job that begins: its sources and sinks are told what only Spark and the job know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from crosscut.graph.specs import JobGraph, OperatorSpec, SinkSpec, SourceSpec, Vertex
+from crosscut.spark.dataframes import DataFrameSource
+from crosscut.spark.python_sink import PythonSink
+from crosscut.spark.python_source import PythonSource
+
+
+def placed(graph: JobGraph, store_url: str) -> JobGraph:
+    """Return `graph` with DataFrames to be read from the checkpoint store, and data sources with schemas.
+
+    Args:
+        store_url: Of the checkpoint store, absolute.
+
+    Raises:
+        ConnectorError: The schema of a data source can't be had.
+    """
+    return replace(graph, vertices=tuple(_vertex(one, store_url) for one in graph.vertices))
+
+
+def _vertex(vertex: Vertex, store_url: str) -> Vertex:
+    chain = tuple(replace(node, spec=_spec(node.spec, store_url)) for node in vertex.chain)
+    return replace(vertex, chain=chain)
+
+
+def _spec(spec: OperatorSpec, store_url: str) -> OperatorSpec:
+    match spec:
+        case SourceSpec(DataFrameSource() as source):
+            return SourceSpec(source.placed(store_url))
+        case SourceSpec(PythonSource() as source):
+            return SourceSpec(source.resolved())
+        case SinkSpec(PythonSink() as sink):
+            return SinkSpec(sink.resolved())
+        case _:
+            return spec

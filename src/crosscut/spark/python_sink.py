@@ -1,0 +1,210 @@
+"""PySpark's Python data sources as sinks: `crosscut.spark.sink`."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle  # noqa: S403 - see _message
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.rows import checked_row, row_maker
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.spark.arrow_records import row_of
+from crosscut.spark.data_source import DataSourceOf, data_source_of
+
+_LOG = logging.getLogger("crosscut")
+
+_prepared: dict[tuple[str, str, str], dict[CheckpointId, Any]] = {}
+"""Messages of this process that are not committed, by lineage, sink and task: for `abort`."""
+
+
+def sink(
+    kind: type[DataSource],
+    options: Mapping[str, Any] | None = None,
+    schema: StructType | str | None = None,
+    *,
+    row: Callable[[Any], Any] | None = None,
+) -> Sink[Any]:
+    """Return a sink that writes with the stream writer of a Python data source of PySpark, as it is.
+
+    At each checkpoint `write` gets the rows since the last one, and its message becomes part of the snapshot.
+    When the checkpoint is complete, `commit([message], n)` is called, with the id of the checkpoint as that
+    of the batch: it grows, and is never used twice. After a failure it may be called again, for the same n
+    and message; as with Spark, a writer that then does nothing is exactly once. `abort` is called for rows
+    that were written and belong to no complete checkpoint, as long as the process that wrote them lives.
+
+    One task of the job writes all rows, since `commit` gets all messages of a batch in one call. The rows
+    of one checkpoint are held in memory.
+
+    Args:
+        kind: The class, of `pyspark.sql.datasource.DataSource`. It need not be registered.
+        options: As for `df.writeStream.options`: texts.
+        schema: Of the rows.
+        row: Takes a record, returns a row: a tuple or list by order, a dict, a Row or a dataclass by name.
+            Default: the record itself.
+
+    Raises:
+        ConnectorError: An argument is not as described. Later, in the job: the class has no stream
+            writer; what one of its methods raises, by name.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> sink = cc.spark.sink(FakeDataSource, {"path": "out"}, "name STRING")  # doctest: +SKIP
+    """
+    checked_row(row)
+    found = data_source_of(kind, options, schema)
+    if kind.streamWriter is DataSource.streamWriter:
+        raise ConnectorError(f"data source {found.name} has no stream writer: expected streamWriter")
+    return PythonSink(found, row)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSink(Sink[Any]):
+    """See `sink`."""
+
+    of: DataSourceOf
+    row: Callable[[Any], Any] | None
+
+    @property
+    def has_one_task(self) -> bool:
+        """A batch is committed in one call."""
+        return True
+
+    def resolved(self) -> PythonSink:
+        """Return it with its schema."""
+        return replace(self, of=self.of.resolved())
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        return _Writer(self, context)
+
+    def check(self) -> None:
+        """Raise ConnectorError if the data source makes no stream writer."""
+        self.stream_writer()
+
+    def describe(self) -> str:
+        """Return the class and its options."""
+        return self.of.describe()
+
+    def stream_writer(self) -> Any:
+        """Make the writer.
+
+        Raises:
+            ConnectorError: It can't be made.
+        """
+        made = self.of.made()
+        try:
+            return made.streamWriter(self.of.columns, False)
+        except PySparkNotImplementedError as error:
+            raise ConnectorError(f"data source {self.of.name} has no stream writer") from error
+        except Exception as error:
+            raise ConnectorError(
+                f"data source {self.of.name}: streamWriter() raised {type(error).__name__}: {error}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    checkpoint_id: CheckpointId
+    rows: list[Any]
+
+
+class _Writer(SinkWriter):
+    def __init__(self, sink: PythonSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._of = sink.of
+        self._columns = sink.of.columns.fieldNames()
+        self._to_row = row_maker(self._columns, sink.row, f"data source {sink.of.name}")
+        self._open: list[Any] = []
+        self._writer: Any = None
+        task = f"{context.task.vertex}-{context.task.index}"
+        self._prepared = _prepared.setdefault((context.lineage, context.sink_uid, task), {})
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        if permit is not None:
+            self.commit(permit, handles)
+        # What is left was staged by an older epoch, for a checkpoint that was never completed.
+        for n in sorted(self._prepared):
+            self._abort([self._prepared.pop(n)], n)
+
+    def write(self, records: list[Any]) -> None:
+        self._open += [row_of(self._columns, self._to_row(record)) for record in records]
+
+    def rotate(self, checkpoint_id: CheckpointId) -> _Transaction | None:
+        rows, self._open = self._open, []
+        return _Transaction(checkpoint_id, rows) if rows else None
+
+    def prepare(self, transaction: Any) -> JSON:
+        n = transaction.checkpoint_id
+        try:
+            message = self._of.called("write", lambda: self._written(transaction.rows))
+            packed = cloudpickle.dumps(message)
+        except ConnectorError:
+            self._abort([None], n)
+            raise
+        except Exception as error:  # Its own __reduce__ may raise anything.
+            self._abort([message], n)
+            raise ConnectorError(
+                f"data source {self._of.name}: the message {message!r:.200} of write() can't be pickled, and "
+                f"so not be kept until the checkpoint is complete: {type(error).__name__}: {error}"
+            ) from error
+        self._prepared[n] = message
+        return {"checkpoint": n, "message": base64.b64encode(packed).decode("ascii")}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        failed: ConnectorError | None = None
+        for handle in handles:
+            n, message = self._message(handle)
+            try:
+                self._of.called("commit", lambda m=message, n=n: self._made().commit([m], n))  # type: ignore[misc]
+                self._prepared.pop(n, None)
+            except ConnectorError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _made(self) -> Any:
+        if self._writer is None:
+            self._writer = self._sink.stream_writer()
+        return self._writer
+
+    def _written(self, rows: list[Any]) -> Any:
+        writer = self._made()
+        if not isinstance(writer, DataSourceStreamArrowWriter):
+            return writer.write(iter(rows))
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        arrow = required("pyarrow", "parquet")
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        schema = to_arrow_schema(self._of.columns)
+        batch = arrow.RecordBatch.from_arrays(
+            [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+            schema=schema,
+        )
+        return writer.write(iter([batch]))
+
+    def _message(self, handle: JSON) -> tuple[CheckpointId, Any]:
+        match handle:
+            case {"checkpoint": int(n), "message": str(packed)}:
+                # The job log has it from the task that wrote, as it has its state, which is pickled, too.
+                return CheckpointId(n), pickle.loads(base64.b64decode(packed))  # noqa: S301
+            case _:
+                pass
+        raise ConnectorError(f"{handle!r:.200} is no transaction of data source {self._of.name}")
+
+    def _abort(self, messages: list[Any], n: CheckpointId) -> None:
+        try:
+            self._of.called("abort", lambda: self._made().abort(messages, n))
+        except ConnectorError as error:
+            # Nobody sees what was written: it takes space, no more.
+            _LOG.warning("%s", error)

@@ -1,0 +1,281 @@
+"""PySpark's Python data sources as sources: `crosscut.spark.source`."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle  # noqa: S403 - see PythonSource.reader
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Literal
+
+import cloudpickle
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.spark.batches import Batches, Rows, batches_of
+from crosscut.spark.data_source import DataSourceOf, data_source_of
+from crosscut.spark.python_rows import PythonRows
+
+READ_ROWS = 1_000
+POLL_MS = 100
+_WAIT_MS = 1
+
+Reading = Literal["stream", "batch"]
+
+_LOG = logging.getLogger("crosscut")
+
+
+def source(
+    kind: type[DataSource],
+    options: Mapping[str, Any] | None = None,
+    schema: StructType | str | None = None,
+    *,
+    read: Reading | None = None,
+    records: Literal["rows", "dicts"] = "rows",
+) -> Source[Any]:
+    """Return a source that reads a Python data source of PySpark, as it is.
+
+    A stream reader (`streamReader`, or `simpleStreamReader`) is asked for its newest offset by the task that
+    reads it, again and again. What lies between two offsets is a batch, whose partitions are read one after
+    the other. A position is the batch, the partition and how many rows of it were read: after a failure
+    the same partitions are planned again, and read from there on. So both must give the same rows again, as
+    Spark demands, too. `commit(end)` is called once a checkpoint is complete that has all before `end`. The
+    stream has no end.
+
+    A batch reader (`reader`) is asked for its partitions when the job starts; each is a split, and they are
+    read by all tasks.
+
+    Args:
+        kind: The class, of `pyspark.sql.datasource.DataSource`. It need not be registered.
+        options: As for `spark.readStream.options`: texts.
+        schema: Of the rows; default: what the data source says.
+        read: "stream" or "batch"; default: "stream" if the class has a stream reader.
+        records: What a record is: "rows" a `pyspark.sql.Row`, "dicts" a dict by column.
+
+    Raises:
+        ConnectorError: An argument is not as described, or the class has no such reader. Later, in the
+            job: what one of its methods raises, by name; offsets that go back; rows that don't fit.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> source = cc.spark.source(FakeDataSource, {"numRows": 5}, "name STRING")  # doctest: +SKIP
+    """
+    found = data_source_of(kind, options, schema)
+    if records not in ("rows", "dicts"):
+        raise ConnectorError(f"records={records!r}: expected 'rows' or 'dicts'")
+    has = {
+        "stream": _has(kind, "streamReader") or _has(kind, "simpleStreamReader"),
+        "batch": _has(kind, "reader"),
+    }
+    chosen: Reading = read or ("stream" if has["stream"] else "batch")
+    if not has.get(chosen):
+        raise ConnectorError(
+            f"data source {found.name} has no {chosen} reader: expected a class with "
+            f"{'streamReader or simpleStreamReader' if chosen == 'stream' else 'reader'}"
+        )
+    return PythonSource(found, chosen, records == "rows")
+
+
+def _has(kind: type[DataSource], method: str) -> bool:
+    return getattr(kind, method) is not getattr(DataSource, method)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSource(Source[Any]):
+    """See `source`."""
+
+    of: DataSourceOf
+    reading: Reading
+    as_rows: bool
+
+    def resolved(self) -> PythonSource:
+        """Return it with its schema."""
+        return replace(self, of=self.of.resolved())
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Ask for the first offset, or for the partitions."""
+        if self.reading == "stream":
+            reader = batches_of(self.of)
+            start = reader.initial()
+            reader.stop()
+            return [Split("stream", {"start": start, "end": None, "partition": 0, "rows": 0})]
+        return [
+            Split(f"{number:06}", 0, _packed(self.of, number, one))
+            for number, one in enumerate(self._partitions())
+        ]
+
+    def _partitions(self) -> list[Any]:
+        reader = self.of.called("reader", lambda: self.of.made().reader(self.of.columns))
+        try:
+            found = list(reader.partitions())
+        except PySparkNotImplementedError:
+            # As Spark has it: one partition, None.
+            return [None]
+        except Exception as error:
+            raise ConnectorError(
+                f"data source {self.of.name}: partitions() raised {type(error).__name__}: {error}"
+            ) from error
+        return found or [None]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
+        """Go on in a batch, or in a partition."""
+        rows = PythonRows(self.of.name, tuple(self.of.columns.fieldNames()), self.as_rows)
+        match split.detail, position:
+            case None, {"start": dict(), "partition": int(), "rows": int()} if self.reading == "stream":
+                at: Any = position
+                return _StreamSplit(self, batches_of(self.of), rows, at)
+            case str(packed), int(row) if self.reading == "batch" and row >= 0:
+                # The job log has it from the driver, as it has the state of the job, which is pickled, too.
+                partition = pickle.loads(base64.b64decode(packed))  # noqa: S301
+                reader = self.of.called("reader", lambda: self.of.made().reader(self.of.columns))
+                return _Partition(self.of, partial(reader.read, partition), rows, row)
+        raise ConnectorError(
+            f"split {split} at position {position!r} is not of the {self.reading} reader of {self.of.name}; "
+            f"is the checkpoint of another source?",
+            split_id=split.split_id,
+        )
+
+    def describe(self) -> str:
+        """Return the class and its options."""
+        return self.of.describe()
+
+
+def _packed(of: DataSourceOf, number: int, partition: Any) -> str:
+    try:
+        return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")
+    except Exception as error:  # Its own __reduce__ may raise anything.
+        raise ConnectorError(
+            f"data source {of.name}: partition {number}, {partition!r:.200}, can't be pickled, and so not be "
+            f"sent to a worker: {type(error).__name__}: {error}"
+        ) from error
+
+
+class _Threaded(SplitReader[Any]):
+    """Does whatever may take time in a thread, one thing at a time."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
+        self._coming: Future[Any] | None = None
+
+    def _result(self, work: Callable[[], Any]) -> Any | None:
+        """Begin `work`, or return what it has returned; None: not yet."""
+        if self._coming is None:
+            self._coming = self._thread.submit(work)
+        if not self._coming.done():
+            return None
+        future, self._coming = self._coming, None
+        return future.result()
+
+
+class _Partition(_Threaded):
+    """One partition of a batch reader. A position is the number of rows read."""
+
+    def __init__(
+        self, of: DataSourceOf, read: Callable[[], Iterator[Any]], rows: PythonRows, position: int
+    ) -> None:
+        super().__init__()
+        self._of = of
+        self._rows = rows.of(read, skip=position)
+        self._position = position
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        found = self._result(lambda: _taken(self._of, self._rows, limit))
+        if found is None:
+            return Wait(_WAIT_MS)
+        self._position += len(found)
+        return found or EndOfSplit()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class _StreamSplit(_Threaded):
+    """All batches of a stream reader, one after the other."""
+
+    def __init__(
+        self, source: PythonSource, batches: Batches, rows: PythonRows, position: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self._of = source.of
+        self._batches = batches
+        self._to_records = rows
+        self._start: dict[str, Any] = position["start"]
+        self._end: dict[str, Any] | None = position["end"]
+        self._partition: int = position["partition"]
+        self._row: int = position["rows"]
+        # Of the batch that is read: its partitions, and the rest of the one that is.
+        self._partitions: list[Rows] | None = None
+        self._rows: Iterator[Any] | None = None
+        self._committed = self._start
+
+    @property
+    def position(self) -> JSON:
+        return {"start": self._start, "end": self._end, "partition": self._partition, "rows": self._row}
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        # A loop, since empty partitions and batches follow each other.
+        while True:
+            if self._partitions is None:
+                planned = self._result(self._plan)
+                if planned is None:
+                    return Wait(_WAIT_MS)
+                end, partitions = planned
+                if end is None:
+                    return Wait(POLL_MS)
+                self._end, self._partitions = end, partitions
+            if self._partition >= len(self._partitions):
+                self._start, self._end = self._end or self._start, None
+                self._partition = self._row = 0
+                self._partitions = None
+                continue
+            if self._rows is None:
+                self._rows = self._to_records.of(self._partitions[self._partition], skip=self._row)
+            rows = self._rows
+            found = self._result(partial(_taken, self._of, rows, min(limit, READ_ROWS)))
+            if found is None:
+                return Wait(_WAIT_MS)
+            if found:
+                self._row += len(found)
+                return list(found)
+            self._partition, self._row, self._rows = self._partition + 1, 0, None
+
+    def acknowledge(self, position: JSON) -> None:
+        at: Any = position
+        if at["start"] != self._committed:
+            self._committed = at["start"]
+            # The reader belongs to the thread.
+            self._thread.submit(self._commit, self._committed)
+
+    def close(self) -> None:
+        with suppress(RuntimeError):
+            self._thread.submit(self._batches.stop)
+        self._thread.shutdown(wait=False)
+
+    def _plan(self) -> tuple[dict[str, Any] | None, list[Rows]]:
+        """Return the end of the batch, None if there is nothing new, and its partitions."""
+        if self._end is not None:
+            return self._end, self._batches.again(self._start, self._end)
+        return self._batches.next(self._start)
+
+    def _commit(self, end: dict[str, Any]) -> None:
+        try:
+            self._batches.commit(end)
+        except ConnectorError as error:
+            # A system that keeps what it might have forgotten: the job can go on.
+            _LOG.warning("%s; it is not called again for this offset", error)
+
+
+def _taken(of: DataSourceOf, rows: Iterator[Any], limit: int) -> list[Any]:
+    return of.called("read", lambda: list(islice(rows, limit)))

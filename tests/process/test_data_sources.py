@@ -1,0 +1,141 @@
+"""Data sources of PySpark in a job on Spark: read and written exactly once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import until
+from pyspark import SparkContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from tests.unit.pyspark_examples import FakeDataSource
+
+import crosscut as cc
+from crosscut.errors import ConnectorError
+
+ROWS_EACH = 40
+
+
+class Numbers(DataSource):
+    """Endless numbers, two partitions a batch; notes what was committed."""
+
+    def schema(self) -> str:
+        return "number BIGINT, text STRING"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        path = Path(self.options["committed"])
+
+        class Reader(DataSourceStreamReader):
+            def initialOffset(self) -> dict[str, int]:
+                return {"number": 0}
+
+            def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+                return {"number": start["number"] + 2 * ROWS_EACH}
+
+            def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+                return [InputPartition(n) for n in range(start["number"], end["number"], ROWS_EACH)]
+
+            def read(self, partition: InputPartition) -> Iterator[Any]:
+                for number in range(partition.value, partition.value + ROWS_EACH):
+                    yield number, f"n{number}"
+
+            def commit(self, end: dict[str, int]) -> None:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(f"{end['number']}\n")
+
+        return Reader()
+
+
+class Message(WriterCommitMessage):
+    def __init__(self, staged: str) -> None:
+        self.staged = staged
+
+
+class Renamed(DataSource):
+    """Writes a staged file, and names it after its batch when that is committed."""
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        directory = Path(self.options["path"])
+
+        class Writer(DataSourceStreamWriter):
+            def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+                staged = directory / f".{secrets.token_hex(8)}"
+                staged.write_text(json.dumps([[row.number, row.text] for row in iterator]))
+                return Message(str(staged))
+
+            def commit(self, messages: list[Any], batchId: int) -> None:
+                for number, one in enumerate(messages):
+                    if os.path.exists(one.staged):
+                        os.rename(one.staged, directory / f"{batchId:06}-{number}.json")
+
+            def abort(self, messages: list[Any], batchId: int) -> None:
+                for one in messages:
+                    os.unlink(one.staged)
+
+        return Writer()
+
+
+def settings(directory: Path) -> cc.Settings:
+    return cc.Settings(
+        parallelism=2,
+        checkpoint_dir=str(directory / "checkpoints"),
+        checkpoint_interval="100ms",
+        restart=cc.Restart(delay="0s"),
+    )
+
+
+def flow_of(directory: Path) -> cc.Flow:
+    flow = cc.Flow("numbers")
+    source = cc.spark.source(Numbers, {"committed": str(directory / "committed")})
+    sink = cc.spark.sink(Renamed, {"path": str(directory / "out")}, "number BIGINT, text STRING")
+    flow.source(source).named("in").rate_limit(2_000).named("rate").sink(sink).named("out")
+    return flow
+
+
+def rows(directory: Path) -> list[Any]:
+    files = sorted((directory / "out").glob("*.json"))
+    return [row for path in files for row in json.loads(path.read_text())]
+
+
+def test_rows_go_from_one_data_source_to_another_exactly_once(started: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    job = started.flow(flow_of(tmp_path), settings(tmp_path))
+
+    def more_rows() -> None:
+        seen = len(rows(tmp_path))
+        until(lambda: len(rows(tmp_path)) > seen + 100, "more rows")
+
+    for index in (0, 1):
+        more_rows()
+        os.kill(started.watch(job)[index], signal.SIGKILL)
+        more_rows()
+    assert job.stop(timeout=60)
+    job = started.flow(flow_of(tmp_path), settings(tmp_path))
+    more_rows()
+    assert job.stop(timeout=60)
+    found = rows(tmp_path)
+    assert found == [[number, f"n{number}"] for number in range(len(found))]
+    committed = [int(line) for line in (tmp_path / "committed").read_text().split()]
+    assert committed
+    assert all(end % (2 * ROWS_EACH) == 0 for end in committed), "only whole batches are committed"
+
+
+def test_a_batch_reader_with_its_own_schema_ends(spark: SparkContext, started: Any, tmp_path: Path) -> None:
+    flow, out = cc.Flow("names"), cc.collect()
+    flow.source(cc.spark.source(FakeDataSource, {"numRows": 4})).sink(out)
+    started.finish(started.flow(flow, settings(tmp_path)))
+    assert sorted(row.name for row in out.records()) == [f"name {i}" for i in range(4)]
+    with pytest.raises(ConnectorError, match="data source FakeDataSource: schema\\(\\) raised"):
+        cc.spark.source(FakeDataSource, None, "number BIGNUM")

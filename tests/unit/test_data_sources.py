@@ -1,0 +1,372 @@
+"""Data sources of PySpark as sources and sinks: those of its documentation, and ones that misbehave."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import IntegerType, Row, StructField, StructType
+from tests.unit.pyspark_examples import (
+    NAME_AND_STATE,
+    NUMBERS,
+    FakeDataSource,
+    FakeSimpleDataSource,
+    FakeStreamDataSource,
+    PartitionedDataSource,
+    SimpleCommitMessage,
+)
+
+import crosscut as cc
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wait
+from crosscut.spark.batches import goes_back
+
+NUMBER = StructType([StructField("number", IntegerType())])
+
+
+def taken(reader: Any, count: int) -> list[Any]:
+    """Read until there are `count` records, or the split has ended."""
+    found: list[Any] = []
+    while len(found) < count:
+        some = reader.read(min(3, count - len(found)))
+        if isinstance(some, EndOfSplit):
+            break
+        found += some if isinstance(some, list) else []
+    return found
+
+
+def only_split(source: Any) -> Split:
+    (split,) = source.splits(2)
+    return split
+
+
+# Batch readers.
+
+
+def test_a_batch_reader_without_partitions_is_one_split() -> None:
+    source = cc.spark.source(FakeDataSource, {"NUMROWS": 5}, NAME_AND_STATE)
+    split = only_split(source)
+    rows = [Row(name=f"name {i}", state=f"state {i}") for i in range(5)]
+    for position in range(6):
+        reader = source.reader(split, position)
+        assert taken(reader, 9) == rows[position:]
+        assert reader.position == 5
+        reader.close()
+    assert rows[1].state == "state 1"
+
+
+def test_the_partitions_of_a_batch_reader_are_splits_and_rows_go_by_name() -> None:
+    source = cc.spark.source(PartitionedDataSource, None, NAME_AND_STATE, records="dicts")
+    splits = source.splits(2)
+    found = [taken(source.reader(split, split.start), 99) for split in splits]
+    assert found == [[{"name": str(n), "state": str(k)} for n in range(10)] for k in range(3)]
+    assert len({split.split_id for split in splits}) == 3
+
+
+# Stream readers.
+
+
+@pytest.mark.parametrize("kind", [FakeStreamDataSource, FakeSimpleDataSource])
+def test_a_stream_goes_on_from_any_position(kind: type[DataSource]) -> None:
+    source = cc.spark.source(kind, None, NUMBERS)
+    split = only_split(source)
+    first = source.reader(split, split.start)
+    positions, found = [first.position], []
+    for _ in range(9):
+        found += taken(first, 1)
+        positions.append(json.loads(json.dumps(first.position)))
+    assert [(row.number, row.word) for row in found] == [(i, str(i)) for i in range(9)]
+    for count, position in enumerate(positions[:3]):
+        # Of the first batch: what a reader that begins again gives as its newest offset lies in it.
+        again = source.reader(split, position)
+        assert [row.number for row in taken(again, 2 - count)] == list(range(count, 2))
+        again.close()
+    first.close()
+
+
+class Recorded(DataSourceStreamReader):
+    """Two rows a partition; says what it is asked."""
+
+    def __init__(self, events: list[Any], offsets: list[Any]) -> None:
+        self.events = events
+        self.offsets = offsets
+        self.committed = threading.Event()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        self.events.append(("latest", start, type(limit).__name__))
+        return self.offsets.pop(0) if self.offsets else start  # type: ignore[no-any-return]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self.events.append(("partitions", start, end))
+        return [InputPartition(n) for n in range(start["n"], end["n"])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return iter([(partition.value * 10,), (partition.value * 10 + 1,)])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self.events.append(("commit", end))
+        self.committed.set()
+
+
+def recorded(*offsets: Any) -> tuple[Any, Recorded, Any]:
+    reader = Recorded([], list(offsets))
+
+    class Source(DataSource):
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return reader
+
+    source = cc.spark.source(Source, None, NUMBER)
+    return source, reader, only_split(source)
+
+
+def test_batches_are_planned_when_the_last_is_read_and_committed_when_a_checkpoint_has_them() -> None:
+    source, told, split = recorded({"n": 2}, {"n": 3})
+    reader = source.reader(split, split.start)
+    assert [row.number for row in taken(reader, 6)] == [0, 1, 10, 11, 20, 21]
+    while told.events[-1] != ("latest", {"n": 3}, "ReadAllAvailable"):
+        assert isinstance(reader.read(9), Wait)
+    assert told.events == [
+        ("latest", {"n": 0}, "ReadAllAvailable"),
+        ("partitions", {"n": 0}, {"n": 2}),
+        ("latest", {"n": 2}, "ReadAllAvailable"),
+        ("partitions", {"n": 2}, {"n": 3}),
+        ("latest", {"n": 3}, "ReadAllAvailable"),
+    ]
+    reader.acknowledge({"start": {"n": 0}, "end": {"n": 2}, "partition": 1, "rows": 0})
+    reader.acknowledge({"start": {"n": 2}, "end": None, "partition": 0, "rows": 0})
+    assert told.committed.wait(60)
+    assert told.events[-1] == ("commit", {"n": 2}), "in the middle of a batch there is nothing to commit"
+    reader.close()
+
+
+def test_a_batch_that_was_planned_is_planned_the_same_after_a_failure() -> None:
+    source, told, split = recorded({"n": 9})
+    reader = source.reader(split, {"start": {"n": 0}, "end": {"n": 2}, "partition": 1, "rows": 1})
+    assert [row.number for row in taken(reader, 1)] == [11]
+    assert told.events == [("partitions", {"n": 0}, {"n": 2})]
+    reader.close()
+
+
+# What they do wrong.
+
+
+def fails(call: Callable[[], Any]) -> str:
+    with pytest.raises(ConnectorError) as failure:
+        while True:
+            call()
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("offset", [5, {"n": {1, 2}}, {1: 2}])
+def test_an_offset_that_json_cannot_hold_is_refused(offset: Any) -> None:
+    source, _, split = recorded(offset)
+    reader = source.reader(split, split.start)
+    assert "latestOffset() returned the offset" in fails(lambda: reader.read(1))
+
+
+def test_an_offset_that_goes_back_is_refused() -> None:
+    source, _, split = recorded({"n": 3}, {"n": 1})
+    reader = source.reader(split, split.start)
+    taken(reader, 6)
+    said = fails(lambda: reader.read(1))
+    assert 'latestOffset() returned the offset {"n": 1}, which lies before {"n": 3}' in said
+
+
+def test_what_goes_back_is_known_by_its_numbers() -> None:
+    assert goes_back({"a": 5, "b": [7]}, {"a": 5, "b": [6]})
+    assert not goes_back({"file": 3, "row": 9}, {"file": 4, "row": 0})
+    assert not goes_back({"a": "x"}, {"a": "b"})
+    assert not goes_back({"a": 5}, {"b": 1})
+
+
+class Unruly(DataSource):
+    """Raises, or returns what it should not, where its options say."""
+
+    def at(self, method: str) -> None:
+        if self.options.get("at") == method:
+            raise RuntimeError("the service is down")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self.at("streamReader")
+        at, rows = self.at, self.options.get("rows", "[(1,)]")
+
+        class Reader(DataSourceStreamReader):
+            def initialOffset(self) -> dict[str, int]:
+                at("initialOffset")
+                return {"n": 0}
+
+            def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+                at("latestOffset")
+                return {"n": start["n"] + 1}
+
+            def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+                at("partitions")
+                return [InputPartition(1)]
+
+            def read(self, partition: InputPartition) -> Iterator[Any]:
+                at("read")
+                return iter({"[(1,)]": [(1,)], "[(1, 2)]": [(1, 2)], "['x']": ["x"]}[rows])
+
+            def commit(self, end: dict[str, int]) -> None:
+                at("commit")
+
+        return Reader()
+
+
+@pytest.mark.parametrize("method", ["streamReader", "initialOffset"])
+def test_a_reader_that_raises_when_the_job_starts_is_named(method: str) -> None:
+    source = cc.spark.source(Unruly, {"at": method}, NUMBER)
+    assert fails(lambda: source.splits(1)) == (
+        f"data source Unruly: {method}() raised RuntimeError: the service is down"
+    )
+
+
+@pytest.mark.parametrize("method", ["latestOffset", "partitions", "read"])
+def test_a_reader_that_raises_in_a_task_is_named(method: str) -> None:
+    split = only_split(cc.spark.source(Unruly, None, NUMBER))
+    reader = cc.spark.source(Unruly, {"at": method}, NUMBER).reader(split, split.start)
+    assert fails(lambda: reader.read(1)) == (
+        f"data source Unruly: {method}() raised RuntimeError: the service is down"
+    )
+
+
+def test_a_commit_that_raises_is_told_and_does_not_fail_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    source = cc.spark.source(Unruly, {"at": "commit"}, NUMBER)
+    split = only_split(source)
+    reader = source.reader(split, split.start)
+    taken(reader, 2)
+    reader.acknowledge(reader.position)
+    assert len(taken(reader, 3)) == 3
+    assert "commit() raised RuntimeError: the service is down" in caplog.text
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"), [("[(1, 2)]", "a row of 2 values: expected 1, for number"), ("['x']", "of type str")]
+)
+def test_rows_that_do_not_fit_are_refused(rows: str, said: str) -> None:
+    source = cc.spark.source(Unruly, {"rows": rows}, NUMBER)
+    split = only_split(source)
+    reader = source.reader(split, split.start)
+    assert said in fails(lambda: reader.read(1))
+
+
+def test_a_partition_that_cannot_be_pickled_is_named() -> None:
+    class Locked(PartitionedDataSource):
+        def reader(self, schema: StructType) -> Any:
+            reader = PartitionedDataSource.reader(self, schema)
+            reader.partitions = lambda: [InputPartition(threading.Lock())]  # type: ignore[method-assign]
+            return reader
+
+    source = cc.spark.source(Locked, None, NAME_AND_STATE)
+    assert "Locked: partition 0, InputPartition(value=<unlo" in fails(lambda: source.splits(1))
+
+
+def test_arguments_are_checked_where_they_are_written() -> None:
+    with pytest.raises(ConnectorError, match="expected a class of pyspark"):
+        cc.spark.source("fake")  # type: ignore[arg-type]
+    with pytest.raises(ConnectorError, match="FakeDataSource has no stream reader"):
+        cc.spark.source(FakeDataSource, None, NUMBER, read="stream")
+    with pytest.raises(ConnectorError, match="FakeDataSource has no stream writer"):
+        cc.spark.sink(FakeDataSource, None, NUMBER)
+    with pytest.raises(ConnectorError, match="schema=5"):
+        cc.spark.source(FakeDataSource, None, 5)  # type: ignore[arg-type]
+
+
+def test_what_is_read_is_described_without_secrets() -> None:
+    options = {"url": "https://me:word@host/x", "apiKey": "abc", "Password": "abc", "rows": 5}
+    said = cc.spark.source(FakeDataSource, options, NAME_AND_STATE).describe()
+    assert said.startswith("FakeDataSource(rows=5, url=https://")
+    assert "word" not in said
+    assert "abc" not in said
+
+
+# Writers.
+
+LINEAGE = Lineage("a1")
+
+
+def writer_of(sink: Any, epoch: int = 1, index: int = 0) -> Any:
+    task = TaskId(VertexId("sink"), index)
+    return sink.writer(SinkContext(LINEAGE, Epoch(epoch), task, "sink"))
+
+
+def permit(n: int, epoch: int = 1) -> CommitPermit:
+    return CommitPermit(LINEAGE, Epoch(epoch), CheckpointId(n))
+
+
+def staged(writer: Any, n: int, *rows: Any) -> Any:
+    writer.write(list(rows))
+    return json.loads(json.dumps(writer.prepare(writer.rotate(CheckpointId(n)))))
+
+
+def test_rows_are_written_at_a_checkpoint_and_committed_under_its_id(tmp_path: Path) -> None:
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS)
+    writer = writer_of(sink)
+    writer.recover(None, [])
+    assert writer.rotate(CheckpointId(1)) is None
+    first = staged(writer, 2, (1, "a"), {"number": 2, "word": "b"}, Row(number=3, word="c"))
+    second = staged(writer, 3, (4, "d"))
+    assert list(tmp_path.iterdir()) == []
+    writer.commit(permit(3), [first, second])
+    found = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert found == {"2.json": {"num_partitions": 1, "rows": 3}, "3.json": {"num_partitions": 1, "rows": 1}}
+
+
+def test_after_a_failure_the_restored_messages_are_committed_and_the_others_aborted(tmp_path: Path) -> None:
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS)
+    writer = writer_of(sink, index=1)
+    writer.recover(None, [])
+    handles = [staged(writer, n, (n, "a")) for n in (2, 3)]
+    writer.close()
+    writer_of(sink, epoch=2, index=1).recover(permit(2, epoch=2), handles[:1])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "3.txt"]
+
+
+def test_a_write_that_fails_is_aborted_and_named(tmp_path: Path) -> None:
+    class Broken(FakeStreamDataSource):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+            writer: Any = FakeStreamDataSource.streamWriter(self, schema, overwrite)
+            message = {"raise": None, "pickle": SimpleCommitMessage(0, threading.Lock())}  # type: ignore[arg-type]
+            kind = self.options["kind"]
+
+            def write(rows: Any) -> Any:
+                if kind == "raise":
+                    raise OSError("no space")
+                return message[kind]
+
+            writer.write = write
+            return writer
+
+    for kind, said in {"raise": "write\\(\\) raised OSError: no space", "pickle": "can't be pickled"}.items():
+        sink = cc.spark.sink(Broken, {"path": str(tmp_path), "kind": kind}, NUMBERS)
+        writer = writer_of(sink, index=2)
+        with pytest.raises(ConnectorError, match=said):
+            staged(writer, 7, (1, "a"))
+        (aborted,) = tmp_path.iterdir()
+        assert aborted.name == "7.txt"
+        aborted.unlink()
+
+
+def test_a_record_that_is_no_row_is_refused_by_name(tmp_path: Path) -> None:
+    writer = writer_of(cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS))
+    with pytest.raises(ConnectorError, match="data source FakeStreamDataSource with columns number, word"):
+        writer.write([(1, "a", "b")])
+
+
+def test_one_task_writes_all_rows() -> None:
+    flow = cc.Flow("one")
+    numbers = flow.source(cc.items(range(5))).named("numbers")
+    numbers.sink(cc.spark.sink(FakeStreamDataSource, {"path": "x"}, NUMBERS)).named("out")
+    graph = flow.compile(4, 128)
+    (edge,) = graph.edges
+    assert (edge.source, edge.target, edge.partitioning) == ("numbers", "out", "hash")
