@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from crosscut.cli import program
 from crosscut.ids import CheckpointId
+from crosscut.operators.process import Process
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import Table
 from crosscut.testing.simulator import command, user_flow
@@ -315,6 +317,54 @@ def test_a_flow_that_never_comes_to_an_end_in_a_world_is_an_error(
     done = simulate("flow.source(numbers).sink(cc.collect())")
     assert done.exit_code == 2, done.output
     assert "flow 'mine' can't be simulated: without any fault, and with no more than 2 records" in done.output
+
+
+BUDGETS = """
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+class Budget(StatefulProcessor):
+    def init(self, handle):
+        self.handle = handle
+        self.left = handle.getValueState("left", "n INT")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.left.update(((self.left.get() or (0,))[0] + initialState.budget,))
+        self.handle.registerTimer(1_000_000)
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            self.left.update(((self.left.get() or (0,))[0] - row.n,))
+            yield Row(key=key[0], left=self.left.get()[0])
+
+    def handleExpiredTimer(self, key, timerValues, expired):
+        yield Row(key=key[0], left=self.left.get()[0])
+
+    def close(self):
+        pass
+
+budgets = {"w1": Row(budget=100), **{f"quiet{i}": Row(budget=i) for i in range(7)}}
+rows = flow.source(numbers).map(lambda r: Row(key=r[0], n=r[1])).assign_timestamps(lambda row: row.n)
+spent = rows.key_by(lambda row: row.key).transform_with_state(
+    Budget(), "key STRING, left INT", "EventTime", initial_state=budgets
+)
+spent.sink(cc.collect())
+"""
+
+
+def test_initial_state_is_given_to_each_key_once_whatever_fails(simulate, monkeypatch: Any) -> None:  # type: ignore[no-untyped-def]
+    done = simulate(BUDGETS)
+    assert done.exit_code == 0 and "order" not in done.output, done.output
+
+    def again(self: Process, owns: Any) -> None:
+        plain(self, owns)
+        for key in self._to_begin:
+            self._state.tables["initial state taken in"].delete(key)
+
+    plain = Process.own
+    monkeypatch.setattr(Process, "own", again)
+    done = simulate(BUDGETS)
+    assert done.exit_code == 1 and "Row(key='quiet" in done.output, done.output
 
 
 RAISING = {

@@ -352,6 +352,8 @@ class _Run:
         }
         running = attached(process, cells, context)
         running.open()
+        for context.key in running._initial_keys:
+            running._begin_key(context)
         return running, context
 
 
