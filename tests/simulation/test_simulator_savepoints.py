@@ -101,8 +101,8 @@ def without_what_was_on_its_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_state_of_one_task_only(patch: pytest.MonkeyPatch) -> None:
-    plain = starting._parts
-    patch.setattr(starting, "_parts", lambda *arguments: () if arguments[1].index else plain(*arguments))
+    plain = starting.parts_of
+    patch.setattr(starting, "parts_of", lambda *arguments: () if arguments[1].index else plain(*arguments))
 
 
 def with_splits_from_their_beginning(patch: pytest.MonkeyPatch) -> None:

@@ -294,6 +294,34 @@ def test_rows_that_were_moved_into_the_file_of_another_operator_are_not_lost_in_
         begun(savepoint, tmp_path, visits_graph())
 
 
+@pytest.mark.parametrize(
+    ("column", "text", "problem"),
+    [
+        ("value", "4,5", "for key .*: '4,5' is no value of a savepoint"),
+        ("value", None, "for key .*: None is no value of a savepoint"),
+        ("key", "1.5", "for key '1.5': 1.5 of type float can't be a key"),
+        ("key", '"ann"', "two rows for 'ann' in state 'last' of 'visits', .* take one of them away"),
+    ],
+)
+def test_a_row_that_was_edited_into_nonsense_is_named(
+    column: str, text: str | None, problem: str, savepoint: Path, tmp_path: Path
+) -> None:
+    import polars
+
+    for file in (savepoint / "state").rglob("*.parquet"):
+        frame = polars.read_parquet(file)
+        changed = frame.with_columns(
+            polars.when(polars.col("state") == "last")
+            .then(polars.lit(text, dtype=polars.String))
+            .otherwise(polars.col(column))
+            .alias(column)
+        )
+        changed.write_parquet(file)
+    cc.seal_savepoint(savepoint)
+    with pytest.raises(StateError, match=problem):
+        begun(savepoint, tmp_path, visits_graph())
+
+
 # Signed.
 
 

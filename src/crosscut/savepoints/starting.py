@@ -16,19 +16,16 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import HistoryError, InternalError, StoreError
 from crosscut.graph.components import reached_from
 from crosscut.graph.identity import identity_of
-from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
-from crosscut.keys import key_group, owner_of_group
-from crosscut.operators.building import keyed_state
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, LogEntry, SegmentOpened
 from crosscut.protocol.job.history import shown
 from crosscut.protocol.job.identity import Claimant
@@ -46,18 +43,17 @@ from crosscut.protocol.job.restoring import (
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.savepoints.loading import EPOCH, blocks_of, parts_of
 from crosscut.savepoints.manifest import Savepoint, SavepointManifest
 from crosscut.savepoints.migrations import NO_MIGRATIONS, Migrations
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile
 from crosscut.savepoints.values import from_text
-from crosscut.state.encoding import Block
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import encode_batch
 
-EPOCH = Epoch(1)
 _BOTH = frozenset({False, True})
 
 
@@ -254,7 +250,7 @@ def _checkpoint(
     snapshots = []
     for vertex in graph.vertices:
         uid = VertexId(vertex.vertex_id)
-        blocks = list(_blocks(savepoint, uid, migrations, dropped))
+        blocks = list(blocks_of(savepoint, uid, migrations, dropped))
         for index in range(graph.parallelism):
             task = TaskId(uid, index)
             snapshot = before.get(task, Snapshot())
@@ -265,7 +261,7 @@ def _checkpoint(
             if uid in has_more_input:
                 # The end of input that the task has heard of was not this one.
                 snapshot = replace(snapshot, ended=False, said=None)
-            parts = _parts(vertex, task, blocks, graph, store, n)
+            parts = parts_of(vertex, task, blocks, graph, store, n)
             log = logs.get(task, [])
             if log:
                 log_part = store.write_part(n, task, EPOCH, encoded_log(log))
@@ -274,50 +270,6 @@ def _checkpoint(
     return CheckpointCompleted(
         EPOCH, n, tuple(snapshots), wall_clock=SystemClock().now().isoformat(timespec="seconds")
     )
-
-
-def _blocks(
-    savepoint: Savepoint, uid: str, migrations: Migrations, dropped: set[tuple[str, str, str]]
-) -> Iterator[tuple[int, Block]]:
-    """Yield the rows of an operator, with the task in whose file they are."""
-    for file in savepoint.manifest.state_files(uid):
-        tables: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
-        for row in savepoint.rows_of(file, STATE_COLUMNS[2:]):
-            state = row["state"]
-            if ("state", uid, state) in dropped:
-                continue
-            key, value = from_text(row["key"]), from_text(row["value"])
-            is_named = row["name"] is not None
-            keys, values = tables.setdefault((state, is_named), ([], []))
-            keys.append((key, from_text(row["name"])) if is_named else key)
-            values.append(migrations.applied(uid, state, key, value))
-        for (table, is_named), (keys, values) in tables.items():
-            yield int(PurePosixPath(file.path).stem), Block(table, is_named, keys, values)
-
-
-def _parts(
-    vertex: Vertex,
-    task: TaskId,
-    blocks: Sequence[tuple[int, Block]],
-    graph: JobGraph,
-    store: CheckpointStore,
-    n: CheckpointId,
-) -> tuple[Part, ...]:
-    state = next((one for node in vertex.chain if (one := keyed_state(node)) is not None), None)
-    if state is None:
-        return ()
-
-    def owns(key: Any) -> bool:
-        group = key_group(key, graph.max_parallelism)
-        return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
-
-    # A task has its own copy of what every task has, as after any start at this parallelism. What was on its
-    # way to it is still on its way to it, and goes with that.
-    mine = [block for index, block in blocks if index == task.index or block.table not in state.shared]
-    for _ in state.loading_rows(mine, CheckpointId(n - 1), owns):
-        pass
-    state.freeze(n)
-    return (replace(store.write_part(n, task, EPOCH, state.encoded(n, CheckpointId(0))), checkpoint_id=n),)
 
 
 def _logs(
