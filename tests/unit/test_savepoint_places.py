@@ -136,10 +136,16 @@ def savepoint(tmp_path: Path) -> Path:
     return tmp_path / "savepoint"
 
 
-@pytest.fixture(params=["file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["file", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "file":
         yield f"file://{tmp_path}/elsewhere"
+        return
+    if request.param == "s3":
+        server = request.getfixturevalue("s3")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield f"{server.bucket()}/savepoints/monday"
         return
     url = f"memory://{secrets.token_hex(8)}/savepoints/monday"
     yield url
