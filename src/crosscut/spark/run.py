@@ -276,8 +276,9 @@ class Run:
         return newest_values(store, self._graph, uid, state)
 
     def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
+        from crosscut.savepoints.loading import EPOCH
         from crosscut.savepoints.migrations import Migrations
-        from crosscut.savepoints.starting import EPOCH, begin_with
+        from crosscut.savepoints.starting import begin_with
         from crosscut.savepoints.tables import as_savepoint
 
         settings = self._settings
