@@ -1,4 +1,5 @@
-"""Dead letters: records for which a function of the user raised, set aside instead of failing the job."""
+"""Dead letters: records and timers for which a function of the user raised, set aside instead of failing the
+job."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ DEAD_LETTERS = "dead letters"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that an operator with `on_error="dead letters"` could not take.
+    """A record, or a timer, that an operator with `on_error="dead letters"` could not take.
 
     Attributes:
-        record: The record; of a final result, the (key, value) that it would have been made of.
+        record: The record; of a final result, the (key, value) that it would have been made of; None of a
+            timer.
         error: What was raised, as "ValueError: invalid literal ...".
         operator: uid of the operator.
-        key: The record's key, where it has one.
+        key: The key of the record, where it has one, or of the timer.
+        timer: The time of the timer that was called, if it was one.
         traceback: Where it was raised, from the user's function on; of bounded length. It makes no two
             letters different.
     """
@@ -28,4 +31,5 @@ class DeadLetter:
     error: str
     operator: str
     key: Any = None
+    timer: int | None = None
     traceback: str = field(default="", compare=False, repr=False)

@@ -60,7 +60,8 @@ class KeyedProcess(ABC, Generic[RecordT, ResultT]):
         """Return or yield what is to go on, for a timer of `ctx.key` that has come due.
 
         Timers come in the order of their time, each once. When the input has ended, all that are left come
-        at once, and those that are set then, too. What is yielded has the timer's time as its timestamp.
+        at once, and those that are set then, too. What is yielded has `ctx.timestamp` as its own: the timer's
+        time, if that was not past when it was set.
         """
         return None
 

@@ -19,10 +19,10 @@ class Clocks(Protocol):
     def now(self) -> int:
         """Return the processing time, in milliseconds since 1970."""
 
-    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> object:
         """Have the process called at `time`."""
 
-    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> object:
         """Take that back."""
 
     def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
@@ -36,8 +36,8 @@ class Context:
 
     Attributes:
         key: The key of the record, or of the timer.
-        timestamp: When the record happened, or the time of the timer; what is yielded has it, too. None in a
-            flow without event time.
+        timestamp: When the record happened, or the time of the timer (for one that was past when it was set,
+            the watermark of then); what is yielded has it, too. None in a flow without event time.
         watermark: No record older than this will come. None as long as nothing is known, `cc.END_OF_TIME`
             after the end of all input.
         metrics: Counters, gauges and histograms of this operator: see `Metrics`.
@@ -74,7 +74,8 @@ class Context:
     def set_timer(self, time: int | Moment) -> None:
         """Have `on_timer` called for this key, once the watermark has come to `time`.
 
-        A key has one timer for each time, however often it is set. One that is past is called soon.
+        A key has one timer for each time, however often it is set. One that is past is called soon; what it
+        yields has the watermark as its timestamp, so it is late for nobody.
         """
         self._set(time, is_event_time=True)
 

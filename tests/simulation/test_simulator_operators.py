@@ -1,7 +1,8 @@
-"""deduplicate, top_n and rate_limit in virtual worlds: exact, whoever is killed meanwhile."""
+"""deduplicate, top_n, rate_limit and dead letters in virtual worlds: exact, whoever is killed meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -57,3 +58,70 @@ def test_operators_are_exact_whoever_is_killed(protocol: ProtocolKind) -> None:
         assert not lost and not added, f"seed {seed}"
         epochs += one.seen["epoch"]
     assert epochs > 8
+
+
+class Reminders(cc.KeyedProcess[int, tuple[int, int]]):
+    """Counts each number, and says so later; for those that 3 divides that fails, after a change of state."""
+
+    count = cc.ValueState[int](0)
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        if record == 2:
+            raise ValueError("an unlucky number")
+        self.count.set(self.count.get() + 1)
+        ctx.set_timer(record + 10)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterator[tuple[int, int]]:
+        yield ctx.key, time
+        if time < 100:
+            self.count.set(-1)
+            ctx.set_timer(time + 100)
+            if ctx.key % 3 == 0:
+                raise ValueError("divided by 3")
+        else:
+            yield ctx.key, self.count.get()
+
+
+def reminding(seed: int, protocol: ProtocolKind) -> World:
+    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
+    options = replace(options, is_periodic=True, rescaled_to=())
+    splits = {f"s{split}": sorted(set(NUMBERS))[split::2] for split in range(2)}
+    source = ReplayedSource(splits, options.source_ms)
+    sinks = SimulatedSink(), SimulatedSink()
+    flow = cc.Flow("reminders")
+    numbers = (
+        flow.source(source).named("in").assign_timestamps(lambda n: n, out_of_orderness="1s").named("times")
+    )
+    said = numbers.key_by(lambda n: n).process(Reminders(), on_error="dead letters").named("reminders")
+    said.sink(sinks[0]).named("said")
+    letters = (
+        said.side_output("dead letters").map(lambda one: (one.key, one.timer, one.record)).named("short")
+    )
+    letters.sink(sinks[1]).named("letters")
+    lucky = sorted({*NUMBERS} - {2})
+    expected = {
+        "said": [one for n in lucky if n % 3 for one in ((n, n + 10), (n, n + 110), (n, -1))],
+        "letters": [*((n, n + 10, None) for n in lucky if n % 3 == 0), (2, None, 2)],
+    }
+    job = SimulatedJob(
+        flow.compile(options.parallelism, MAX_PARALLELISM),
+        (source,),
+        sinks,
+        Graph(lambda *_: None, survives_duplicates=False),
+        expected=expected,
+    )
+    return World(options, job)
+
+
+@pytest.mark.parametrize("protocol", EXACTLY_ONCE)
+def test_k1_a_record_or_timer_for_which_user_code_raises_is_one_letter_whoever_is_killed(
+    protocol: ProtocolKind,
+) -> None:
+    epochs = 0
+    for seed in range(1, 7):
+        one = reminding(seed, protocol)
+        one.run()
+        lost, added = one.checkers.difference()
+        assert not lost and not added, f"seed {seed}"
+        epochs += one.seen["epoch"]
+    assert epochs > 6

@@ -181,6 +181,70 @@ def test_a_process_that_raises_has_done_and_said_nothing_for_that_record() -> No
     assert len(tried.state) == len(plain.state)
 
 
+class Odd(cc.KeyedProcess[int, Any]):
+    """Changes all that there is, and raises for timers of odd times."""
+
+    value = cc.ValueState[int](0)
+    items = cc.ListState[int]()
+    entries = cc.MapState[int, list[int]]()
+    most = cc.ReducingState[int](max)
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        ctx.set_timer(record)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        self.value.set(time)
+        self.items.append(time)
+        if time in (3, 5):
+            self.entries.clear()
+        self.entries[time] = [time]
+        self.most.add(time)
+        ctx.output("aside", time)
+        yield ctx.key, self.value.get(), self.items.get(), sorted(self.entries), self.most.get()
+        if time in (3, 5):
+            ctx.delete_timer(8)
+            ctx.set_timer(8)
+        ctx.set_timer(time + 20)
+        halved(time)
+
+
+def test_a_timer_that_raises_has_done_and_said_nothing_but_a_letter_and_is_not_called_again() -> None:
+    tried = Site(ProcessSpec(Odd(), states_of(Odd()), DEAD_LETTERS), "aside")
+    plain = Site(ProcessSpec(Odd(), states_of(Odd())), "aside")
+    said = []
+    for site, times in ((tried, (3, 8, 4, 5)), (plain, (8, 4))):
+        # Of two timers of one time, the one that was set first comes first, whatever was undone meanwhile.
+        site.gives(*times, 8, keys=["k"] * len(times) + ["other"])
+        site.operator.course.rows_max = 100
+        made = site.operator.advance(5)
+        assert made is not None and site.operator.advance(None) is None
+        last = site.operator.advance(8)
+        said.append((made.records, made.timestamps, last.records if last is not None else None))
+    assert said[0] == said[1]
+    sides = tried.said()
+    assert sides["aside"] == plain.said()["aside"] == [4, 8, 8]
+    letters = sides[DEAD_LETTERS]
+    assert [(one.key, one.timer, one.record) for one in letters] == [("k", 3, None), ("k", 5, None)]
+    assert "in halved" in letters[0].traceback and letters[0].error.startswith("ValueError")
+    assert tried.state is not None and plain.state is not None
+    for name, table in plain.state.tables.items():
+        rows, others = dict(tried.state.tables[name].items()), dict(table.items())
+        assert (rows.keys(), len(rows)) == (others.keys(), len(others))
+
+
+def test_what_keeps_a_timer_from_being_called_at_all_still_fails_the_job() -> None:
+    class Forever(Odd):
+        def on_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+            ctx.set_timer(time)
+            yield from ()
+
+    site = Site(ProcessSpec(Forever(), states_of(Forever()), DEAD_LETTERS), "aside")
+    site.gives(3, keys=["k"])
+    site.operator.course.rows_max = 100_000
+    with pytest.raises(UserCodeError, match="key 'k' has set 10000 timers, each of them due at once"):
+        site.operator.advance(5)
+
+
 def failing(error: BaseException) -> Callable[[Any], Any]:
     def fail(record: Any) -> Any:
         raise error
@@ -210,7 +274,7 @@ def test_what_is_known_to_undo_a_record_does_not_grow_with_timers() -> None:
         operator.course.rest = None
     assert isinstance(site.state, KeyedState)
     assert dict(site.state.tables["ticks"].items()) == {"a": list(range(50))}
-    assert not operator._journal and not operator._timer_journal
+    assert len(operator._journal) == len(operator._timer_journal) == 1
 
 
 @pytest.mark.parametrize(

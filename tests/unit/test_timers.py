@@ -19,7 +19,7 @@ from crosscut.ids import CheckpointId
 from crosscut.keyed_process import states_of
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.course import Course
-from crosscut.operators.process import TIMERS_AFTER_THE_END_MAX, Process
+from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
@@ -248,8 +248,10 @@ def test_a_slice_fires_a_bounded_number_and_the_next_one_goes_on() -> None:
 def test_a_timer_that_always_sets_the_next_one_is_told_of_when_the_input_has_ended() -> None:
     site = Site(Chain(up_to=END_OF_TIME - 1))
     site.takes(("a", 10))
-    site.operator.course.begin(TIMERS_AFTER_THE_END_MAX * 2)
-    with pytest.raises(UserCodeError, match="key 'a' has set 10000 timers after the end of input") as caught:
+    site.operator.course.begin(TIMERS_AT_ONCE_MAX * 2)
+    with pytest.raises(
+        UserCodeError, match="key 'a' has set 10000 timers, each of them due at once, after the end of input"
+    ) as caught:
         site.says(END_OF_TIME)
     assert caught.value.operator == "process"
 
@@ -460,3 +462,4 @@ def test_a_record_without_event_time_has_no_timestamp_also_after_a_timer() -> No
         operator.course.now_ms = now
         assert operator.process(Batch([now], ["a"])).records == [None]
         assert operator.advance(None) is not None
+        assert operator.advance(None) is None

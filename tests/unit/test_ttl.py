@@ -218,6 +218,41 @@ def test_processing_time_is_the_one_that_the_operator_is_told(new: NewState) -> 
     assert not site.state.tables["last"].has("a")
 
 
+def tick(operator: Process, now_ms: int) -> None:
+    """What a task does by its clock, while no record comes."""
+    operator.course.now_ms = now_ms
+    for _ in range(1_000):
+        alarm_ms = operator.next_alarm_ms
+        if alarm_ms is None or alarm_ms > now_ms:
+            return
+        assert operator.advance(None) is None
+    pytest.fail("it has something to do for ever")
+
+
+def test_what_has_expired_is_removed_in_bounded_time_though_no_record_comes_any_more(new: NewState) -> None:
+    class Briefly(cc.KeyedProcess[int, Any]):
+        last = cc.ValueState[int](ttl="10s", ttl_time="processing")
+        seen = cc.ValueState[int](ttl="10ms")
+
+        def on_record(self, record: int, ctx: cc.Context) -> None:
+            self.last.set(record)
+            self.seen.set(record)
+
+    site = Site(Briefly(), new)
+    tables = site.state.tables
+    site.operator.course.now_ms = 1_000_000
+    site.gives(*[(key, 1) for key in range(2_000)], at=100)
+    stored(site.state, N1)
+    tick(site.operator, 1_000_000)
+    assert (len(tables["last"]), len(tables["seen"])) == (2_000, 2_000)
+    # The watermark comes once, and goes no further: also then all that is over is removed.
+    site.operator.advance(None)
+    site.operator.advance(120)
+    for now_ms in range(1_000_000, 1_013_000, 500):
+        tick(site.operator, now_ms)
+    assert (len(tables["last"]), len(tables["seen"])) == (0, 0)
+
+
 def test_event_time_is_refused_for_records_without_timestamps_by_name() -> None:
     with pytest.raises(UserCodeError, match=r"'the-process', state 'value': its ttl is in event time"):
         Site(Timed()).gives(("a", "self.value.set(1)"))

@@ -40,7 +40,9 @@ def cells_of(
     for name, state in declared(process).items():
         one, table = cells[name], tables[name]
         if table.expiry is not None:
-            one = TimedCells(one, table, table.expiry, _clock_of(state, context, uid, name, now))
+            clock = _clock_of(state, context, uid, name, now)
+            is_event_time = state.ttl_time == "event"
+            one = TimedCells(one, table, table.expiry, clock, is_event_time=is_event_time)
             timed.append(one)
         if state.serializer is not None:
             one = SerializedCells(one, state.serializer, uid, name)
@@ -68,11 +70,14 @@ class TimedCells:
             the time of what is written now.
     """
 
-    def __init__(self, cells: Any, table: Table, expiry: Expiry, clock: _Clock) -> None:
+    def __init__(
+        self, cells: Any, table: Table, expiry: Expiry, clock: _Clock, *, is_event_time: bool = True
+    ) -> None:
         self._cells = cells
         self._table = table
         self._expiry = expiry
         self._now, self._written = clock
+        self._is_event_time = is_event_time
         # Since some were last removed.
         self._put_count = 0
 
@@ -103,6 +108,16 @@ class TimedCells:
 
     def count(self, key: Any) -> int:
         return len(self.names(key))
+
+    @property
+    def next_alarm_ms(self) -> int | None:
+        """The processing time at which `remove_expired` is to be called, whether records come or not."""
+        due_ms = self._expiry.next_ms
+        if due_ms is None or not self._is_event_time:
+            return due_ms
+        # Those of one moment may be many, and the next watermark far away.
+        now = self._now()
+        return 0 if now is not None and due_ms <= now else None
 
     def remove_expired(self) -> None:
         """Take away some values that have expired, if there are any."""

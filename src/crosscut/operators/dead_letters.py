@@ -8,6 +8,7 @@ a copy of each mutable value in state that one touches; the operators that fail 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -20,7 +21,7 @@ from crosscut.keyed_process import KeyedProcess
 from crosscut.keys import encoded_key
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import Operator, text_of, traceback_of
-from crosscut.operators.process import Process
+from crosscut.operators.process import OnTimer, Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Split
 from crosscut.process_states import Cells
@@ -33,6 +34,8 @@ _TRACEBACK_MAX = 4_000
 Attempt = Callable[[Any], Iterable[Any]]
 """What goes on of a record; it has done nothing yet if it raises."""
 
+Call = partial[Iterable[Any] | None]
+
 
 def is_about_record(error: Exception) -> bool:
     """Return whether `error` concerns a record: else the flow is wrong, or the memory is full."""
@@ -40,9 +43,16 @@ def is_about_record(error: Exception) -> bool:
 
 
 def set_aside(
-    sides: Sides, uid: str, record: Any, error: Exception, *, key: Any = None, timestamp: int | None = None
+    sides: Sides,
+    uid: str,
+    record: Any,
+    error: Exception,
+    *,
+    key: Any = None,
+    timestamp: int | None = None,
+    timer: int | None = None,
 ) -> None:
-    """Say that `record` is a dead letter.
+    """Say that `record`, or the time of a timer, is a dead letter.
 
     Raises:
         Exception: `error` itself, if it is not about the record.
@@ -52,7 +62,7 @@ def set_aside(
     trace = traceback_of(error)
     if len(trace) > _TRACEBACK_MAX:
         trace = f"{trace[: _TRACEBACK_MAX // 2]}\n  ...\n{trace[-_TRACEBACK_MAX // 2 :]}"
-    sides.say(DEAD_LETTERS, DeadLetter(record, text_of(error), uid, key, trace), timestamp)
+    sides.say(DEAD_LETTERS, DeadLetter(record, text_of(error), uid, key, timer, trace), timestamp)
     sides.letter_count += 1
 
 
@@ -273,12 +283,15 @@ class _Undoable:
 
 
 class AttemptedProcess(Process):
-    """process: a record for which it raises changes no state, and says nothing but a dead letter."""
+    """process: a record or timer for which it raises changes no state, and says nothing but a dead letter.
+
+    The timer has been called all the same: it is not called again.
+    """
 
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         self._journal: list[tuple[Any, Any, Any]] = []
-        # Key, time, whether it is of event time, and whether it was set, or deleted.
-        self._timer_journal: list[tuple[Any, int, bool, bool]] = []
+        # Key, time, whether it is of event time, and what it was if it was deleted.
+        self._timer_journal: list[tuple[Any, int, bool, Any]] = []
         super().__init__(uid, process, state, sides)
         self._letters = sides
 
@@ -291,53 +304,54 @@ class AttemptedProcess(Process):
         self._state.fetch(batch.keys)
         results: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
-        on_record, context, journal, sides = (
-            self._process.on_record,
-            self._context,
-            self._journal,
-            self._letters,
-        )
+        on_record, context = self._process.on_record, self._context
         with self.over(batch) as remaining:
             self._open_once()
             for key, record, timestamp in zip(batch.keys, remaining, _times(batch), strict=False):
                 context.key = key
                 context.timestamp = timestamp
-                journal.clear()
-                self._timer_journal.clear()
-                said = sides.mark()
-                try:
-                    found = on_record(record, context)
-                    if found is not None:
-                        results += list(several(found, on_record))
-                except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    sides.go_back(said)
-                    self._undo()
-                    set_aside(sides, self.uid, record, error, key=key, timestamp=timestamp)
+                results += self._attempted(partial(on_record, record, context), record)
                 if timestamps is not None and timestamp is not None:
                     timestamps += [timestamp] * (len(results) - len(timestamps))
         return Batch(results, None, timestamps)
 
-    def advance(self, watermark: int | None) -> Batch | None:
-        made = super().advance(watermark)
-        # What timers have done is never undone, and there may be far more of them than records.
+    def _said_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
+        return self._attempted(partial(on_timer, time, self._context), None, timer=time)
+
+    def _attempted(self, call: Call, record: Any, *, timer: int | None = None) -> Iterable[Any]:
+        """Return all that `call` says; if it raises, nothing has happened but that there is a letter."""
         self._journal.clear()
         self._timer_journal.clear()
-        return made
+        said = self._letters.mark()
+        try:
+            found = call()
+            return () if found is None else list(several(found, call.func))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            self._letters.go_back(said)
+            self._undo()
+            key, timestamp = self._context.key, self._context.timestamp
+            set_aside(self._letters, self.uid, record, error, key=key, timestamp=timestamp, timer=timer)
+            return ()
 
-    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        if not self._timers_of(is_event_time=is_event_time).has(key, time):
-            super().set_timer(key, time, is_event_time=is_event_time)
-            self._timer_journal.append((key, time, is_event_time, True))
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
+        is_new = super().set_timer(key, time, is_event_time=is_event_time)
+        if is_new:
+            self._timer_journal.append((key, time, is_event_time, None))
+        return is_new
 
-    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        if self._timers_of(is_event_time=is_event_time).has(key, time):
-            super().delete_timer(key, time, is_event_time=is_event_time)
-            self._timer_journal.append((key, time, is_event_time, False))
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> Any:
+        known = super().delete_timer(key, time, is_event_time=is_event_time)
+        if known is not None:
+            self._timer_journal.append((key, time, is_event_time, known))
+        return known
 
     def _undo(self) -> None:
-        for key, time, is_event_time, was_set in reversed(self._timer_journal):
+        for key, time, is_event_time, known in reversed(self._timer_journal):
             timers = self._timers_of(is_event_time=is_event_time)
-            (timers.delete if was_set else timers.register)(key, time)
+            if known is None:
+                timers.delete(key, time)
+            else:
+                timers.put_back(key, time, known)
         for cells, key, value in reversed(self._journal):
             if value is _ABSENT:
                 cells.delete(key)

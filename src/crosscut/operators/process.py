@@ -21,8 +21,8 @@ from crosscut.state.timers import Timers
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.user_metrics import Metrics
 
-TIMERS_AFTER_THE_END_MAX = 10_000
-"""That one key may set after the end of input, until it is taken for one that always sets the next one."""
+TIMERS_AT_ONCE_MAX = 10_000
+"""That timers of one key may set so that they are due at once, until they are taken for ones without end."""
 
 _SEVERAL = frozenset({GeneratorType, list, tuple})
 """What nearly every process returns, and `several` would have nothing to say to."""
@@ -51,7 +51,12 @@ class Process(Operator):
         self._passed: int | None = None
         # What it may have been told of by the task that this one goes on from.
         self._restored = 0
-        self._set_after_the_end: Counter[Any] = Counter()
+        # What is due is said turn by turn. By this processing time, as long as one lasts: the clock goes on,
+        # and timers that come as fast would leave no time for anything else.
+        self._turn_ms: int | None = None
+        # The timer that is called, and whether it is one of event time.
+        self._calling: tuple[int, bool] | None = None
+        self._set_at_once: Counter[Any] = Counter()
         # Those that have state before their first record, and may not have it yet; the first one last.
         self._to_begin: list[Any] = []
         self._is_open = False
@@ -112,10 +117,15 @@ class Process(Operator):
         if self._to_begin:
             self._begin_keys()
             return Batch([], None, [])
+        if self._turn_ms is None:
+            self._turn_ms = self.course.now_ms
         has_ended = context.watermark == END_OF_TIME
-        due_now = END_OF_TIME if has_ended else self.course.now_ms
+        due_now = END_OF_TIME if has_ended else self._turn_ms
         is_event = _is_due(self._event_timers, context.watermark)
         if not is_event and not _is_due(self._processing_timers, due_now):
+            self._turn_ms = None
+            if not has_ended:
+                self._set_at_once.clear()
             if watermark is not None:
                 self._passed = watermark
             for timed in self._timed:
@@ -125,10 +135,10 @@ class Process(Operator):
         # An item for each timer that may fire in this slice.
         turns = self.course.through(Batch([None] * self.course.rows_max))
         if is_event and self._event_timers is not None:
-            self._fire(turns, self._event_timers.due(context.watermark or 0), self._process.on_timer, made)
+            self._fire(turns, self._event_timers, context.watermark or 0, self._process.on_timer, made)
         if self._processing_timers is not None:
-            due = self._processing_timers.due(due_now)
-            self._fire(turns, due, self._process.on_processing_timer, made, is_event_time=False)
+            on_timer = self._process.on_processing_timer
+            self._fire(turns, self._processing_timers, due_now, on_timer, made, is_event_time=False)
         return made
 
     @property
@@ -139,12 +149,16 @@ class Process(Operator):
     def next_alarm_ms(self) -> int | None:
         if self._to_begin:
             return 0
-        return self._processing_timers.next_time if self._processing_timers is not None else None
+        alarms = [timed.next_alarm_ms for timed in self._timed]
+        if self._processing_timers is not None:
+            alarms.append(self._processing_timers.next_time)
+        return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def _fire(
         self,
         turns: Iterator[None],
-        due: Iterator[tuple[int, Any]],
+        timers: Timers,
+        up_to: int,
         on_timer: OnTimer,
         made: Batch,
         *,
@@ -153,22 +167,29 @@ class Process(Operator):
         context, results, timestamps = self._context, made.records, made.timestamps
         passed = self._passed or 0
         # In this order: where there is no turn left, no timer is taken out.
-        for _, (time, key) in zip(turns, due, strict=False):
+        for _, (time, key) in zip(turns, timers.due(up_to), strict=False):
             context.key = key
             # For whoever is next, nothing older than the watermark that it knows may come, nor anything that
             # no window has an end for.
             context.timestamp = (
-                min(max(time, passed), TIMESTAMP_MAX) if is_event_time else max(passed, self._restored)
+                min(max(time, passed, timers.not_before), TIMESTAMP_MAX)
+                if is_event_time
+                else max(passed, self._restored)
             )
+            self._calling = time, is_event_time
             try:
                 self._open_once()
-                found = on_timer(time, context)
-                if found is not None:
-                    results.extend(several(found, on_timer))
+                results.extend(self._said_at(on_timer, time))
             except BaseException as error:
                 raise user_code_error(self.uid, error, {"timer": time, "key": key}) from error
+            self._calling = None
             if timestamps is not None:
                 timestamps += [context.timestamp] * (len(results) - len(timestamps))
+
+    def _said_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
+        """Call for the timer that the context is at; return what it says."""
+        found = on_timer(time, self._context)
+        return () if found is None else several(found, on_timer)
 
     def _begin_keys(self) -> None:
         """Make the state that some keys begin with, as many as this slice has time for."""
@@ -204,20 +225,48 @@ class Process(Operator):
     def now(self) -> int:
         return self.course.now_ms
 
-    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        if self._context.watermark == END_OF_TIME:
-            self._set_after_the_end[key] += 1
-            if self._set_after_the_end[key] > TIMERS_AFTER_THE_END_MAX:
+    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
+        """See `Clocks.set_timer`; return whether it is new."""
+        # A snapshot may be taken before it is called, and does not say how far whoever is next has heard.
+        said = self._passed if self._calling is None else self._context.timestamp
+        is_new = self._timers_of(is_event_time=is_event_time).register(key, time, said or 0)
+        if is_new and self._is_without_progress(time, is_event_time=is_event_time):
+            self._set_at_once[key] += 1
+            if self._set_at_once[key] > TIMERS_AT_ONCE_MAX:
                 raise FlowError(
-                    f"key {key!r:.100} has set {TIMERS_AFTER_THE_END_MAX} timers after the end of input, "
-                    f"each of which is due at once: a timer that always sets the next one has no end; "
-                    f"set none when ctx.watermark is crosscut.END_OF_TIME",
+                    f"key {key!r:.100} has set {TIMERS_AT_ONCE_MAX} timers, each of them due at once, "
+                    f"{self._hint()}",
                     operator=self.uid,
                 )
-        self._timers_of(is_event_time=is_event_time).register(key, time)
+        return is_new
 
-    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        self._timers_of(is_event_time=is_event_time).delete(key, time)
+    def _is_without_progress(self, time: int, *, is_event_time: bool) -> bool:
+        """Whether timers that set such ones may go on for ever, without a record or watermark in between."""
+        watermark = self._context.watermark
+        if watermark == END_OF_TIME:
+            return True
+        if self._calling is None:
+            return False
+        of, is_of_event_time = self._calling
+        if is_event_time != is_of_event_time:
+            # Those that go by turns need both directions, so one of them is enough.
+            return is_event_time and watermark is not None and time <= watermark
+        return time <= of
+
+    def _hint(self) -> str:
+        if self._context.watermark == END_OF_TIME:
+            return (
+                "after the end of input: a timer that always sets the next one has no end; set none when "
+                "ctx.watermark is crosscut.END_OF_TIME"
+            )
+        return (
+            "with nothing in between: a timer that sets one for its own time, or an older one, is called "
+            "again before any record; set it for a later time"
+        )
+
+    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> Any:
+        """See `Clocks.delete_timer`; return what `Timers.put_back` takes, None if there was none."""
+        return self._timers_of(is_event_time=is_event_time).delete(key, time)
 
     def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
         return self._timers_of(is_event_time=is_event_time).of_key(key)

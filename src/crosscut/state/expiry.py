@@ -32,6 +32,10 @@ class Expiry(Protocol):
     def due(self, now_ms: int, count: int) -> list[Any]:
         """Return some rows, at most `count`, that may have expired; each is returned once for each time."""
 
+    @property
+    def next_ms(self) -> int | None:
+        """From what time on `due` may return some; None: not before a row is written."""
+
     def reset(self) -> None:
         """The table has other rows now, or none: `note` will be called for them, or is not needed."""
 
@@ -59,16 +63,22 @@ class ExpiryInMemory:
     def due(self, now_ms: int, count: int) -> list[Any]:
         found: list[Any] = []
         while self._order and len(found) < count:
-            slot = self._order[0]
-            if (slot + 1) * self._width_ms + self.ttl_ms > now_ms:
+            if self._over_ms(self._order[0]) > now_ms:
                 break
-            rows = self._slots[slot]
+            rows = self._slots[slot := self._order[0]]
             while rows and len(found) < count:
                 found.append(rows.pop())
             if not rows:
                 del self._slots[slot]
                 heappop(self._order)
         return found
+
+    @property
+    def next_ms(self) -> int | None:
+        return self._over_ms(self._order[0]) if self._order else None
+
+    def _over_ms(self, slot: int) -> int:
+        return (slot + 1) * self._width_ms + self.ttl_ms
 
     def reset(self) -> None:
         self._slots.clear()
@@ -104,6 +114,10 @@ class ExpiryByScan:
         if len(some) < count:
             self._scan = None
         return [row for row, (written_ms, _) in some if written_ms + self.ttl_ms <= now_ms]
+
+    @property
+    def next_ms(self) -> int | None:
+        return 0 if self._scan is not None or self._next_ms is None else self._next_ms
 
     def reset(self) -> None:
         self._scan = self._next_ms = None

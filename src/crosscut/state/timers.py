@@ -19,7 +19,11 @@ class Timers:
     from the table in each epoch.
 
     Args:
-        table: Has the place of each timer among those of the same time.
+        table: Has the place of each timer among those of the same time; with it, in a pair, what `not_before`
+            is, where that is later than the timer.
+
+    Attributes:
+        not_before: Nothing older may be said when the timer that `due` has yielded last is called.
     """
 
     def __init__(self, table: NamedTable) -> None:
@@ -29,13 +33,15 @@ class Timers:
         self._heap: list[tuple[int, int, str, Any]] = []
         self._stale_count = 0
         self._next_place = 0
+        self.not_before = 0
 
     def __len__(self) -> int:
         return len(self._table)
 
     def loading(self) -> Iterator[None]:
         """Put the timers of the table in order, before anything else, with other things to do in between."""
-        for count, ((key, time), place) in enumerate(self._table.items(), start=1):
+        for count, ((key, time), value) in enumerate(self._table.items(), start=1):
+            place, _ = _read(value)
             heappush(self._heap, (time, place, repr(key), key))
             self._next_place = max(self._next_place, place + 1)
             if not count % ROWS_PER_STEP:
@@ -47,7 +53,7 @@ class Timers:
         heap = self._heap
         while heap:
             time, place, _, key = heap[0]
-            if self._table.get((key, time)) == place:
+            if _read(self._table.get((key, time)))[0] == place:
                 return time
             heappop(heap)
             self._stale_count -= 1
@@ -61,21 +67,27 @@ class Timers:
         """Return the times at which `key` has timers, in order."""
         return sorted(self._table.names(key))
 
-    def register(self, key: Any, time: int) -> None:
-        """Set a timer; nothing changes if `key` has one at that time."""
+    def register(self, key: Any, time: int, not_before: int = 0) -> bool:
+        """Set a timer; return False, and change nothing, if `key` has one at that time.
+
+        Args:
+            not_before: Whoever is next has heard that nothing older will come.
+        """
         row = (key, time)
         if self._table.has(row):
-            return
+            return False
         place = self._next_place
         self._next_place += 1
-        self._table.put(row, place)
+        self._table.put(row, place if not_before <= time else (place, not_before))
         heappush(self._heap, (time, place, "", key))
+        return True
 
-    def delete(self, key: Any, time: int) -> None:
-        """Take a timer away, if it is there."""
+    def delete(self, key: Any, time: int) -> Any:
+        """Take a timer away; return what `put_back` takes, None if there was none."""
         row = (key, time)
-        if not self._table.has(row):
-            return
+        value = self._table.get(row)
+        if value is None:
+            return None
         self._table.delete(row)
         self._stale_count += 1
         if self._stale_count > max(_STALE_MIN, len(self._heap) // 2):
@@ -84,6 +96,12 @@ class Timers:
             self._heap = [entry for entry in self._heap if table.get((entry[3], entry[0])) == entry[1]]
             heapify(self._heap)
             self._stale_count = 0
+        return value
+
+    def put_back(self, key: Any, time: int, value: Any) -> None:
+        """Let a timer that `delete` has taken away be as it was, in its old place."""
+        self._table.put((key, time), value)
+        heappush(self._heap, (time, _read(value)[0], "", key))
 
     def due(self, up_to: int) -> Iterator[tuple[int, Any]]:
         """Take out, one at a time, and yield as (time, key) those whose time is at most `up_to`.
@@ -92,5 +110,13 @@ class Timers:
         """
         while (time := self.next_time) is not None and time <= up_to:
             _, _, _, key = heappop(self._heap)
+            _, self.not_before = _read(self._table.get((key, time)))
             self._table.delete((key, time))
             yield time, key
+
+
+def _read(value: Any) -> tuple[int, int]:
+    """Return place and `not_before` of what the table has of a timer; a place that none has, if nothing."""
+    if value is None:
+        return -1, 0
+    return value if type(value) is tuple else (value, 0)

@@ -76,9 +76,15 @@ class _Segment:
         self.file.write(at, block)
         return at + len(block)
 
+    @property
+    def next_mark(self) -> Barrier | EndOfInput | None:
+        """The next item, if it is no batch."""
+        return self.marks[0].item if self.marks and self.marks[0].at == self.read_at else None
+
     def pop(self) -> Item:
-        if self.marks and self.marks[0].at == self.read_at:
-            return self.marks.popleft().item
+        if (item := self.next_mark) is not None:
+            self.marks.popleft()
+            return item
         header_bytes, batch_bytes = LENGTHS.unpack(self.file.read(self.read_at, LENGTHS.size))
         at = self.read_at + LENGTHS.size + header_bytes
         batch = decode_batch(self.file.read(at, batch_bytes))
@@ -159,6 +165,13 @@ class InputQueue:
         if any(segment.marks for segment in self._segments):
             return True
         return any(isinstance(item, Barrier) for items in (self._head, self._tail) for item in items)
+
+    @property
+    def begins_with_barrier(self) -> bool:
+        """Whether the first item is a barrier."""
+        if self._head or not self._on_disk:
+            return bool(self._head) and isinstance(self._head[0], Barrier)
+        return isinstance(self._segments[0].next_mark, Barrier)
 
     @property
     def in_memory(self) -> int:

@@ -84,6 +84,16 @@ class Intake:
             return channel
         return self._turn.popleft()
 
+    def begin_turn_of_barrier(self) -> ChannelId | None:
+        """As `begin_turn`, of a channel that is not blocked and has a barrier to deliver next, if any."""
+        if self._replaying:
+            return None
+        for channel in self._turn:
+            if self._queues[channel].begins_with_barrier and not self._is_blocked(channel):
+                self._turn.remove(channel)
+                return channel
+        return None
+
     def end_turn(self, channel: ChannelId) -> None:
         """The item from `channel` is dealt with: if more waits there, the channel is the last in turn."""
         if self._queues[channel]:

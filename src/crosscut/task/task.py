@@ -154,6 +154,7 @@ class Task:
             has_event_time=has_event_time,
         )
         self.hears_time = self._time.hears_clock
+        self._has_rung = False
         self._chain.restore(
             self._time.watermark,
             before.assigned,
@@ -194,6 +195,11 @@ class Task:
             return True
         if self._splits is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
+        return self._has_input
+
+    @property
+    def _has_input(self) -> bool:
+        """Whether something may be taken from a channel."""
         return not self.calls.is_full and self.intake.has_next
 
     @property
@@ -309,12 +315,21 @@ class Task:
         channel = None
         self._chain.begin(self.rows_max)
         if self._chain.is_midway:
-            self._chain.go_on()
+            # Between two of the many timers that a watermark makes due a snapshot can be taken.
+            channel = None if self._chain.is_halfway else self.intake.begin_turn_of_barrier()
+            if channel is None:
+                self._chain.go_on()
+            else:
+                self._deliver(channel)
+                self.intake.end_turn(channel)
         elif self.calls.has_results:
             self.calls.release(self.rows_max)
-        elif self._is_alarm_due:
+        elif self._is_alarm_due and not (self._has_rung and self._has_input):
+            # By turns: what is due as fast as the clock goes must not keep the inputs waiting.
+            self._has_rung = True
             self._chain.ring(is_fed=self.intake.queued_rows > 0 or self.calls.is_calling)
-        elif not self.calls.is_full and self.intake.has_next:
+        elif self._has_input:
+            self._has_rung = False
             # Also while the operators speak at the end of input: then it is a barrier.
             channel = self.intake.begin_turn()
             self._deliver(channel)

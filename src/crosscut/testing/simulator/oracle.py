@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
@@ -195,13 +196,19 @@ class _Run:
             for key, times in self._states.get(state_name(vertex.vertex_id, table), {}).items()
             for time in times
         ]:
-            time, _, context.key, table = min(due, key=lambda one: one[:2])
-            del self._states[state_name(vertex.vertex_id, table)][context.key][time]
+            time, _, key, table = min(due, key=lambda one: one[:2])
+            context.key = key
+            del self._states[state_name(vertex.vertex_id, table)][key][time]
+            at = time if vertex.has_event_time else None
+            call = partial(_called, on_timer[table], time, context, at)
             with UserCode(node.uid, (context.key, time)):
-                found = on_timer[table](time, context)
-                results = () if found is None else tuple(several(found, on_timer[table]))
-            for one in results:
-                self._through(vertex, position + 1, Item(one, None, time if vertex.has_event_time else None))
+                if dead_letters_of(node.spec):
+                    letter = DeadLetter(None, "", node.uid, key, time)
+                    said = self._attempted(vertex, node, call, letter, at)
+                else:
+                    said = call()
+            for one in said:
+                self._through(vertex, position + 1, one)
             self._drain()
 
     def _drain(self) -> None:
@@ -213,8 +220,12 @@ class _Run:
         if position < len(vertex.chain):
             node = vertex.chain[position]
             with UserCode(node.uid, item.record):
-                attempt = self._attempted if dead_letters_of(node.spec) else self._processed
-                processed = attempt(vertex, node, item)
+                call = partial(self._processed, vertex, node, item)
+                if dead_letters_of(node.spec):
+                    letter = DeadLetter(item.record, "", node.uid, item.key)
+                    processed = self._attempted(vertex, node, call, letter, item.time)
+                else:
+                    processed = call()
             for one in processed:
                 self._through(vertex, position + 1, one)
             return
@@ -224,14 +235,20 @@ class _Run:
         for target, place in self._targets.get((vertex.vertex_id, side), ()):
             self._queue.append((target, item._replace(input=place)))
 
-    def _attempted(self, vertex: Vertex, node: OperatorNode, item: Item) -> Iterable[Item]:
-        """Have the record processed, or set aside: then nothing has happened but that."""
-        before = {name: dict(state) for name, state in self._states.items()}
+    def _attempted(
+        self,
+        vertex: Vertex,
+        node: OperatorNode,
+        call: Callable[[], Iterable[Item]],
+        letter: DeadLetter,
+        time: int | None,
+    ) -> Iterable[Item]:
+        """Return what `call` does, or have `letter` sent: then nothing has happened but that."""
+        before = {name: _rows_copied(state) for name, state in self._states.items()}
         said = len(self._queue)
-        record, key, time, _ = item
         try:
             try:
-                return self._processed(vertex, node, item)
+                return call()
             except FlowError as problem:
                 if isinstance(node.spec, KeyBySpec):
                     raise TypeError(str(problem)) from problem
@@ -244,8 +261,8 @@ class _Run:
                 state.update(before.get(name, {}))
             while len(self._queue) > said:
                 self._queue.pop()
-            letter = DeadLetter(record, text_of(error), node.uid, key)
-            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(letter, None, time))
+            said_of_it = replace(letter, error=text_of(error))
+            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(said_of_it, None, time))
             return ()
 
     def _processed(self, vertex: Vertex, node: OperatorNode, item: Item) -> Iterable[Item]:
@@ -357,6 +374,18 @@ class _Run:
         return running, context
 
 
+def _called(
+    on_timer: Callable[[int, Context], Iterable[Any] | None], time: int, context: Context, at: int | None
+) -> Iterable[Item]:
+    context.timestamp = at
+    found = on_timer(time, context)
+    return () if found is None else tuple(Item(one, None, at) for one in several(found, on_timer))
+
+
+def _rows_copied(values: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: dict(found) if type(found) is dict else found for key, found in values.items()}
+
+
 class _Cells:
     """A state of a process, in a plain dict."""
 
@@ -380,7 +409,8 @@ class _NamedCells:
     """A state of a process with values by name: a dict for each key."""
 
     def __init__(self, values: dict[Any, dict[Any, Any]]) -> None:
-        self._values = {key: dict(found) for key, found in values.items()}
+        values.update(_rows_copied(values))
+        self._values = values
 
     def get(self, row: tuple[Any, Any], default: Any = None) -> Any:
         key, name = row
