@@ -17,6 +17,7 @@ from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
 from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.state.keyed import KeyedState
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
@@ -193,7 +194,9 @@ class ByClock(cc.KeyedProcess[Any, Any]):
         ctx.set_processing_timer(time + 1)
 
 
-def task_of(process: cc.KeyedProcess[Any, Any]) -> Task:
+def task_of(
+    process: cc.KeyedProcess[Any, Any], protocol: type[AlignedBarriers | HaltingBarriers] = AlignedBarriers
+) -> Task:
     site = Site(process)
     output = build_output(
         "broadcast", [OUT], batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
@@ -201,7 +204,7 @@ def task_of(process: cc.KeyedProcess[Any, Any]) -> Task:
     task = Task(
         task_id=HERE,
         epoch=Epoch(1),
-        protocol=AlignedBarriers((A, B)),
+        protocol=protocol((A, B)),
         inputs={channel: InputQueue(channel, batch_rows=100) for channel in (A, B)},
         chain=[site.operator],
         outputs=[output],
@@ -256,3 +259,24 @@ def test_a_barrier_passes_between_two_slices_of_timers_that_are_due() -> None:
     assert 0 < said.index(Barrier(N1)) < len(said) - 1
     [snapshot] = [errand.frozen for errand in task.outlets.errands if isinstance(errand, StoreFrozen)]
     assert snapshot.watermark == 9
+
+
+def test_who_stands_still_says_nothing_though_timers_are_due() -> None:
+    """Else what it says is in no snapshot: those that it is for stand still, too."""
+    task = task_of(Ticks(), HaltingBarriers)
+    task.rows_max = 2
+    task.offer(A, Batch([("a", 0)], ["a"], [0], 9))
+    task.offer(B, Batch([], watermark=9))
+    while not task.is_midway:
+        task.run()
+    for channel in (A, B):
+        task.offer(channel, Barrier(N1))
+    while task.has_work:
+        task.run()
+    before = sent(task)
+    assert before[-1] == Barrier(N1) and task.is_midway
+    task.capture(N1)
+    task.resume(N1)
+    while task.has_work:
+        task.run()
+    assert [one for one in before + sent(task) if isinstance(one, int)] == list(range(10))

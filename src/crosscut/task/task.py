@@ -189,13 +189,20 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_midway or self.calls.has_results:
+        if self._chain.is_midway:
+            return not self._stands_still
+        if self.calls.has_results:
             return True
         if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
             return True
         if self._splits is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
         return self._has_input
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether it says nothing: not even what is due, which is in the state as long as it is not said."""
+        return self._protocol.is_halted and not self._chain.is_halfway
 
     @property
     def _has_input(self) -> bool:
@@ -317,11 +324,11 @@ class Task:
         if self._chain.is_midway:
             # Between two of the many timers that a watermark makes due a snapshot can be taken.
             channel = None if self._chain.is_halfway else self.intake.begin_turn_of_barrier()
-            if channel is None:
-                self._chain.go_on()
-            else:
+            if channel is not None:
                 self._deliver(channel)
                 self.intake.end_turn(channel)
+            elif not self._stands_still:
+                self._chain.go_on()
         elif self.calls.has_results:
             self.calls.release(self.rows_max)
         elif self._is_alarm_due and not (self._has_rung and self._has_input):
