@@ -57,6 +57,7 @@ from crosscut.keyed_process import (
 )
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of
+from crosscut.process_context import Context
 from crosscut.process_states import MapState
 from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
