@@ -401,7 +401,12 @@ def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
         count=20_000,
         method=method,
         harm=sleeps_for_ever,
-        settings={"checkpoint_timeout": "500ms", "start_timeout": "3s", "checkpoint_failures": 2},
+        settings={
+            "checkpoint_timeout": "500ms",
+            # What hangs in `recover` is given up after this; a busy machine starts workers in it.
+            "start_timeout": "12s" if method == "recover" else "60s",
+            "checkpoint_failures": 2,
+        },
     )
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
