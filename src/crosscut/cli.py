@@ -241,6 +241,20 @@ _ROWS_SHOWN = 20
 
 @program.command()
 @click.argument("directory", metavar="DIR")
+@click.option("--once", is_flag=True, help="Show it once, as when this is no terminal.")
+def top(directory: str, once: bool) -> None:
+    """Follow a job from elsewhere, by what it writes into its checkpoint directory DIR.
+
+    Rates, lag and back pressure by vertex, the bottleneck, checkpoints, the last error. Ends with the job, or
+    at Ctrl-C.
+    """
+    from crosscut.terminal.seen import top as shown
+
+    shown(directory, once=once)
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
 )

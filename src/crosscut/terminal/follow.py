@@ -67,7 +67,7 @@ def follow(
         while not has_ended:
             has_ended = job.wait(_POLL_S)
             status = job.report()
-            view.show(status)
+            view.show(status, job.metrics)
             if has_ended:
                 break
             watch(status)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import get_args
 
 import click
+from rich.console import Group
+from rich.live import Live
 
+from crosscut.errors import StoreError
+from crosscut.protocol.effects import Outcome
+from crosscut.terminal.numbers import overview
+from crosscut.terminal.view import make_console
+from crosscut.urls import shown_url
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
+
+_LOOK_EVERY_S = 1.0
 
 
 def serve(directory: str, host: str, port: int) -> None:
@@ -27,3 +38,39 @@ def serve(directory: str, host: str, port: int) -> None:
         threading.Event().wait()
     finally:
         page.close()
+
+
+def top(directory: str, *, once: bool) -> None:
+    """Show the job in `directory` until it has ended, or until Ctrl-C.
+
+    Args:
+        once: Show it as it is now, as where there is no terminal.
+
+    Raises:
+        StoreError: There is nothing to show.
+    """
+    console = make_console()
+    if once or not console.is_terminal:
+        console.print(_seen(directory)[0])
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        has_ended = False
+        while not has_ended:
+            shown, has_ended = _seen(directory)
+            live.update(shown, refresh=True)
+            if not has_ended:
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _seen(directory: str) -> tuple[Group, bool]:
+    """Return what there is to show, and whether the job has ended."""
+    document = read_record(directory)
+    try:
+        job = document["job"]
+        age_s = max(0.0, time.time() - job["at_ms"] / 1e3)
+        has_ended = job["status"] in get_args(Outcome)
+        return overview(job, 0.0 if has_ended else age_s), has_ended
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise StoreError(
+            f"{shown_url(directory)}: what the job looks like is of another release: {error!r}"
+        ) from error

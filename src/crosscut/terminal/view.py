@@ -6,8 +6,10 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.filesize import decimal
@@ -16,7 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import JobStatus
+from crosscut.terminal.numbers import vertex_line, vertex_table
 
 _LINE_EVERY_S = 1.0
 _WIDTH_OF_A_FILE = 200
@@ -45,9 +49,18 @@ class JobView(ABC):
         self._total = total
         self._words = _Words(self)
         self._started_s = time.monotonic()
+        self._vertices: list[dict[str, Any]] = []
+        self._look_due_s = 0.0
 
-    def show(self, status: JobStatus) -> None:
-        """Show what the job looks like now."""
+    def show(self, status: JobStatus, look: Callable[[], JobMetrics] | None = None) -> None:
+        """Show what the job looks like now.
+
+        Args:
+            look: Returns its numbers; asked about once a second.
+        """
+        if look is not None and time.monotonic() >= self._look_due_s:
+            self._look_due_s = time.monotonic() + _LINE_EVERY_S
+            self._vertices = [asdict(one) for one in look().vertices]
         self._show(status)
 
     @abstractmethod
@@ -113,8 +126,9 @@ class LineView(JobView):
             f"{status.records_per_second:,.0f} records/s",
             f"checkpoints {status.checkpoints_completed}",
             f"workers {workers or 'none'}",
+            vertex_line(self._vertices),
         )
-        self.note("  ".join(fields), style="")
+        self.note("  ".join(filter(None, fields)), style="")
 
 
 class LiveView(JobView):
@@ -146,6 +160,8 @@ class LiveView(JobView):
         share = self._share(status)
         if share is not None:
             parts.insert(1, ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH))
+        if self._vertices:
+            parts.append(vertex_table(self._vertices))
         self._live.update(Group(*parts))
 
 

@@ -1,0 +1,205 @@
+"""The page of a running job in a real browser, with what hurts it: a worker that dies, user code that raises,
+names and errors full of markup, a narrow screen, a wrong token, the end of the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import DEADLINE_S, Once, until
+
+import crosscut as cc
+from crosscut.web.page import Page
+from crosscut.web.record import read_record
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+DEADLINE_MS = DEADLINE_S * 1_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: apt-get install --no-install-recommends chromium, as .ci/run does")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        # As root there is no sandbox; the only page it opens is our own.
+        one = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield one
+        one.close()
+
+
+@dataclass(frozen=True)
+class Raises:
+    """Raises once, at a record far from the first."""
+
+    once: Once
+
+    def __call__(self, number: int) -> int:
+        if number % 1_000 == 999 and self.once():
+            raise ValueError(MARKUP)
+        return number
+
+
+class Payments(cc.KeyedProcess[int, int]):
+    total = cc.ValueState(default=0)
+
+    def on_record(self, record: int, ctx: cc.Context) -> Any:
+        ctx.metrics.counter("payments").add()
+        self.total.set(self.total.get() + record)
+        yield self.total.get()
+
+
+def document_of(job: Any, path: str = "api/job") -> Any:
+    address, _, token = job.page.partition("#")
+    request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+        content = answer.read()
+    return json.loads(content) if path == "api/job" else content.decode()
+
+
+def opened(browser: Any, link: str, problems: list[str], **size: int) -> Any:
+    page = browser.new_page(viewport={"width": 1_300, "height": 900, **size})
+    page.set_default_timeout(DEADLINE_MS)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "console",
+        lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
+    )
+    page.goto(link)
+    return page
+
+
+def row_texts(page: Any, table: str) -> list[str]:
+    # At once: rows are made anew while one looks.
+    found: list[str] = page.evaluate(
+        "(id) => [...document.querySelectorAll(`#${id} tbody tr`)].map((row) => row.innerText)", table
+    )
+    return found
+
+
+def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: Any, browser: Any) -> None:
+    directory = tmp_path / "<b>checkpoints</b>"
+    flow = cc.Flow("payments")
+    numbers = flow.source(cc.generate(lambda number: number, rate=3_000)).named("numbers")
+    checked = numbers.map(Raises(Once(tmp_path / "raised"))).named("check")
+    paid = checked.key_by(lambda number: number % 50).process(Payments()).named("payments")
+    paid.sink(cc.files.jsonl(tmp_path / "out")).named("out")
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=directory, checkpoint_interval="300ms", web=True, web_port=0
+    )
+    job = started.flow(flow, settings)
+    told: list[Any] = []
+    job.on_event(told.append)
+    problems: list[str] = []
+    try:
+        page = opened(browser, job.page, problems)
+        page.wait_for_selector("#graph .vertex")
+
+        # Live: rates on edges, user code that raises with its traceback.
+        until(lambda: not page.text_content("#graph svg .rate").startswith("0"), "rates on edges")
+        until(lambda: len(row_texts(page, "checkpoints")) > 2, "checkpoints")
+        page.wait_for_selector("#errors summary")
+        page.click("#errors summary")
+        assert "ValueError" in page.inner_text("#errors pre")
+        assert MARKUP in page.inner_text("#errors pre")
+
+        # A kill is seen, with its cause, and so is a scrape meanwhile.
+        until(lambda: job.metrics().failovers[-1].flowing_ms is not None, "records to flow again")
+        until(lambda: len(started.watch(job)) == 2, "two workers")
+        os.kill(started.watch(job)[1], signal.SIGKILL)
+        until(lambda: len(job.metrics().failovers) == 2, "the failover")
+        assert 'crosscut_restarts_total{job="payments"} 2.0' in document_of(job, "metrics")
+        until(lambda: len(row_texts(page, "failovers")) == 2, "the page to show it")
+        assert "is lost" in row_texts(page, "failovers")[0]
+        until(lambda: job.metrics().failovers[-1].flowing_ms is not None, "records to flow again")
+
+        # The keyboard, a narrow screen.
+        page.focus("#graph .vertex >> nth=1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tasks tbody tr")
+        assert len(row_texts(page, "tasks")) == 2
+        narrow = opened(browser, job.page, problems, width=360)
+        narrow.wait_for_selector("#checkpoints tbody tr")
+        assert narrow.evaluate("document.documentElement.scrollWidth") <= 360
+        narrow.close()
+
+        # Without the token there is nothing to see.
+        stranger = opened(browser, job.page.partition("#")[0] + "#guessed", [])
+        stranger.wait_for_selector("#notice:not([hidden])")
+        assert "token" in stranger.inner_text("#notice")
+        assert stranger.inner_text("#graph") == ""
+        stranger.close()
+
+        # Stop, from the page.
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.click("#stop")
+        assert job.wait(DEADLINE_S)
+        until(lambda: page.inner_text("#headline").startswith("stopped"), "the page to show the end")
+        assert page.is_hidden("#actions")
+
+        # What it shows is what the job says.
+        found = document_of(job)["job"]
+        assert page.inner_text("#name") == "payments" == found["name"]
+        shown = page.inner_text("#facts")
+        assert f"{found['summary']['checkpoints_completed']}, 0 failed" in shown or "failed" in shown
+        assert len(row_texts(page, "checkpoints")) == len(found["checkpoints"])
+        newest = row_texts(page, "checkpoints")[0].split("\t")
+        assert newest[0].strip() == str(found["checkpoints"][-1]["checkpoint_id"])
+        assert f"{found['checkpoints'][-1]['last']['vertex']}[" in "".join(newest)
+        settings_shown = dict(row.split("\t") for row in row_texts(page, "settings"))
+        assert settings_shown["checkpoint_dir"] == str(directory)
+        assert set(settings_shown) == set(found["settings"])
+        names = [one.text_content() for one in page.query_selector_all("#graph .vertex .title")]
+        assert names == [one["vertex"] for one in found["vertices"]]
+        (payments,) = row_texts(page, "user")
+        assert payments.startswith("payments\tpayments\tcounter\t")
+
+        # Nothing of it has become markup.
+        assert page.evaluate("window.hacked") is None
+        assert page.query_selector_all("img, b, main script") == []
+        assert problems == []
+        page.close()
+
+        # The record in the checkpoint directory shows the same, and does nothing.
+        kept = Page(lambda: read_record(str(directory)), None, None)
+        try:
+            history = opened(browser, kept.link, problems)
+            history.wait_for_selector("#checkpoints tbody tr")
+            assert len(row_texts(history, "checkpoints")) == len(found["checkpoints"])
+            assert history.inner_text("#headline").startswith("stopped")
+            assert history.is_hidden("#actions")
+            history.close()
+        finally:
+            kept.close()
+        assert problems == []
+    finally:
+        job.close_page()
+
+    # The listeners were told the same story.
+    kinds = [type(one).__name__ for one in told if not isinstance(one, cc.events.CheckpointCompleted)]
+    assert [one for one in kinds if one != "CheckpointFailed"] == [
+        "Started",
+        "FailedOver",
+        "Recovered",
+        "FailedOver",
+        "Recovered",
+        "Ended",
+    ]
+    raised = next(one for one in told if isinstance(one, cc.events.FailedOver))
+    assert (raised.kind, raised.operator) == ("ValueError", "check")
+    assert "in __call__" in raised.traceback
+
+    # And the counts are those of the records.
+    metrics = job.metrics()
+    numbers_out, payments_in = metrics.vertices[0].records_out, metrics.vertices[1].records_in
+    assert metrics.edges[0].records == numbers_out >= payments_in > 0
+    assert metrics.status == "stopped"

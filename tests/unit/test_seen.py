@@ -1,0 +1,83 @@
+"""A job in the terminal: its vertices, the bottleneck, and what somebody else's record can't do there."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+from tests.unit.watched import WALL_MS, Watched, heartbeat
+
+from crosscut.cli import program
+from crosscut.terminal.numbers import overview, vertex_line
+from crosscut.terminal.view import LineView
+from crosscut.web.record import NAME, write_record
+
+
+def watched() -> Watched:
+    talk = Watched()
+    talk.running()
+    for second in range(1, 8):
+        heartbeat(talk, second, blocked=0.7, busy=0.95)
+    return talk
+
+
+def shown(job: Any, age_s: float = 0.0) -> str:
+    console = Console(file=io.StringIO(), width=160, color_system=None)
+    console.print(overview(job, age_s))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_line_for_each_vertex_and_the_bottleneck_is_marked() -> None:
+    text = shown(watched().metrics().as_dict())
+    lines = text.splitlines()
+    assert lines[0].strip() == "a job: running, epoch 1"
+    numbers = next(line for line in lines if line.startswith("numbers"))
+    out = next(line for line in lines if line.startswith("out"))
+    assert numbers.split() == ["numbers", "100", "100", "0%", "70%", "0", "0", "80", "2.0", "s"]
+    assert out.split()[:5] == ["out", "(bottleneck)", "100", "0", "95%"]
+
+
+def test_a_job_that_was_not_seen_for_a_while_says_so() -> None:
+    assert "last seen 60 s ago" in shown(watched().metrics().as_dict(), 60.0)
+
+
+def test_lines_of_a_run_have_a_word_for_what_matters() -> None:
+    metrics = watched().metrics()
+    said = vertex_line(asdict(one) for one in metrics.vertices)
+    assert said == "numbers blocked 70%  lag 80 at numbers  bottleneck out (busy 95%)"
+    console = Console(file=io.StringIO(), width=300, color_system=None)
+    with LineView(console) as view:
+        view.show(metrics.summary, lambda: metrics)
+    assert said in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_top_shows_a_record_and_the_shell_gets_no_orders_from_it(tmp_path: Path) -> None:
+    job = json.loads(json.dumps(watched().metrics().as_dict()))
+    job["status"], job["at_ms"] = "stopped", WALL_MS
+    job["name"] = "evil\x1b]0;title\x07\x9b31m[red]name"
+    write_record(str(tmp_path), {"job": job, "series": {}})
+    result = CliRunner().invoke(program, ["top", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "evil?]0;title??31m[red]name: stopped" in result.output
+    assert not set("\x1b\x07\x9b") & set(result.output)
+
+
+@pytest.mark.parametrize("job", [{}, [], None, {"at_ms": 1}, {"at_ms": "x", "status": "y"}])
+def test_a_record_that_is_none_is_refused_in_words(tmp_path: Path, job: Any) -> None:
+    write_record(str(tmp_path), {"job": job})
+    result = CliRunner().invoke(program, ["top", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "what the job looks like is of another release" in result.output
+
+
+def test_a_directory_without_a_job_is_refused_in_words(tmp_path: Path) -> None:
+    for command in ("top", "history"):
+        result = CliRunner().invoke(program, [command, str(tmp_path)])
+        assert result.exit_code == 2
+        assert f"holds no {NAME}" in result.output
