@@ -85,6 +85,16 @@ class KeyedState:
         for table in self.tables.values():
             table.freeze(checkpoint_id)
 
+    def plan_part(self, checkpoint_id: CheckpointId, since: CheckpointId, on: CheckpointId) -> None:
+        """`Table.plan_part` of all tables."""
+        for table in self.tables.values():
+            table.plan_part(checkpoint_id, since, on)
+
+    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
+        """`Table.build_part` of all tables."""
+        for table in self.tables.values():
+            table.build_part(checkpoint_id, on)
+
     def encoded(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[bytes]:
         """Yield the part of the state frozen at `checkpoint_id`, in steps of some rows.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
@@ -73,6 +73,19 @@ class Layer(dict[Any, Any]):
         return value
 
 
+class _Plan(NamedTuple):
+    """What a part of changes is made of, settled when its state is frozen: checkpoints complete before it is
+    encoded, and then the layers that it needs are in the base.
+
+    Attributes:
+        tails: Keys that older parts have changed, which it replaces; those of the newest part first.
+    """
+
+    since: CheckpointId
+    layers: list[dict[Any, Any]]
+    tails: list[list[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """The keys of one part. `since` 0: it was a full one, and they are not remembered."""
@@ -107,6 +120,9 @@ class Table:
         self._parts: list[_Written] | None = []
         # Parts that have been encoded and are not known to be complete.
         self._written: dict[CheckpointId, _Written] = {}
+        # Of these, the older parts that go with each; None if they are not known.
+        self._older: dict[CheckpointId, list[_Written] | None] = {}
+        self._planned: dict[CheckpointId, _Plan] = {}
         self.values = Layer(initial, (self._base,))
         # A key that is known to have a value: most are put right after they were read.
         self._present: Any = _ABSENT
@@ -219,6 +235,30 @@ class Table:
         self._frozen.append((checkpoint_id, self.values))
         self._begin_layer()
 
+    def plan_part(self, checkpoint_id: CheckpointId, since: CheckpointId, on: CheckpointId) -> None:
+        """Settle what the part of `checkpoint_id`, frozen just now, holds: the changes after `since`.
+
+        Args:
+            on: The newest completed checkpoint, one of whose parts `since` is; `complete` may not have been
+                told of it yet.
+        """
+        layers: list[dict[Any, Any]] = [
+            layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
+        ]
+        tails = [one.keys for one in reversed(self._parts_of(on) or ()) if one.checkpoint_id > since]
+        self._planned[checkpoint_id] = _Plan(since, layers, tails)
+
+    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
+        """The part of `checkpoint_id` goes with those of `on` that it does not replace.
+
+        Which these are, others remember as well: were another one taken for it here, and that a full one,
+        then a later part would lack what had changed before it.
+        """
+        written = self._written.get(checkpoint_id)
+        if written is not None and written.since:
+            parts = self._parts_of(on)
+            self._older[checkpoint_id] = None if parts is None else kept(parts, written.since)
+
     def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the keys and values frozen at `checkpoint_id`, each key once, `ROWS_PER_BLOCK` at a time.
 
@@ -226,17 +266,17 @@ class Table:
             since: 0 for the whole table, without what is deleted; else only what changed after that
                 checkpoint. More than that may come too.
         """
-        layers: list[dict[Any, Any]] = [
-            layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
-        ]
         written: list[Any] = []
         if since:
-            tails = [one.keys for one in reversed(self._parts or ()) if one.checkpoint_id > since]
-            for keys, values in _changed(layers, tails, self._base):
+            if checkpoint_id not in self._planned or self._planned[checkpoint_id].since != since:
+                self.plan_part(checkpoint_id, since, self._completed)
+            plan = self._planned.pop(checkpoint_id)
+            for keys, values in _changed(plan.layers, plan.tails, self._base):
                 written += keys
                 yield keys, values
         else:
-            yield from _everything([*layers, self._base])
+            frozen = (layer for n, layer in reversed(self._frozen) if n <= checkpoint_id)
+            yield from _everything([*frozen, self._base])
         self._written[checkpoint_id] = _Written(checkpoint_id, since, written)
 
     def note_complete(self, checkpoint_id: CheckpointId) -> None:
@@ -279,6 +319,8 @@ class Table:
             pass
         self._frozen.clear()
         self._written.clear()
+        self._older.clear()
+        self._planned.clear()
         self._begin_layer()
         if self.expiry is not None:
             for layer in dropped:
@@ -335,15 +377,26 @@ class Table:
     def _link_layers(self) -> None:
         self.values.below = (*(layer for _, layer in reversed(self._frozen)), self._base)
 
-    def _note_parts(self, completed: CheckpointId) -> None:
-        written = self._written.get(completed)
-        self._written = {n: one for n, one in self._written.items() if n > completed}
+    def _parts_of(self, checkpoint_id: CheckpointId) -> list[_Written] | None:
+        """Return the parts of a checkpoint that is complete, whether it is known here or not yet."""
+        if checkpoint_id == self._completed:
+            return self._parts
+        written = self._written.get(checkpoint_id)
         if written is None:
-            self._parts = None
-        elif not written.since:
-            self._parts = [written]
-        elif self._parts is not None:
-            self._parts = [*kept(self._parts, written.since), written]
+            return None
+        if not written.since:
+            return [written]
+        if checkpoint_id in self._older:
+            older = self._older[checkpoint_id]
+        else:
+            older = None if self._parts is None else kept(self._parts, written.since)
+        return None if older is None else [*older, written]
+
+    def _note_parts(self, completed: CheckpointId) -> None:
+        self._parts = self._parts_of(completed)
+        self._written = {n: one for n, one in self._written.items() if n > completed}
+        self._older = {n: one for n, one in self._older.items() if n > completed}
+        self._planned = {n: one for n, one in self._planned.items() if n > completed}
 
 
 def _everything(layers: list[dict[Any, Any]]) -> Iterator[tuple[list[Any], list[Any]]]:

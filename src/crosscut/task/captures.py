@@ -45,10 +45,14 @@ class Captures:
     Args:
         parts: Those of the restored checkpoint.
         log_space: Takes logs that are too long for memory.
+        state: The keyed state, if the task has any.
     """
 
-    def __init__(self, parts: PartChain, log_space: SpillSpace | None) -> None:
+    def __init__(
+        self, parts: PartChain, log_space: SpillSpace | None, state: KeyedState | None = None
+    ) -> None:
         self._parts = parts
+        self._state = state
         self._log_space = log_space
         self._frozen: dict[CheckpointId, FrozenTask] = {}
         self._logs: dict[CheckpointId, SnapshotLog] = {}
@@ -56,9 +60,19 @@ class Captures:
         # By checkpoints that have been acknowledged and may yet become complete.
         self._chains: dict[CheckpointId, PartChain] = {}
 
-    def next_base(self, state: KeyedState) -> CheckpointId:
-        """Return the checkpoint that the next part holds the changes since; 0: it has to be a full one."""
-        return self._parts.next_base(state.part_rows, state.changed_rows)
+    def plan_part(self, n: CheckpointId) -> CheckpointId:
+        """The state has been frozen for snapshot n: settle what its part holds.
+
+        Returns:
+            The checkpoint that it holds the changes since; 0: it has to be a full one.
+        """
+        state = self._state
+        if state is None:
+            return CheckpointId(0)
+        since = self._parts.next_base(state.part_rows, state.changed_rows)
+        if since:
+            state.plan_part(n, since, self._parts.checkpoint_id)
+        return since
 
     def begin(self, frozen: FrozenTask) -> None:
         """The task is frozen; channel records are still to be logged."""
@@ -100,6 +114,8 @@ class Captures:
         parts = stored.whole or ()
         if stored.part is not None:
             parts = self._parts.with_part(stored.part, frozen.since)
+            if self._state is not None:
+                self._state.build_part(n, self._parts.checkpoint_id)
         self._chains[n] = PartChain(n, parts)
         if stored.held:
             pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)

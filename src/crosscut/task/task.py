@@ -165,7 +165,7 @@ class Task:
         self._ending = TaskEnding(self._chain, is_said=before.ended)
         self.calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
         self.departures = Departures(outputs, self.outlets, channel_bytes)
-        self._captures = Captures(parts or PartChain(), log_space)
+        self._captures = Captures(parts or PartChain(), log_space, state)
         self._snapshots = Snapshots(
             task_id,
             epoch,
@@ -517,7 +517,7 @@ class Task:
         since = CheckpointId(0)
         if self._state is not None:
             self._state.freeze(checkpoint_id)
-            since = self._captures.next_base(self._state)
+            since = self._captures.plan_part(checkpoint_id)
         self.transactions.cut_off(checkpoint_id)
         ending = self._ending
         return FrozenTask(
