@@ -129,6 +129,22 @@ def groups_of_task(index: int, max_parallelism: int, parallelism: int) -> range:
     return range(first, last)
 
 
+class OwnedKeys:
+    """Tells which keys the task owns that has some key groups.
+
+    Args:
+        groups: A range without gaps.
+    """
+
+    def __init__(self, groups: range, max_parallelism: int) -> None:
+        self.groups = groups
+        self._max_parallelism = max_parallelism
+
+    def __call__(self, key: Any) -> bool:
+        # Not `key_group`: a restore asks of millions of keys.
+        return xxh3_64_intdigest(encoded_key(key)) % self._max_parallelism in self.groups
+
+
 class KeyRouter(dict[Any, int]):
     """Owner by key, computed once per key and process: one dict look-up for a key seen before.
 

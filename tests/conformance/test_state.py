@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -34,8 +35,11 @@ from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, Operato
 from crosscut.graph.windows import AggregateFold, CountFold, WindowSpec
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keyed_process import declared
+from crosscut.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.protocol.job.rescaling import wholly_taken
 from crosscut.protocol.snapshots import Part
+from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
@@ -94,7 +98,7 @@ class Keeper(ABC):
     def complete(self, n: CheckpointId) -> None: ...
 
     @abstractmethod
-    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> KeyedState:
+    def restored(self, n: CheckpointId, owns: OwnedKeys | None = None) -> KeyedState:
         """Return fresh state with what was stored at n in it."""
 
     def restore(self, n: CheckpointId) -> None:
@@ -123,16 +127,19 @@ class MemoryKeeper(Keeper):
             pass
         self.chain = PartChain(n, self.parts_of[n])
 
-    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> KeyedState:
+    def restored(self, n: CheckpointId, owns: OwnedKeys | None = None) -> KeyedState:
         state = self._new(list, {"other": int}, [NamedTable("named")])
         parts = self.parts_of[n]
+        if owns is not None:
+            for _ in state.loading_rows(Heritage((parts,), 0, owns).blocks(0, state, self.read, ""), n):
+                pass
+            return state
         contents = [self.read(part) for part in parts]
         assert not is_of_database(contents)
         ids = [part.checkpoint_id for part in parts]
-        for _ in state.loading(list(zip(ids, contents, strict=True)), n, owns):
+        for _ in state.loading(list(zip(ids, contents, strict=True)), n):
             pass
-        if owns is None:
-            self.chain = PartChain(n, parts)
+        self.chain = PartChain(n, parts)
         return state
 
 
@@ -150,10 +157,13 @@ class DiskKeeper(Keeper):
         for _ in self.state.complete(n):
             pass
 
-    def restored(self, n: CheckpointId, owns: Callable[[Any], bool] | None = None) -> RocksState:
+    def restored(self, n: CheckpointId, owns: OwnedKeys | None = None) -> RocksState:
         state = self._new(list, {"other": int}, [NamedTable("named")])
         assert isinstance(state, RocksState)
-        state.restore(self.parts_of[n], self.read, n, stored_blocks, owns)
+        if owns is None:
+            state.restore(self.parts_of[n], self.read, n, stored_blocks)
+        else:
+            state.inherit(Heritage((self.parts_of[n],), 0, owns), self.read, n)
         return state
 
 
@@ -358,11 +368,83 @@ def test_a_restore_takes_only_the_keys_that_the_task_owns(keeper: Keeper) -> Non
         keeper.state.main.put(key, [key])
         keeper.state.tables["named"].put((key, "x"), key)
     keeper.checkpoint(N1)
-    state = keeper.restored(N1, lambda key: key % 3 == 0)
-    assert rows_of(state) == {key: [key] for key in range(0, 100, 3)}
-    assert rows_of(state, "named") == {(key, "x"): key for key in range(0, 100, 3)}
-    assert (len(state), state.at_hand) == (2 * 34, (N1,))
-    state.close()
+    for groups in (range(3, 9), range(GROUPS - 2, GROUPS), range(GROUPS), range(4, 4)):
+        state = keeper.restored(N1, OwnedKeys(groups, GROUPS))
+        mine = [key for key in range(100) if key_group(key, GROUPS) in groups]
+        assert rows_of(state) == {key: [key] for key in mine}
+        assert rows_of(state, "named") == {(key, "x"): key for key in mine}
+        assert (len(state), state.at_hand) == (2 * len(mine), (N1,))
+        state.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (4, 1), (1, 2)])
+@pytest.mark.parametrize("other", ["memory", "rocksdb"])
+def test_tasks_of_another_parallelism_take_each_key_once_from_either_backend(
+    before: int, after: int, other: str, new: NewState, disk: OnDisk
+) -> None:
+    """Rows that belong to every task come to each, of those that are the same everywhere one copy."""
+
+    def fresh(of: NewState) -> KeyedState:
+        tables = [NamedTable(name) for name in ("named", "union", "copy")]
+        return of(list, {"other": int}, tables, shared=["union", "copy"], alike=["copy"])
+
+    chains = []
+    for index in range(before):
+        of = KeyedState if other == "memory" else disk.new_state(TaskId(VertexId("old"), index))
+        keeper: Keeper = MemoryKeeper(of) if other == "memory" else DiskKeeper(of)
+        keeper.state = fresh(of)
+        for key in range(60):
+            if key_group(key, GROUPS) in groups_of_task(index, GROUPS, before):
+                keeper.state.main.put(key, [key])
+                keeper.state.named["named"].put((key, "x"), key)
+        keeper.state.named["union"].put((None, index), index)
+        keeper.state.named["copy"].put((None, "rule"), index)
+        keeper.state.main.put(1_000, [])
+        keeper.state.main.delete(1_000)
+        keeper.checkpoint(N1)
+        chains.append((keeper, keeper.parts_of[N1]))
+    bytes_of = {
+        (at, part.path): one.bytes_of[part.path] for at, (one, parts) in enumerate(chains) for part in parts
+    }
+    named = [
+        tuple(replace(part, path=f"{at}:{part.path}") for part in parts)
+        for at, (_, parts) in enumerate(chains)
+    ]
+
+    def read(part: Part) -> bytes:
+        at, path = part.path.split(":", 1)
+        return bytes_of[int(at), path]
+
+    found: list[int] = []
+    for index in range(after):
+        groups = groups_of_task(index, GROUPS, after)
+        heirs = [
+            old
+            for old in range(before)
+            if any(group in groups for group in groups_of_task(old, GROUPS, before))
+        ]
+        whole = wholly_taken(index, before, after, GROUPS, len(heirs))
+        heritage = Heritage(tuple(named[old] for old in heirs), 0, OwnedKeys(groups, GROUPS), whole)
+        state = fresh(new)
+        if isinstance(state, RocksState):
+            state.inherit(heritage, read, N1)
+        else:
+            with tempfile.TemporaryDirectory() as scratch:
+                for place in range(len(heirs)):
+                    blocks = heritage.blocks(place, state, read, f"{scratch}/{place}")
+                    for _ in state.loading_rows(blocks, N1):
+                        pass
+        mine = [key for key in range(60) if key_group(key, GROUPS) in groups]
+        assert rows_of(state) == {key: [key] for key in mine}
+        assert rows_of(state, "named") == {(key, "x"): key for key in mine}
+        assert rows_of(state, "union") == {(None, old): old for old in heirs}
+        assert rows_of(state, "copy") == {(None, "rule"): heirs[0]}
+        assert len(state) == 2 * len(mine) + len(heirs) + 1
+        found += mine
+        state.close()
+    assert sorted(found) == list(range(60))
+    for keeper, _ in chains:
+        keeper.state.close()
 
 
 def test_a_row_that_is_put_again_after_it_was_taken_away_counts_again(keeper: Keeper) -> None:

@@ -868,7 +868,11 @@ def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> 
 def key_group_with_two_owners(patch: pytest.MonkeyPatch) -> None:
     """A task of another parallelism keeps all keys of the parts that it reads."""
     plain = deployment.Heritage
-    patch.setattr(deployment, "Heritage", lambda chains, owns: plain(chains, lambda key: True))
+    patch.setattr(
+        deployment,
+        "Heritage",
+        lambda chains, copies, owns, whole: plain(chains, copies, owns, frozenset(range(len(chains)))),
+    )
 
 
 def key_group_without_an_owner(patch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,12 @@ def completed(state: KeyedState, checkpoint_id: CheckpointId) -> KeyedState:
 
 
 def loaded(state: KeyedState, *parts: tuple[CheckpointId, bytes], owns: Any = None) -> KeyedState:
-    for _ in state.loading(parts, parts[-1][0], owns):
+    if owns is None:
+        steps = state.loading(parts, parts[-1][0])
+    else:
+        blocks = (block for _, part in parts for block in decode_part(part))
+        steps = state.loading_rows(blocks, parts[-1][0], owns)
+    for _ in steps:
         pass
     return state
 

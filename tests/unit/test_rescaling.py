@@ -26,6 +26,7 @@ from crosscut.protocol.job.rescaling import (
     retired,
     said_ranges,
     shown_said,
+    wholly_taken,
     writers,
 )
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
@@ -72,6 +73,21 @@ def test_a_task_reads_the_parts_of_all_that_had_one_of_its_key_groups_each_chain
     assert [one.parts for one in of(rescaled(before, 6, GROUPS, ()), COUNTS)] == [
         chains[index // 2] for index in range(6)
     ]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(9, 40))
+def test_a_chain_is_taken_whole_only_if_no_key_group_of_it_is_anothers(
+    before: int, parallelism: int, groups: int
+) -> None:
+    for index in range(parallelism):
+        mine = set(groups_of_task(index, groups, parallelism))
+        had = [set(groups_of_task(old, groups, before)) for old in range(before)]
+        heirs = [one for one in had if one & mine]
+        whole = wholly_taken(index, before, parallelism, groups, len(heirs))
+        assert whole == {place for place, one in enumerate(heirs) if one <= mine}
+        if len(heirs) < before:
+            # Keys that belong to no group may be in any of them.
+            assert not wholly_taken(index, before, parallelism, groups, before)
 
 
 def test_unfinished_splits_are_dealt_out_anew_the_heaviest_to_the_least_loaded() -> None:

@@ -132,10 +132,7 @@ class KeyedState:
             table.roll_back(checkpoint_id)
 
     def loading(
-        self,
-        parts: Sequence[tuple[CheckpointId, bytes]],
-        checkpoint_id: CheckpointId,
-        owns: Callable[[Any], bool] | None = None,
+        self, parts: Sequence[tuple[CheckpointId, bytes]], checkpoint_id: CheckpointId
     ) -> Iterator[None]:
         """Take in what `parts` say, a block at a time: the caller can do something else between the steps.
 
@@ -144,7 +141,6 @@ class KeyedState:
         Args:
             parts: With the checkpoints at which they were written, oldest first.
             checkpoint_id: They add up to its state.
-            owns: Which keys are to be taken; None: all, and a later part can build on these.
 
         Raises:
             StateError: A part is not readable as state, or holds a table that is unknown here.
@@ -153,11 +149,9 @@ class KeyedState:
             for table in self.tables.values():
                 table.begin_part(part_id)
             for block in decode_part(data):
-                self._load(block, checkpoint_id, owns)
+                self._load(block, checkpoint_id)
                 yield
         for table in self.tables.values():
-            if owns is not None:
-                table.forget_parts()
             table.end_loading(checkpoint_id)
 
     def loading_rows(
@@ -166,7 +160,11 @@ class KeyedState:
         checkpoint_id: CheckpointId,
         owns: Callable[[Any], bool] | None = None,
     ) -> Iterator[None]:
-        """Take in rows that come from parts of another format, or of several tasks; see `loading`."""
+        """Take in rows that come from parts of another format, or of several tasks; see `loading`.
+
+        Args:
+            owns: Which keys are to be taken; None: all.
+        """
         for block in blocks:
             self._load(block, checkpoint_id, owns)
             yield
@@ -174,7 +172,9 @@ class KeyedState:
             table.forget_parts()
             table.end_loading(checkpoint_id)
 
-    def _load(self, block: Block, checkpoint_id: CheckpointId, owns: Callable[[Any], bool] | None) -> None:
+    def _load(
+        self, block: Block, checkpoint_id: CheckpointId, owns: Callable[[Any], bool] | None = None
+    ) -> None:
         self.check_block(block, checkpoint_id)
         table = self.tables[block.table]
         if owns is None:

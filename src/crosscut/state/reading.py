@@ -10,9 +10,9 @@ from typing import Any
 
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block, decode_part, merged, take_in
-from crosscut.state.rocksdb.database import Database, Options, written
+from crosscut.state.rocksdb.database import Database, Options
 from crosscut.state.rocksdb.rows import RowIds
-from crosscut.state.rocksdb.state import MAGIC, decoded_head
+from crosscut.state.rocksdb.state import MAGIC, decoded_head, unpack
 from crosscut.state.rocksdb.table import StoredRows
 
 ReadPart = Callable[[Part], bytes]
@@ -78,9 +78,7 @@ def stored_contents(parts: Sequence[Part], read: ReadPart) -> dict[str, dict[Any
 
 def _blocks_of_database(data: bytes, parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
     head = decoded_head(data)
-    for name, part in zip(head.files, parts, strict=True):
-        written(scratch, [(os.path.basename(name), read(part))])
-    written(scratch, [(os.path.basename(name), small) for name, small in head.small.items()])
+    unpack(head, parts, read, scratch)
     database = Database(scratch, Options())
     try:
         for number, table in enumerate(head.tables):

@@ -16,21 +16,22 @@ from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
-from crosscut.keys import KeyRouter, key_group, owner_of_group
+from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.recovery import FromMemory, FromNothing, restore_from
-from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said
+from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, wholly_taken
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.settings import BackendName
 from crosscut.state.encoding import Block
+from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.state.reading import is_of_database, one_of_several, stored_blocks
+from crosscut.state.reading import is_of_database, stored_blocks
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
@@ -82,21 +83,6 @@ class TaskTerms:
     spill_dir: str | None = None
     state_backend: BackendName = "memory"
     state_dir: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Heritage:
-    """What a task takes over from those of another parallelism.
-
-    Attributes:
-        chains: The parts of each.
-        copies: Which of them had what is the same in all tasks.
-        owns: Which of their keys are the task's.
-    """
-
-    chains: tuple[tuple[Part, ...], ...]
-    copies: int
-    owns: Callable[[Any], bool]
 
 
 class StateAtHand:
@@ -168,7 +154,7 @@ async def _fill(
     heritage: Heritage | None,
 ) -> None:
     if heritage is not None:
-        await _inherit(state, restore, parts, read_part, host, heritage)
+        await _inherit(state, restore, read_part, host, heritage)
     elif isinstance(state, RocksState):
         await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
     else:
@@ -176,27 +162,20 @@ async def _fill(
 
 
 async def _inherit(
-    state: KeyedState,
-    restore: CheckpointId,
-    parts: Sequence[Part],
-    read_part: ReadPart,
-    host: TaskHost,
-    heritage: Heritage,
+    state: KeyedState, restore: CheckpointId, read_part: ReadPart, host: TaskHost, heritage: Heritage
 ) -> None:
     """Take what belongs to a task out of the parts of several."""
-
-    def blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterator[Block]:
-        for position, chain in enumerate(heritage.chains):
-            found = stored_blocks(chain, read, f"{scratch}-{position}")
-            yield from one_of_several(found, state.shared, () if position == heritage.copies else state.alike)
-
     if isinstance(state, RocksState):
-        await host.in_thread(state.restore, parts, read_part, restore, blocks, heritage.owns)
+        await host.in_thread(state.inherit, heritage, read_part, restore)
         return
+
+    def blocks(scratch: str) -> Iterator[Block]:
+        for position in range(len(heritage.chains)):
+            yield from heritage.blocks(position, state, read_part, f"{scratch}-{position}")
+
     with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
-        scratch = os.path.join(directory, "database")
-        found = await host.in_thread(lambda: list(blocks(parts, read_part, scratch)))
-    for _ in state.loading_rows(found, restore, heritage.owns):
+        found = await host.in_thread(lambda: list(blocks(os.path.join(directory, "database"))))
+    for _ in state.loading_rows(found, restore):
         await host.pause()
 
 
@@ -247,10 +226,7 @@ async def build_tasks(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism)
 
-    def owns_key(key: Any) -> bool:
-        return owner_of(key) == worker
-
-    owns = owns_key if deploy.rescaled_from else None
+    owns = OwnedKeys(groups_of_task(worker, graph.max_parallelism, graph.parallelism), graph.max_parallelism)
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
         began(task_id)
@@ -260,7 +236,10 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool, owns)
+        heritage = (
+            _heritage(graph, worker, deploy.rescaled_from, snapshot, owns) if deploy.rescaled_from else None
+        )
+        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool, heritage)
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
@@ -279,7 +258,7 @@ async def build_tasks(
                 continue
             for _ in operator.loading():
                 await pool.pause()
-            operator.own(owns_key)
+            operator.own(owns)
         _, said_before = read_said(snapshot.said)
         if said_before:
             forerunners = Forerunners(said_before, graph.max_parallelism)
@@ -427,17 +406,21 @@ async def _state_of(
     at_hand: StateAtHand,
     read_part: ReadPart,
     host: TaskHost,
-    owns: Callable[[Any], bool] | None,
+    heritage: Heritage | None,
 ) -> KeyedState | None:
     new = at_hand.new_state(task)
     empty = next((state for node in vertex.chain if (state := keyed_state(node, new)) is not None), None)
     if empty is None:
         return None
-    heritage = None
-    if owns is not None:
-        chains = chains_of(snapshot)
-        heritage = Heritage(chains, copies_from(task.index, max(len(chains), 1)), owns)
     return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host, heritage)
+
+
+def _heritage(
+    graph: JobGraph, index: WorkerIndex, before: int, snapshot: Snapshot, owns: OwnedKeys
+) -> Heritage:
+    chains = chains_of(snapshot)
+    whole = wholly_taken(index, before, graph.parallelism, graph.max_parallelism, len(chains))
+    return Heritage(chains, copies_from(index, max(len(chains), 1)), owns, whole)
 
 
 def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:

@@ -206,6 +206,27 @@ def chains_of(snapshot: Snapshot) -> tuple[tuple[Part, ...], ...]:
     return tuple(snapshot.parts[first:end] for first, end in pairwise(ends))
 
 
+def wholly_taken(
+    index: int, before: int, parallelism: int, max_parallelism: int, chain_count: int
+) -> frozenset[int]:
+    """Return which of the chains of task `index` have no key that is another task's, by their places.
+
+    Args:
+        chain_count: How many there are. If they are not those of the owners of its groups, their keys may
+            be anywhere, and none is told.
+    """
+    heirs = _with_groups_of(index, before, parallelism, max_parallelism)
+    if chain_count != len(heirs):
+        return frozenset()
+    mine = groups_of_task(index, max_parallelism, parallelism)
+    return frozenset(
+        place
+        for place, other in enumerate(heirs)
+        if (theirs := groups_of_task(other, max_parallelism, before)).start >= mine.start
+        and theirs.stop <= mine.stop
+    )
+
+
 def _with_groups_of(index: int, before: int, parallelism: int, max_parallelism: int) -> list[int]:
     """Return which of the `before` tasks had a key group of task `index`."""
     mine = groups_of_task(index, max_parallelism, parallelism)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -118,12 +118,23 @@ class Database:
 
     def scan(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield all rows that begin with `prefix`, in order, as they are now: later writes don't show."""
+        return self._each(self._db.items, prefix, after(prefix))
+
+    def between(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows from `first` on and before `end`, likewise; without an end if that is empty."""
+        return self._each(self._db.items, first, end)
+
+    def count(self, prefix: bytes) -> int:
+        """Return how many rows begin with `prefix`; reads all of them."""
+        return sum(1 for _ in self._each(self._db.keys, prefix, after(prefix)))
+
+    def _each(self, iterate: Callable[..., Iterable[Any]], first: bytes, end: bytes) -> Iterator[Any]:
         options = self._rocksdict.ReadOptions()
-        if end := _after(prefix):
+        if end:
             options.set_iterate_upper_bound(end)
         try:
             # An iterator of an empty range at the lowest key needs a key to begin with.
-            yield from self._db.items(from_key=prefix, read_opt=options)
+            yield from iterate(from_key=first, read_opt=options)
         except GeneratorExit:
             raise
         except Exception as error:  # As above.
@@ -198,7 +209,7 @@ def removed(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _after(prefix: bytes) -> bytes:
+def after(prefix: bytes) -> bytes:
     """Return the first bytes after all that begin with `prefix`; empty if there are none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,)) if kept else b""

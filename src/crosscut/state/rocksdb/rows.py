@@ -17,6 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from crosscut.keys import decoded_key, encoded_key
 from crosscut.state.named import PICKLED, encoded_name
+from crosscut.state.rocksdb.database import after
 
 _GROUP = struct.Struct(">H")
 _GROUP_AT = 1
@@ -60,6 +61,12 @@ class RowIds:
         """Return the bytes that all rows of `key` begin with, and no others."""
         data = encoded_key(key)
         return self._heads[xxh3_64_intdigest(data) % self._max_parallelism] + data
+
+    def bounds(self, groups: range) -> tuple[bytes, bytes]:
+        """Return the first bytes that a row of these key groups may have, and the first after all those."""
+        heads = self._heads
+        end = heads[groups.stop] if groups.stop < len(heads) else after(self.table)
+        return heads[groups.start] if groups else end, end
 
     def decoded(self, data: bytes) -> Any:
         """Return the row whose bytes these are."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -32,6 +33,9 @@ from crosscut.state.rocksdb.table import (
     StoredNamedRows,
     StoredRows,
 )
+
+if TYPE_CHECKING:
+    from crosscut.state.heritage import Heritage
 
 MAGIC = b"XCR1"
 LAYER_ROWS_MAX = 100_000
@@ -110,6 +114,22 @@ def decoded_head(data: bytes) -> Head:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"the head of a checkpoint in RocksDB can't be read: {error}") from error
+
+
+def unpack(head: Head, parts: Sequence[Part], read: ReadPart, directory: str) -> None:
+    """Make `directory` the database that `head` and `parts` are. Blocks.
+
+    Raises:
+        StoreError: A part can't be read, or is damaged.
+        StateError: Parts are missing, or the disk takes no more.
+    """
+    if len(head.files) != len(parts):
+        raise StateError(
+            f"a checkpoint has {len(parts)} table files of RocksDB: its head names {len(head.files)}"
+        )
+    for name, part in zip(head.files, parts, strict=True):
+        written(directory, [(os.path.basename(name), read(part))])
+    written(directory, [(os.path.basename(name), data) for name, data in head.small.items()])
 
 
 class RocksState(KeyedState):
@@ -312,46 +332,78 @@ class RocksState(KeyedState):
         read: ReadPart,
         checkpoint_id: CheckpointId,
         blocks: Callable[[Sequence[Part], ReadPart, str], Iterator[Block]],
-        owns: Callable[[Any], bool] | None = None,
     ) -> None:
         """Take in what `parts` say; the state must be empty. Blocks.
 
         Args:
-            blocks: Reads parts of any format as rows, with a path for what that takes on disk: there, or
+            blocks: Reads parts of another format as rows, with a path for what that takes on disk: there, or
                 beside it under names that begin alike.
-            owns: Which keys are to be taken; None: all, and the files as they are.
 
         Raises:
             StoreError: A part can't be read, or is damaged.
             StateError: It is no state, or holds one that is unknown here.
         """
         first = read(parts[0]) if parts else b""
-        if owns is None and first.startswith(MAGIC):
+        if first.startswith(MAGIC):
             self._take_files(decoded_head(first), parts[1:], read, checkpoint_id)
         else:
-            scratch = self._new_directory("others")
-            os.makedirs(scratch, mode=0o700)
-            try:
-                found = blocks(parts, read, os.path.join(scratch, "database"))
-                self._take_rows(found, checkpoint_id, owns)
-            finally:
-                removed(scratch)
+            with self._scratch() as scratch:
+                self._take_rows(blocks(parts, read, scratch), checkpoint_id)
+            self._count_rows()
         self._completed = checkpoint_id
         self.link(checkpoint_id)
+
+    def inherit(self, heritage: Heritage, read: ReadPart, checkpoint_id: CheckpointId) -> None:
+        """Take in what belongs to this task out of the parts of several; the state must be empty. Blocks.
+
+        Raises:
+            StoreError, StateError: As `restore`.
+        """
+        for position, (head, *parts) in enumerate(heritage.chains):
+            first = read(head)
+            with self._scratch() as scratch:
+                if first.startswith(MAGIC):
+                    self._copy_rows(
+                        decoded_head(first), parts, read, checkpoint_id, scratch, heritage, position
+                    )
+                else:
+                    rows = heritage.blocks(position, self, read, scratch)
+                    self._take_rows(rows, checkpoint_id)
+        self._count_rows()
+        self._completed = checkpoint_id
+        self.link(checkpoint_id)
+
+    def _copy_rows(
+        self,
+        head: Head,
+        parts: Sequence[Part],
+        read: ReadPart,
+        checkpoint_id: CheckpointId,
+        scratch: str,
+        heritage: Heritage,
+        position: int,
+    ) -> None:
+        """Copy rows as they are: those of a key group stand together, so none is asked for its key."""
+        self._check_tables(head, checkpoint_id)
+        unpack(head, parts, read, scratch)
+        source, target = Database(scratch, self._options), self._opened()
+        try:
+            for name, table in self._tables.items():
+                if name in self.alike and position != heritage.copies:
+                    continue
+                groups = range(self._max_parallelism) if name in self.shared else heritage.owns.groups
+                rows = source.between(*table.stored.ids.bounds(groups))
+                while some := list(islice(rows, _LOAD_ROWS)):
+                    target.write(some)
+        finally:
+            source.close()
 
     def _take_files(
         self, head: Head, parts: Sequence[Part], read: ReadPart, checkpoint_id: CheckpointId
     ) -> None:
         self._check_tables(head, checkpoint_id)
-        if len(head.files) != len(parts):
-            raise StateError(
-                f"checkpoint {checkpoint_id} has {len(parts)} table files of RocksDB: its head names "
-                f"{len(head.files)}"
-            )
         directory = self._new_directory("live")
-        for name, part in zip(head.files, parts, strict=True):
-            written(directory, [(os.path.basename(name), read(part))])
-        written(directory, [(os.path.basename(name), data) for name, data in head.small.items()])
+        unpack(head, parts, read, directory)
         self._database = Database(directory, self._options)
         self._parts = dict(zip(head.files, parts, strict=True))
         self._reset(head.row_counts)
@@ -366,17 +418,17 @@ class RocksState(KeyedState):
                 f"{list(expected[1])}, {self._max_parallelism}"
             )
 
-    def _take_rows(
-        self, blocks: Iterable[Block], checkpoint_id: CheckpointId, owns: Callable[[Any], bool] | None
-    ) -> None:
+    def _take_rows(self, blocks: Iterable[Block], checkpoint_id: CheckpointId) -> None:
         for block in blocks:
             self.check_block(block, checkpoint_id)
-            rows = iter(self.owned_rows(block, owns))
+            stored = self._tables[block.table].stored
+            rows = zip(block.keys, block.values, strict=True)
             while some := list(islice(rows, _LOAD_ROWS)):
-                stored = self._tables[block.table].stored
                 stored.write([(stored.id_of(row), row, value) for row, value in some])
-        counts = {name: sum(1 for _ in table.stored.scan()) for name, table in self._tables.items()}
-        self._reset(counts)
+
+    def _count_rows(self) -> None:
+        database = self._opened()
+        self._reset({name: database.count(table.stored.ids.table) for name, table in self._tables.items()})
 
     def _reset(self, row_counts: Mapping[str, int]) -> None:
         for name, table in self._tables.items():
@@ -392,6 +444,16 @@ class RocksState(KeyedState):
     def _new_directory(self, kind: str) -> str:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         return os.path.join(self._directory, f"{kind}-{next(self._numbers)}")
+
+    @contextmanager
+    def _scratch(self) -> Iterator[str]:
+        """Give a path for something that is read and not kept; nothing is there yet."""
+        directory = self._new_directory("others")
+        os.makedirs(directory, mode=0o700)
+        try:
+            yield os.path.join(directory, "database")
+        finally:
+            removed(directory)
 
     def _drop_links(self, which: Callable[[CheckpointId], bool]) -> None:
         for n in list(filter(which, self._links)):
