@@ -75,8 +75,8 @@ def run(keys: int, kills: int, rate: float) -> None:
     print(json.dumps({"benchmark": "recovery", "kills": len(measured), **state, **summary}))
 
 
-def wait_until(job: Any, condition: Any) -> None:
-    deadline = time.monotonic() + 60
+def wait_until(job: Any, condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not condition(job.report()):
         if job.wait(0.01) or time.monotonic() > deadline:
             raise SystemExit(f"waited in vain: {job.progress()}")

@@ -1,7 +1,8 @@
 """Large keyed state: many keys, a checkpoint every second, and a worker that is killed.
 
 `count` is a running count, `aggregate` has a tuple for each key, and `process` is a `KeyedProcess` with a
-value state.
+value state; `bytes` keeps 100 bytes for each key. `--memory-bytes` limits what each worker may take, and
+`--rescale` goes on at another parallelism at the end.
 
 `uniform`: every key changes, in turn. `hot`: all keys have been counted once, and from then on 1,000 of
 them change. Prints a JSON line for each: records/s once all keys are there, how long checkpoints take,
@@ -13,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -28,7 +32,8 @@ from bench.recovery import wait_until
 from bench.throughput import Discard, counted, cpu_seconds, first
 from crosscut.settings import BackendName
 
-OPERATORS = ("count", "aggregate", "process")
+OPERATORS = ("count", "aggregate", "process", "bytes")
+VALUE_BYTES = 100
 HOT_KEYS = 1_000
 STEP = 7_919
 """A prime: keys come in no order, and each once before any comes again."""
@@ -48,6 +53,10 @@ class Keys:
 
 def add(total: tuple[int, int], record: tuple[str, int]) -> tuple[int, int]:
     return total[0] + 1, total[1] + record[1]
+
+
+def add_bytes(total: bytes, record: tuple[str, int]) -> bytes:
+    return (int.from_bytes(total, "big") + 1).to_bytes(VALUE_BYTES, "big")
 
 
 class Counting(cc.KeyedProcess[tuple[str, int], tuple[str, int]]):
@@ -71,6 +80,8 @@ def flow_of(operator: str, workload: str, keys: int) -> cc.Flow:
         results = keyed.count()
     elif operator == "aggregate":
         results = keyed.aggregate((0, 0), add)
+    elif operator == "bytes":
+        results = keyed.aggregate(bytes(VALUE_BYTES), add_bytes)
     else:
         results = keyed.process(Counting())
     results.sink(Discard())
@@ -78,7 +89,14 @@ def flow_of(operator: str, workload: str, keys: int) -> cc.Flow:
 
 
 def run(
-    workload: str, keys: int, seconds: float, kill: bool, backend: BackendName, operator: str = "count"
+    workload: str,
+    keys: int,
+    seconds: float,
+    kill: bool,
+    backend: BackendName,
+    operator: str = "count",
+    memory_bytes: int = 0,
+    rescale: int = 0,
 ) -> dict[str, Any]:
     """Run one workload; return what was measured."""
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
@@ -94,7 +112,8 @@ def run(
     try:
         began = time.monotonic()
         while job.progress()["records_read"] < keys * 1.2:
-            if job.wait(0.1) or time.monotonic() > began + 600:
+            limit_memory(job, memory_bytes)
+            if job.wait(0.1) or time.monotonic() > began + 1_800:
                 raise SystemExit("the keys did not all come")
         until_complete = job.report().checkpoints_completed + 1
         wait_until(job, lambda status: status.checkpoints_completed >= until_complete)
@@ -106,7 +125,17 @@ def run(
         cpu_after = cpu_seconds(job)
         checkpoints = [one for one in job.checkpoints() if one.checkpoint_id > first_id]
         memory = sum(resident_bytes(worker.pid) for worker in job.workers())
+        state_keys = job.report().state_keys
+        state_bytes = checkpoints[-1].state_bytes if checkpoints else 0
         flowing_s = seconds_to_flowing(job) if kill else None
+        if rescale:
+            job.cancel()
+            asked = time.monotonic()
+            settings = replace(settings, parallelism=rescale)
+            job = flow_of(operator, workload, keys).start(settings)
+            wait_until(job, lambda status: status.first_flow_ns > 0, 600)
+            rescaled_s = round(time.monotonic() - asked, 2)
+            rescaled_keys = job.report().state_keys
     finally:
         job.cancel()
         shutil.rmtree(directory)
@@ -125,8 +154,23 @@ def run(
         else 0,
         "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
         "resident_bytes_per_key": round(memory / keys),
+        "state_keys": state_keys,
+        "state_bytes": state_bytes,
         "kill_to_flowing_s": flowing_s,
+        **(
+            {"rescaled_to": rescale, "rescaled_s": rescaled_s, "rescaled_keys": rescaled_keys}
+            if rescale
+            else {}
+        ),
     }
+
+
+def limit_memory(job: Any, memory_bytes: int) -> None:
+    """Let no worker take more than that of memory for itself: an allocation beyond it fails."""
+    if memory_bytes:
+        for worker in job.workers():
+            with suppress(ProcessLookupError):
+                resource.prlimit(worker.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def resident_bytes(pid: int) -> int:
@@ -150,12 +194,17 @@ def main() -> None:
     parser.add_argument("--workload", choices=("uniform", "hot"), nargs="+", default=["uniform", "hot"])
     parser.add_argument("--backend", choices=get_args(BackendName), nargs="+", default=["memory"])
     parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["count"])
+    parser.add_argument("--memory-bytes", type=int, default=0)
+    parser.add_argument("--rescale", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     wanted = product(options.keys, options.workload, options.backend, options.operator)
     for keys, workload, backend, operator in wanted:
         kill = workload == "uniform"
-        print(json.dumps(run(workload, keys, options.seconds, kill, backend, operator)), flush=True)
+        result = run(
+            workload, keys, options.seconds, kill, backend, operator, options.memory_bytes, options.rescale
+        )
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":
