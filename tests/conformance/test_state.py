@@ -24,6 +24,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import crosscut as cc
+import crosscut.operators.keyed as operators_keyed_module
 import crosscut.state.parts as parts_module
 import crosscut.state.rocksdb.state as rocksdb_state_module
 import crosscut.state.rocksdb.table as rocksdb_table_module
@@ -37,6 +38,7 @@ from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keyed_process import declared
 from crosscut.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.operators.final import place_of
 from crosscut.protocol.job.rescaling import wholly_taken
 from crosscut.protocol.snapshots import Part
 from crosscut.state.heritage import Heritage
@@ -566,6 +568,31 @@ def test_operators_say_the_same_over_every_backend_and_over_failures(name: str, 
         return said
 
     assert run(new, fails=True) == run(KeyedState, fails=False)
+
+
+def test_final_results_come_in_their_order_however_few_keys_are_put_in_order_at_a_time(
+    new: NewState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators_keyed_module, "KEYS_IN_ORDER_MAX", 7)
+    node = OperatorNode("it", CountSpec("final"), ())
+    state = keyed_state(node, new)
+    assert state is not None
+    keys = list(range(100))
+    operator = build(node, state, None)
+    assert operator is not None
+    operator.process(Batch(keys, keys))
+    operator.course.begin(9)
+    said: list[Any] = []
+    places = [""]
+    for batch, place in operator.end(""):
+        said += batch.records
+        places.append(place)
+    assert said == [(key, 1) for key in sorted(keys, key=place_of)]
+    # Whoever goes on from any place says the rest.
+    middle = places[len(places) // 2]
+    rest = [record for batch, _ in operator.end(middle) for record in batch.records]
+    assert rest == [(key, 1) for key, _ in said if place_of(key) > middle]
+    state.close()
 
 
 class Reminders(cc.KeyedProcess[int, Any]):

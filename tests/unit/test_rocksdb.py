@@ -29,6 +29,7 @@ from crosscut.state.rocksdb import state as state_module
 from crosscut.state.rocksdb import table as table_module
 from crosscut.state.rocksdb.database import Database, Options, chunks_of
 from crosscut.state.rocksdb.state import RocksState
+from crosscut.state.rocksdb.table import RocksTable
 from crosscut.windows import Session, Tumbling
 from crosscut.worker.backends import OnDisk
 from crosscut.worker.deployment import StateAtHand
@@ -119,6 +120,37 @@ def test_what_comes_after_a_barrier_is_not_in_its_checkpoint_however_much_it_is(
     assert stored_contents(parts, site.read) == {"": before, "other": before}
     assert dict(state.items()) == before | dict.fromkeys(range(20, 40), 2)
     state.close()
+
+
+def test_what_is_kept_in_memory_is_bounded_by_bytes_as_well(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "LAYER_BYTES_MAX", 20_000)
+    monkeypatch.setattr(table_module, "NEAR_BYTES_MAX", 5_000)
+    monkeypatch.setattr(table_module, "ID_BYTES_MAX", 200)
+    state, table = site.state, site.state.main
+    assert isinstance(table, RocksTable)
+    for key in range(100):
+        table.put(key, "x" * 1_000)
+        state.fetch([key])
+    for _ in range(10):
+        state.fetch([])
+    assert (table.row_count >= 70, len(table.values) <= 30, len(state)) == (True, True, 100)
+    site.checkpoint(N1)
+    for first in range(0, 100, 5):
+        state.fetch(list(range(first, first + 5)))
+        assert len(table.stored.near) <= 10
+    assert [table.get(key) for key in range(100)] == ["x" * 1_000] * 100
+
+
+def test_a_value_that_cant_be_measured_is_left_to_the_checkpoint(site: Site) -> None:
+    for key in range(50):
+        site.state.main.put(key, lambda: key)  # noqa: B023 - never called
+    site.state.fetch([1])
+    site.state.freeze(N1)
+    with pytest.raises(StateError, match="the state of key"):
+        for _ in site.state.writing(N1):
+            pass
 
 
 class Fields(cc.KeyedProcess[int, Any]):

@@ -14,6 +14,8 @@ from crosscut.keys import encoded_key, key_group
 
 PLACE_BYTES = 16
 _KEYS_PER_BUCKET = 1_000
+_PREFIXES = 1 << 32
+"""How many values the first eight digits of a place have."""
 
 
 def place_of(key: Any) -> str:
@@ -45,9 +47,17 @@ class FinalOrder:
         key_count: How many there will be, about.
         after: The place of the last one that has been said; "" if none has.
         forerunners: Whoever had some of the keys before, if they had said some of these.
+        share: Which share of all places it takes, and how many there are: keys that are not are left out.
     """
 
-    def __init__(self, key_count: int, after: str, forerunners: Forerunners | None = None) -> None:
+    def __init__(
+        self,
+        key_count: int,
+        after: str,
+        forerunners: Forerunners | None = None,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._share, self._shares = share
         self._after = after
         self._forerunners = forerunners
         # By the beginning of the place: they are in order, and each is put in order when it is its turn.
@@ -58,8 +68,13 @@ class FinalOrder:
         buckets, after, forerunners = self._buckets, self._after, self._forerunners
         for key in keys:
             place = place_of(key)
-            if place > after and (forerunners is None or not forerunners.have_said(key, place)):
-                buckets[int(place[:8], 16) * len(buckets) >> 32].append(key)
+            share, within = divmod(int(place[:8], 16) * self._shares, _PREFIXES)
+            if (
+                share == self._share
+                and place > after
+                and (forerunners is None or not forerunners.have_said(key, place))
+            ):
+                buckets[within * len(buckets) // _PREFIXES].append(key)
 
     def buckets(self) -> Iterator[list[Any]]:
         """Yield some keys at a time, in order, when all have been added."""

@@ -23,6 +23,8 @@ from crosscut.state.keyed import KeyedState
 
 _EMPTY = Batch([])
 _KEYS_PER_STEP = 1_000
+KEYS_IN_ORDER_MAX = 1_000_000
+"""Keys of state on disk whose final results are put in order at a time."""
 
 
 class KeyedOperator(Operator):
@@ -58,24 +60,27 @@ class KeyedOperator(Operator):
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         if not self._is_final_only:
             return
-        order = FinalOrder(len(self._state), after, self.forerunners)
-        items = self._state.items()
-        while keys := [key for key, _ in islice(items, _KEYS_PER_STEP)]:
-            order.add(keys)
-            yield Batch([]), after
+        # On disk may be more keys than fit into memory: each pass over them puts a share in order.
+        shares = 1 + len(self._state) // KEYS_IN_ORDER_MAX if self._state.main.reads_ahead else 1
         is_first = True
-        for keys in order.buckets():
-            while keys:
-                said = Batch(keys[: self.course.rows_max])
-                self._state.fetch(said.records)
-                results = self._final_results(said, is_first=is_first)
-                # The slice may have been over before all of them were said.
-                self.course.rest = None
-                if said.records:
-                    is_first = False
-                    after = place_of(said.records[-1])
-                    del keys[: len(said)]
-                yield Batch(results), after
+        for share in range(shares):
+            order = FinalOrder(len(self._state) // shares, after, self.forerunners, (share, shares))
+            items = self._state.items()
+            while keys := [key for key, _ in islice(items, _KEYS_PER_STEP)]:
+                order.add(keys)
+                yield Batch([]), after
+            for keys in order.buckets():
+                while keys:
+                    said = Batch(keys[: self.course.rows_max])
+                    self._state.fetch(said.records)
+                    results = self._final_results(said, is_first=is_first)
+                    # The slice may have been over before all of them were said.
+                    self.course.rest = None
+                    if said.records:
+                        is_first = False
+                        after = place_of(said.records[-1])
+                        del keys[: len(said)]
+                    yield Batch(results), after
 
     def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
         results: list[Any] = []

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"XCR1"
 LAYER_ROWS_MAX = 100_000
-"""Rows that may change before they are written into the database without a barrier."""
+LAYER_BYTES_MAX = 32 * 1024 * 1024
+"""What may change in a table before it is written into the database without a barrier."""
 _END: Any = object()
 _LOAD_ROWS = 1_000
 _NONE = CheckpointId(0)
@@ -195,7 +196,7 @@ class RocksState(KeyedState):
             entries.fetch_names(keys)
         if not self._is_storing:
             for table in self._tables.values():
-                if len(table.values) > LAYER_ROWS_MAX:
+                if len(table.values) > LAYER_ROWS_MAX or table.layer_bytes > LAYER_BYTES_MAX:
                     table.freeze(_NONE)
                 if self._writer is None and table.is_free_to_write:
                     self._writer = table.writing(_NONE)

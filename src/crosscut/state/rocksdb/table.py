@@ -25,11 +25,15 @@ from crosscut.state.table import Layer, Table
 ROWS_PER_STEP = 250
 """Rows that are written in one step: about a millisecond."""
 NEAR_ROWS_MAX = 50_000
-"""Rows that a table keeps at hand, as bytes, once they have been read."""
+NEAR_BYTES_MAX = 16 * 1024 * 1024
+"""Of rows that a table keeps at hand, as bytes, once they have been read; one batch may need more."""
 NAMES_AHEAD_MAX = 4
 """If the last batch has asked for no more names than that, they are read for all keys of the next one."""
 ID_ROWS_MAX = 200_000
-"""Rows whose bytes it remembers until they are written."""
+ID_BYTES_MAX = 16 * 1024 * 1024
+"""Of rows whose own bytes it remembers until they are written."""
+SAMPLED_ROWS = 16
+"""When there are so many and none has been written yet, they are measured."""
 
 _ABSENT: Any = object()
 _NONE = CheckpointId(0)
@@ -49,8 +53,12 @@ class StoredRows:
         self._database = database
         # Read before they are needed; None: there is no such row.
         self.near: dict[Any, bytes | None] = {}
+        self._near_bytes = 0
         # The bytes of these rows: most of them are written soon.
         self._id_of: dict[Any, bytes] = {}
+        self._id_bytes = 0
+        self.row_bytes = 0
+        """How long a row is with its value, about, by those that were written last; 0: none was."""
 
     def get(self, row: Any, default: Any = None) -> Any:
         """Return the value of a row, which is the caller's own, or `default`."""
@@ -66,13 +74,18 @@ class StoredRows:
 
     def fetch(self, rows: list[Any]) -> None:
         """Read rows that are going to be asked for."""
-        if len(self.near) + len(rows) > NEAR_ROWS_MAX:
+        if len(self.near) + len(rows) > NEAR_ROWS_MAX or self._near_bytes > NEAR_BYTES_MAX:
             self.near.clear()
-        if len(self._id_of) + len(rows) > ID_ROWS_MAX:
+            self._near_bytes = 0
+        if len(self._id_of) + len(rows) > ID_ROWS_MAX or self._id_bytes > ID_BYTES_MAX:
             self._id_of.clear()
+            self._id_bytes = 0
         ids = self.ids.encoded_many(rows)
-        self.near.update(zip(rows, self._database().get_many(ids), strict=True))
+        values = self._database().get_many(ids)
+        self.near.update(zip(rows, values, strict=True))
+        self._near_bytes += sum(len(value) for value in values if value is not None)
         self._id_of.update(zip(rows, ids, strict=True))
+        self._id_bytes += sum(map(len, ids))
 
     def id_of(self, row: Any) -> bytes:
         """Return the bytes of a row that is about to be written."""
@@ -80,7 +93,11 @@ class StoredRows:
 
     def write(self, rows: list[tuple[bytes, Any, Any]]) -> None:
         """Set values, given as (bytes of the row, row, value); `DELETED` takes one away."""
-        self._database().write(self._encoded(rows))
+        encoded = list(self._encoded(rows))
+        self._database().write(encoded)
+        self.row_bytes = 1 + sum(len(row) + len(value or b"") for row, value in encoded) // (
+            len(encoded) or 1
+        )
         if near := self.near:
             for _, row, _ in rows:
                 near.pop(row, None)
@@ -144,9 +161,19 @@ class RocksTable(Table):
         return self._base_count
 
     @property
-    def waiting(self) -> int:
-        """How many frozen layers wait to be written."""
-        return len(self._frozen)
+    def layer_bytes(self) -> int:
+        """About how long the rows of the newest layer are, as they would be written."""
+        if not self.stored.row_bytes and len(self.values) >= SAMPLED_ROWS:
+            self.stored.row_bytes = self._sampled_bytes()
+        return len(self.values) * self.stored.row_bytes
+
+    def _sampled_bytes(self) -> int:
+        rows = list(islice(self.values.items(), SAMPLED_ROWS))
+        try:
+            # One by one, as they are written: together they may share what they hold.
+            return 1 + sum(len(pickle.dumps(row, protocol=5)) for row in rows) // len(rows)
+        except Exception:  # noqa: BLE001 - the checkpoint says which value can't be stored
+            return 1
 
     @property
     def is_free_to_write(self) -> bool:
