@@ -14,6 +14,7 @@ from crosscut.operators.cells import TimedCells
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
@@ -95,6 +96,49 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a source promises more than was said": (AssignTimestamps, "__init__", promises_more_than_was_said),
     "sources begin with no watermark": (Chain, "restore", restores_old_watermarks),
 }
+
+
+# Sources that wait for slower ones
+
+
+ALIGNED_WORLDS = 30
+
+
+def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finished = 0
+    waited: Counter[bool] = Counter()
+    plain = AlignedSplits.held
+
+    def held(self: AlignedSplits, watermarks: Any) -> frozenset[str]:
+        found = plain(self, watermarks)
+        waited[bool(found)] += 1
+        return found
+
+    monkeypatch.setattr(AlignedSplits, "held", held)
+    for seed in range(ALIGNED_WORLDS):
+        options = options_of(seed, ("aligned sources",))
+        life = live(options)
+        finished += life.seen["job finished"]
+        if life.failure:
+            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    assert finished > ALIGNED_WORLDS // 2
+    assert waited[True] > 10 * ALIGNED_WORLDS
+
+
+def test_finds_a_source_that_never_hears_that_slower_ones_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = AlignedSplits.heard
+
+    def heard(self: AlignedSplits, task: Any, slowest: Any) -> None:
+        if slowest.task is not None:
+            plain(self, task, slowest)
+
+    monkeypatch.setattr(AlignedSplits, "heard", heard)
+    failures = (
+        live(options_of(seed, ("aligned sources",), EXACTLY_ONCE)).failure for seed in range(SEEDS_MAX)
+    )
+    assert any(failures)
 
 
 # Timers

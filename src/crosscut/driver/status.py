@@ -93,6 +93,7 @@ class JobStatus:
         growing_states: Vertices whose keyed state has grown without a pause for some minutes.
         watermarks: By vertex, the lowest of its tasks that wait for any: no older record will leave it.
         still_watermarks: Those that have not moved for a while though records came, and who holds them up.
+        held_splits: By vertex, how many splits wait now for slower ones (`align_within`).
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
         refused_peers: Connections to the driver and to its present workers that did not prove the job's
             secret, by reason.
@@ -129,6 +130,7 @@ class JobStatus:
     silent_sources: tuple[SilentSource, ...] = ()
     watermarks: dict[str, int | None] = field(default_factory=dict)
     still_watermarks: tuple[StillWatermark, ...] = ()
+    held_splits: dict[str, int] = field(default_factory=dict)
     growing_states: tuple[GrowingState, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
@@ -298,6 +300,7 @@ def build_status(
         silent_sources=seen.silences.status(seen.now_ns),
         watermarks=_watermarks(tasks),
         still_watermarks=seen.watermarks.status(seen.now_ns),
+        held_splits=_held_splits(tasks),
         growing_states=seen.growths.status(),
         takeover=coordinator.takeover,
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
@@ -315,6 +318,14 @@ def _watermarks(tasks: Iterable[TaskStatistics]) -> dict[str, int | None]:
         is_known = known is not None and one.watermark is not None
         found[one.task.vertex] = min(known, one.watermark) if is_known else None  # type: ignore[type-var]
     return found
+
+
+def _held_splits(tasks: Iterable[TaskStatistics]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for one in tasks:
+        if one.held_splits:
+            found[one.task.vertex] += one.held_splits
+    return dict(found)
 
 
 def _workers(

@@ -253,6 +253,8 @@ class Stream(SideOutputs, Generic[Record]):
         *,
         out_of_orderness: Duration = 0,
         idle_after: Duration | None = None,
+        align_within: Duration | None = None,
+        align_group: str = "",
     ) -> Stream[Record]:
         """Say when each record happened: timers and windows go by it, whenever it comes.
 
@@ -266,19 +268,37 @@ class Stream(SideOutputs, Generic[Record]):
             out_of_orderness: How much older than the newest one a record of the same split may be.
             idle_after: Nobody waits for a split that has had nothing to read for so long; what it gives
                 afterwards may be late. None: a split that gives nothing holds the watermark up.
+            align_within: A split is not read while its watermark is further ahead of the slowest one of this
+                source than that, so that windows and joins don't fill with what can't be finished yet. Needs
+                `idle_after`. None: each is read as fast as it goes.
+            align_group: All sources with the same name here wait for each other.
 
         Raises:
             FlowError: An argument is not as described.
         """
         kind = "assign_timestamps"
+        if not isinstance(align_group, str) or (align_group and align_within is None):
+            raise _error(
+                self._draft, kind, f"align_group={_shown(align_group)}: expected a name, beside align_within"
+            )
+        if align_within is not None and idle_after is None:
+            raise _error(
+                self._draft,
+                kind,
+                "align_within needs idle_after: else a split that gives nothing would keep others waiting "
+                "for ever; say after how long nobody waits for it, as in idle_after='30s'",
+            )
         spec = AssignTimestampsSpec(
             _of_one(self._draft, kind, function),
             _milliseconds(self._draft, kind, "out_of_orderness", out_of_orderness),
-            None
-            if idle_after is None
-            else max(1, _milliseconds(self._draft, kind, "idle_after", idle_after)),
+            self._least_one(kind, "idle_after", idle_after),
+            self._least_one(kind, "align_within", align_within),
+            align_group,
         )
         return self._then(kind, spec)
+
+    def _least_one(self, kind: str, name: str, duration: Duration | None) -> int | None:
+        return None if duration is None else max(1, _milliseconds(self._draft, kind, name, duration))
 
     def key_by(
         self, function: Callable[[Record], NewKey], *, on_error: OnError = "fail"

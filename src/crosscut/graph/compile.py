@@ -15,6 +15,7 @@ from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.rate_limit import shared_turns
+from crosscut.graph.source_groups import check_alignment
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
@@ -136,6 +137,7 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
         )
         for vertex in _chained(nodes, consumers, parallelism)
     )
+    check_alignment(name, vertices)
     vertex_of = {node.uid: vertex.vertex_id for vertex in vertices for node in vertex.chain}
     # Only the head of a chain reads from other vertices; they read what its end returns, and side outputs.
     edges = [

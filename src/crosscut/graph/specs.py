@@ -89,11 +89,15 @@ class AssignTimestampsSpec:
     """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest.
 
     `idle_after_ms`: Nobody waits for a split that has given nothing for so long.
+    `align_within_ms`: A split waits while it is further ahead of the slowest one, None: never, of all sources
+    with the same `align_group`; "": of this one.
     """
 
     function: Callable[[Any], Any]
     out_of_orderness_ms: int = 0
     idle_after_ms: int | None = None
+    align_within_ms: int | None = None
+    align_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

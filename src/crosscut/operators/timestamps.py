@@ -51,6 +51,11 @@ class AssignTimestamps(Operator):
         """What it has said last."""
         return self._combined.watermark
 
+    def awaited(self, splits: Iterable[str]) -> dict[str, int]:
+        """Return the watermarks of those splits that have one and are not idle."""
+        known = self._combined.awaited
+        return {split: known[split] for split in splits if split in known}
+
     @property
     def holder(self) -> str:
         """The split that holds the watermark up, "" if there is none."""

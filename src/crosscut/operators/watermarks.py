@@ -44,6 +44,15 @@ class CombinedWatermark(Generic[Side]):
         """The watermark of each side that has not ended."""
         return self._sides
 
+    @property
+    def awaited(self) -> dict[Side, int]:
+        """The watermark of each side that has said one, and has neither ended nor is idle."""
+        return {
+            one: watermark
+            for one, watermark in self._sides.items()
+            if watermark is not None and one not in self._idle
+        }
+
     def may_fall_idle(self, side: Side) -> bool:
         """Whether it has neither ended nor is idle."""
         return side in self._sides and side not in self._idle

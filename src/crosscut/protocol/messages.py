@@ -134,6 +134,22 @@ class TransactionsCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceReached:
+    """How far source `task` is: the lowest watermark of its splits that others wait for, if there is any."""
+
+    task: TaskId
+    watermark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesReached:
+    """What is news of source tasks that are in a group; see `crosscut.protocol.source_groups`."""
+
+    epoch: Epoch
+    tasks: tuple[SourceReached, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatistics:
     """Counters of one task, as in `Snapshot`, and its present contents.
 
@@ -153,6 +169,7 @@ class TaskStatistics:
         busy_us: For so much of it this task ran. The tasks of a worker share one thread.
         blocked_us: For so much of it an output took no more.
         readings: Metrics of user code.
+        held_splits: Of a source: splits that wait for slower ones (`align_within`).
     """
 
     task: TaskId
@@ -173,6 +190,7 @@ class TaskStatistics:
     busy_us: int = 0
     blocked_us: int = 0
     readings: tuple[Reading, ...] = ()
+    held_splits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +323,30 @@ class CoordinatorHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowestSource:
+    """How far a group of sources is.
+
+    Attributes:
+        task: The slowest; None: none counts.
+        watermark: How far that one is.
+        next_watermark: The lowest of all others; None: there is no other.
+    """
+
+    group: str
+    task: TaskId | None = None
+    watermark: int | None = None
+    next_watermark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignSources:
+    """What is news of groups of sources: splits that are far ahead wait."""
+
+    epoch: Epoch
+    groups: tuple[SlowestSource, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StandBy:
     """Another live attempt holds this worker's place: wait, it may be needed."""
 
@@ -328,6 +370,7 @@ WorkerMessage = (
     | TaskQuiet
     | SourceDrained
     | TransactionsCommitted
+    | SourcesReached
     | WorkerHeartbeat
 )
 CoordinatorMessage = (
@@ -340,6 +383,7 @@ CoordinatorMessage = (
     | ResumeSources
     | CommitCheckpoint
     | CloseLoops
+    | AlignSources
     | CoordinatorHeartbeat
     | StandBy
     | ShutDown

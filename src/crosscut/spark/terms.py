@@ -14,6 +14,7 @@ from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
+from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Source, Split
@@ -160,6 +161,7 @@ def job_terms(
     milliseconds = settings.milliseconds
     restart = settings.restart
     return JobTerms(
+        source_groups=source_groups(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
         identity=_identity(graph, settings),

@@ -190,6 +190,10 @@ class Chain:
         last = self._assigners[-1]
         return last.watermark, last.holder
 
+    def awaited(self, splits: Iterable[str]) -> dict[str, int]:
+        """Return the watermarks of those of these splits that others may have to wait for."""
+        return self._assigners[-1].awaited(splits) if self._assigners else {}
+
     @property
     def assigned(self) -> JSON:
         """The watermarks that are made here, for a snapshot; None if none are."""

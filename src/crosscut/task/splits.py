@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,9 @@ SPLITS_SHOWN_MAX = 3
 
 SHARE_BYTES_MAX = CONTROL_LIMITS[FrameType.CONTROL] * 3 // 4
 """Splits of one worker. The rest is for positions that grow while they are read, and for keyed state."""
+
+HELD_MS = 1_000.0
+"""Splits that wait for slower ones are looked at again after so long, if nothing is heard before."""
 
 EMPTY_READS_MIN = 100
 """Empty lists in a row after which a reader is said to give nothing; some give one now and then."""
@@ -82,8 +85,11 @@ class SplitQueue:
                 known.append(found)
         return sum(known) if known else None
 
-    def read(self, limit: int) -> list[Any] | Wait:
+    def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0).
+
+        Args:
+            held: Splits that are not to be read now.
 
         Raises:
             UserCodeError, ConnectorError: A split can't be opened; the message names it.
@@ -98,6 +104,10 @@ class SplitQueue:
             if not self._open:
                 break
             current = self._open[0]
+            if current.split.split_id in held:
+                self._open.rotate(-1)
+                shortest = min(shortest, Wait(HELD_MS), key=lambda wait: wait.delay_ms)
+                continue
             found = current.reader.read(limit)
             match found:
                 case EndOfSplit():
@@ -143,6 +153,11 @@ class SplitQueue:
             ) from error
         self._unread.popleft()
         self._open.append(_OpenSplit(split, reader))
+
+    @property
+    def open_ids(self) -> list[str]:
+        """The ids of the splits that are being read."""
+        return [one.split.split_id for one in self._open]
 
     @property
     def unfinished(self) -> list[str]:

@@ -11,7 +11,7 @@ turn), `departures` (the way out), `snapshots` (barriers and their effects), `tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
@@ -37,8 +37,9 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.measures import SnapshotTimes
-from crosscut.protocol.messages import SourceDrained, TaskStatistics
+from crosscut.protocol.messages import SlowestSource, SourceDrained, SourceReached, TaskStatistics
 from crosscut.protocol.snapshots import Part, Snapshot
+from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
@@ -67,6 +68,7 @@ class Task:
         chain: The operators, in order; a sink's is the last.
         channel_bytes: Of batches that each channel may have under way.
         spills_blocked: An input that is blocked may be spilled to disk; a back edge always may.
+        aligned: Which splits of a source wait for slower ones; None: it is in no group.
         log_space: Takes the logs of snapshots that are too long for memory.
         splits: For a source task.
         state: For a task with keyed state.
@@ -113,6 +115,7 @@ class Task:
         unsent: Sequence[LoggedBatch] = (),
         replayed_first: Mapping[ChannelId, int] | None = None,
         log_space: SpillSpace | None = None,
+        aligned: AlignedSplits | None = None,
     ) -> None:
         before = restored if restored is not None else Snapshot()
         self.task_id = task_id
@@ -125,6 +128,8 @@ class Task:
         self._back_edges = back_edges
         self.held = held or HeldData()
         self._splits = splits
+        self._aligned = aligned
+        self._held_splits: frozenset[str] = frozenset()
         self._source_uid = source_uid
         self._state = state
         self._committer = committer
@@ -286,7 +291,16 @@ class Task:
             timers=self._chain.timer_count,
             lag=self._splits.lag if self._splits is not None else None,
             readings=self._chain.readings,
+            held_splits=len(self._held_splits),
         )
+
+    @property
+    def reached(self) -> SourceReached | None:
+        """How far it is, for its group; None: it is in none."""
+        if self._aligned is None or self._splits is None:
+            return None
+        known = self._chain.awaited(self._splits.open_ids)
+        return SourceReached(self.task_id, min(known.values(), default=None))
 
     # Orders and news from the driver.
 
@@ -350,6 +364,15 @@ class Task:
             self._run_source(self._splits)
         self._snapshots.let_in()
         return channel
+
+    def align(self, groups: Iterable[SlowestSource]) -> bool:
+        """The coordinator says how far groups of sources are; return whether one is that of this task."""
+        is_mine = False
+        for one in groups:
+            if self._aligned is not None and one.group == self._aligned.group:
+                self._aligned.heard(self.task_id, one)
+                is_mine = True
+        return is_mine
 
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
@@ -437,8 +460,9 @@ class Task:
     # Records.
 
     def _run_source(self, splits: SplitQueue) -> None:
+        held = self._held(splits)
         try:
-            found = splits.read(self.rows_max)
+            found = splits.read(self.rows_max, held)
         except CrosscutError:
             raise
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
@@ -446,7 +470,8 @@ class Task:
             raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
         self._chain.note_splits(splits.origin, splits.just_ended, splits.just_waiting)
         if isinstance(found, Wait):
-            self.wait_ms = found.delay_ms
+            # One that others have waited for may just have ended, or fallen idle.
+            self.wait_ms = found.delay_ms if self._held(splits) == held else 0.0
             if splits.is_drained:
                 self._input_ended()
             else:
@@ -457,6 +482,12 @@ class Task:
         rest = self._chain.process(Batch(found))
         if rest is not None:
             self._chain.keep(rest)
+
+    def _held(self, splits: SplitQueue) -> frozenset[str]:
+        """Return the splits that wait for slower ones."""
+        if self._aligned is not None:
+            self._held_splits = self._aligned.held(self._chain.awaited(splits.open_ids))
+        return self._held_splits
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""

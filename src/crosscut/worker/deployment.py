@@ -12,6 +12,7 @@ from crosscut.batch import Batch
 from crosscut.connected_process import Begins
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
+from crosscut.graph.source_groups import aligned_splits
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
@@ -315,6 +316,7 @@ async def build_tasks(
             restored=snapshot if deploy.restore else None,
             has_event_time=vertex.has_event_time,
             untimed=vertex.untimed,
+            aligned=aligned_splits(vertex),
         )
         pool.add(task, state, writer)
         failpoints("restore.task")

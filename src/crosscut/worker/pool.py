@@ -21,7 +21,15 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
-from crosscut.protocol.messages import RecordsFlowing, TaskFailed, TaskStatistics, WorkerMessage
+from crosscut.protocol.messages import (
+    RecordsFlowing,
+    SlowestSource,
+    SourceReached,
+    SourcesReached,
+    TaskFailed,
+    TaskStatistics,
+    WorkerMessage,
+)
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Item
 from crosscut.task.task import Task
@@ -33,6 +41,9 @@ _LOG = logging.getLogger("crosscut")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+REACHED_EVERY_S = 0.2
+"""Sources that wait for slower ones hear of them as often, at most."""
 
 _SYSTEM_CLOCK = SystemClock()
 _UNWATCHED = Unwatched()
@@ -93,6 +104,8 @@ class TaskPool:
         self._is_running = False
         self._running_since_ns = 0
         self._has_flowed = False
+        self._reached: dict[TaskId, SourceReached] = {}
+        self._reaching: asyncio.TimerHandle | None = None
 
     def clock_ms(self, now_ns: int) -> int:
         """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
@@ -159,7 +172,21 @@ class TaskPool:
             runner.set_alarm(self.now_ns())
             # A restored task may have items to send again.
             runner.reach(runner.drain)
+        if any(task.reached is not None for task in tasks):
+            self._say_reached()
         self.schedule()
+
+    def _say_reached(self) -> None:
+        """Say how far sources have come that others may wait for, as far as that is news."""
+        news = []
+        for task in self.tasks:
+            reached = task.reached
+            if reached is not None and reached != self._reached.get(task.task_id):
+                self._reached[task.task_id] = reached
+                news.append(reached)
+        if news:
+            self.report(SourcesReached(self.epoch, tuple(news)))
+        self._reaching = self._loop.call_later(REACHED_EVERY_S, self._say_reached)
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block, in a thread."""
@@ -197,8 +224,9 @@ class TaskPool:
         """
         self.is_over = True
         self.failpoints("close")
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._reaching):
+            if timer is not None:
+                timer.cancel()
         self._cancel_background()
         await asyncio.gather(*self._background, return_exceptions=True)
         # A writer is used by one thread at a time, and closed after the last call.
@@ -299,6 +327,13 @@ class TaskPool:
     def close_loops(self, heads: Collection[VertexId]) -> None:
         """The loops that have these heads are exhausted."""
         self._tell(lambda task: task.close_loops(heads))
+
+    def align(self, groups: Collection[SlowestSource]) -> None:
+        """Groups of sources have come so far."""
+        for runner in self._runners:
+            if runner.task.align(groups):
+                runner.due_ns = 0
+        self.schedule()
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""

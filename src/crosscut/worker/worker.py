@@ -31,6 +31,7 @@ from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.protocol.messages import (
     AbortCheckpoint,
+    AlignSources,
     CaptureSnapshots,
     CloseLoops,
     CommitCheckpoint,
@@ -242,7 +243,8 @@ class Worker:
         | CaptureSnapshots
         | ResumeSources
         | CommitCheckpoint
-        | CloseLoops,
+        | CloseLoops
+        | AlignSources,
     ) -> None:
         pool = self._pool
         if pool is None or message.epoch != pool.epoch:
@@ -265,6 +267,8 @@ class Worker:
                 pool.completed(checkpoint_id)
             case CloseLoops(_, heads):
                 pool.close_loops(heads)
+            case AlignSources(_, groups):
+                pool.align(groups)
             case _:
                 assert_never(message)
 

@@ -31,6 +31,7 @@ from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speak
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
+    AlignSources,
     FailureCause,
     HaltTasks,
     RecordsFlowing,
@@ -39,6 +40,7 @@ from crosscut.protocol.messages import (
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
+    SourcesReached,
     StartTasks,
     TaskFailed,
     TaskQuiet,
@@ -48,6 +50,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.protocol.source_groups import SourceGroups
 
 __all__ = ["CLAIM_ATTEMPTS_MAX", "LIVENESS_TICKS", "Coordinator", "JobTerms", "Phase", "Termination"]
 
@@ -80,6 +83,7 @@ class Coordinator:
         self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)
         self._gathering = Gathering(terms, self.roster, self.dropped)
         self.series = Series(terms, self.roster, self._log)
+        self._source_groups = SourceGroups(dict(terms.source_groups))
         self._ending = Ending(terms.sinks, self.dropped, awaits_verdict=terms.awaits_verdict)
 
     @property
@@ -270,6 +274,9 @@ class Coordinator:
             case TransactionsCommitted(_, checkpoint_id, task):
                 self._ending.committed(task, checkpoint_id)
                 return self._end_if_committed()
+            case SourcesReached(_, tasks):
+                news = self._source_groups.note(tasks)
+                return self.roster.to_holders(AlignSources(self.epoch, news)) if news else []
             case RecordsFlowing() | WorkerHeartbeat():
                 return []
             case _:
@@ -301,6 +308,7 @@ class Coordinator:
             return []
         self._go(Turn.GATHERED)
         self.series.begin(self.epoch)
+        self._source_groups.begin()
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),

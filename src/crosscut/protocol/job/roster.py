@@ -27,6 +27,7 @@ from crosscut.protocol.messages import (
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
+    SourcesReached,
     SplitAssignment,
     StandBy,
     TaskFailed,
@@ -103,7 +104,7 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[Tas
         tasks: All tasks of the job.
     """
     match message:
-        case WorkerHeartbeat():
+        case WorkerHeartbeat() | SourcesReached():
             told = [one.task for one in message.tasks]
         case (
             TaskFailed()

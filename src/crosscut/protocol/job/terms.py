@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crosscut.ids import TaskId
+from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX
 from crosscut.protocol.job.recovery import JobIdentity
@@ -43,6 +43,7 @@ class JobTerms:
             cut has been judged.
         discover_timeout_ms: How long the sources may take to say what there is to read; 0: as long as
             `start_timeout_ms`.
+        source_groups: Sources of which fast ones wait for slow ones, each with the name of its group.
         segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
             can be deleted.
     """
@@ -61,4 +62,5 @@ class JobTerms:
     loops: tuple[Component, ...] = ()
     slots: int | None = None
     awaits_verdict: bool = False
+    source_groups: tuple[tuple[VertexId, str], ...] = ()
     segment_entries_max: int = SEGMENT_ENTRIES_MAX

@@ -53,7 +53,7 @@ from crosscut.testing.flows.steps import (
     Window,
     part_name,
 )
-from crosscut.testing.flows.ways import key_by_of, resolved
+from crosscut.testing.flows.ways import inputs_of, key_by_of, resolved
 
 MakeSource = Callable[[int, Source], cc.Source]
 MakeSink = Callable[[int], cc.Sink]
@@ -170,6 +170,12 @@ class _Building:
         self._streams[number] = stream
         return number + 1
 
+    def _waits_for_slower_ones(self, times: Times) -> bool:
+        """Whether splits are aligned: where they can be, for one of the distances that are drawn."""
+        steps = self._description.steps
+        readers = [one for one in steps if times.stream in inputs_of(one)]
+        return times.out_of_orderness == 3 and isinstance(steps[times.stream], Source) and readers == [times]
+
     def _made(self, number: int) -> Any:
         step = self._description.steps[number]
         match step:
@@ -236,8 +242,15 @@ class _Building:
                 function = functions.time_function(step)
                 spread = f"{out_of_orderness}ms"
                 idle_after = functions.IDLE_AFTER if step.function == "idle soon" else None
+                is_aligned = self._waits_for_slower_ones(step)
+                if is_aligned and idle_after is None:
+                    idle_after = "1h"
                 return self._streams[stream].assign_timestamps(
-                    function, out_of_orderness=spread, idle_after=idle_after
+                    function,
+                    out_of_orderness=spread,
+                    idle_after=idle_after,
+                    align_within="2ms" if is_aligned else None,
+                    align_group="drawn" if is_aligned else "",
                 )
             case Hold(keyed):
                 return self._streams[keyed].process(processes.holding(step))

@@ -214,6 +214,21 @@ def _event_time(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream
     sink(keyed.aggregate(list, _appended, lambda records: (len(records), records[-1])).rebalance())
 
 
+def _aligned_sources(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """Two sources, the splits of which are far apart: each waits until those before it have ended."""
+    left, right = (
+        source().assign_timestamps(
+            _happened,
+            out_of_orderness=f"{OUT_OF_ORDERNESS_MS}ms",
+            idle_after="1h",
+            align_within=f"{2 * STEP_MS}ms",
+            align_group="both",
+        )
+        for _ in range(2)
+    )
+    sink(left.union(right).key_by(_key).aggregate(list, _appended, lambda some: (len(some), some[-1])))
+
+
 WINDOW_MS = 4 * STEP_MS
 CLOCK_MS = 30
 
@@ -320,5 +335,6 @@ OTHERS: dict[str, Graph] = {
     "timers": Graph(_timers, survives_duplicates=False, is_punctual=True),
     "time to live": Graph(_time_to_live, survives_duplicates=False, is_punctual=True),
     "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),
+    "aligned sources": Graph(_aligned_sources, tokens=_count_and_record),
 }
 """Those that are asked for by name."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
+from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -62,6 +63,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
         )
 
     return JobTerms(
+        source_groups=source_groups(graph),
         identity=JobIdentity(
             f"driver {driver}",
             Lineage(f"lineage {driver}"),

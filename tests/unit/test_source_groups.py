@@ -1,0 +1,222 @@
+"""Fast sources wait for slow ones: which splits are not read, and what tasks and coordinator say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.batch import Batch
+from crosscut.errors import FlowError
+from crosscut.graph.source_groups import aligned_splits, source_groups
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.keys import KeyRouter
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.messages import AlignSources, SlowestSource, Snapshot, SourceReached, SourcesReached
+from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
+from crosscut.task.items import Barrier, EndOfInput
+from crosscut.task.outputs import build_output
+from crosscut.task.requests import StoreFrozen
+from crosscut.task.splits import SplitQueue
+from crosscut.task.task import Task
+from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
+
+GROUP = "source numbers"
+ONE, OTHER, FAR = (TaskId(VertexId("numbers"), index) for index in range(3))
+OUT = ChannelId(0, ONE, TaskId(VertexId("after"), 0))
+
+
+def test_a_split_waits_while_it_is_further_ahead_of_the_slowest_than_the_limit() -> None:
+    splits = AlignedSplits(GROUP, 10)
+    assert splits.held({}) == frozenset()
+    assert splits.held({"a": 5, "b": 15, "c": 16}) == {"c"}
+    splits.heard(ONE, SlowestSource(GROUP, OTHER, 0, 5))
+    assert splits.held({"a": 5, "b": 15, "c": 10}) == {"b"}
+    # It is the slowest itself: others are the next ones, and it knows better how far it is.
+    splits.heard(ONE, SlowestSource(GROUP, ONE, 0, 30))
+    assert splits.held({"a": 25, "b": 35, "c": 36}) == {"c"}
+    splits.heard(ONE, SlowestSource(GROUP))
+    assert splits.held({"a": 100}) == frozenset()
+
+
+def test_the_coordinator_says_who_is_slowest_and_who_comes_next_when_that_is_news() -> None:
+    groups = SourceGroups({ONE.vertex: GROUP, VertexId("names"): "group all", VertexId("words"): "group all"})
+    names, words = TaskId(VertexId("names"), 0), TaskId(VertexId("words"), 0)
+    assert groups.note([SourceReached(ONE, 5)]) == (SlowestSource(GROUP, ONE, 5),)
+    assert groups.note([SourceReached(OTHER, 9), SourceReached(names, 1)]) == (
+        SlowestSource(GROUP, ONE, 5, 9),
+        SlowestSource("group all", names, 1),
+    )
+    assert groups.note([SourceReached(FAR, 20)]) == ()
+    assert groups.note([SourceReached(words, 7)]) == (SlowestSource("group all", names, 1, 7),)
+    assert groups.note([SourceReached(ONE, None)]) == (SlowestSource(GROUP, OTHER, 9, 20),)
+    assert groups.note([SourceReached(OTHER, None), SourceReached(FAR, None)]) == (SlowestSource(GROUP),)
+    assert groups.note([SourceReached(TaskId(VertexId("alone"), 0), 3)]) == ()
+    groups.begin()
+    assert groups.note([SourceReached(FAR, 20)]) == (SlowestSource(GROUP, FAR, 20),)
+
+
+def test_their_words_are_the_same_after_the_wire() -> None:
+    said = SourcesReached(Epoch(3), (SourceReached(ONE, 5), SourceReached(OTHER, None)))
+    assert decode_control(encode_control(said), WORKER_MESSAGES) == said
+    answer = AlignSources(Epoch(3), (SlowestSource(GROUP, ONE, 5, None), SlowestSource("group all")))
+    assert decode_control(encode_control(answer), COORDINATOR_MESSAGES) == answer
+
+
+# Tasks.
+
+
+class Listed(cc.Source[Any]):
+    """Splits that give what is listed, step by step: lists of records, or Wait."""
+
+    open_splits_max = 2
+
+    def __init__(self, **steps: list[Any]) -> None:
+        self.steps = {name: list(some) for name, some in steps.items()}
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split(name, 0) for name in self.steps]
+
+    def reader(self, split: cc.Split, position: Any) -> ListedReader:
+        return ListedReader(self.steps[split.split_id])
+
+
+class ListedReader(cc.SplitReader):
+    position = 0
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+
+    def read(self, limit: int) -> Any:
+        return self.steps.pop(0) if self.steps else cc.EndOfSplit()
+
+    def close(self) -> None:
+        pass
+
+
+def task_of(
+    source: Listed, *, within_ms: int = 10, idle_after_ms: int | None = None, restored: Snapshot | None = None
+) -> Task:
+    output = build_output(
+        "broadcast", [OUT], batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    return Task(
+        task_id=ONE,
+        epoch=Epoch(1),
+        protocol=AlignedBarriers(()),
+        inputs={},
+        chain=[AssignTimestamps("times", lambda n: n, 0, idle_after_ms)],
+        outputs=[output],
+        batch_rows=100,
+        channel_bytes=1 << 20,
+        splits=SplitQueue(source, [(split, split.start) for split in source.splits(1)]),
+        source_uid="numbers",
+        has_event_time=True,
+        aligned=AlignedSplits(GROUP, within_ms),
+        restored=restored,
+    )
+
+
+def work(task: Task, now_ms: int = 0) -> list[Any]:
+    """Run as long as there is something to read now; return what was sent."""
+    task.tell_time(now_ms)
+    while task.has_work:
+        task.run()
+        if task.wait_ms:
+            break
+    task.flush()
+    items, task.outlets.outbox = task.outlets.outbox, []
+    found: list[Any] = []
+    for _, item in items:
+        found += item.records if isinstance(item, Batch) else [item]
+    return found
+
+
+def test_a_task_reads_its_splits_abreast() -> None:
+    task = task_of(Listed(fast=[[n * 10] for n in range(1, 6)], slow=[[n] for n in range(12, 60, 12)]))
+    said = work(task)
+    assert said == [10, 12, 20, 24, 30, 36, 40, 48, 50, EndOfInput()]
+    task = task_of(Listed(fast=[[n * 100] for n in range(1, 4)], slow=[[n] for n in range(5)]))
+    assert work(task) == [100, *range(5), 200, 300, EndOfInput()]
+
+
+def test_a_task_waits_for_slower_ones_and_a_barrier_does_not_wait_for_anybody() -> None:
+    task = task_of(Listed(fast=[[n * 10] for n in range(1, 6)]))
+    task.align([SlowestSource(GROUP, OTHER, 5, 10)])
+    assert work(task) == [10, 20]
+    assert task.reached == SourceReached(ONE, 20)
+    assert (task.statistics().held_splits, task.wait_ms > 0) == (1, True)
+    task.trigger(CheckpointId(1))
+    assert work(task) == [Barrier(CheckpointId(1))]
+    assert any(isinstance(one, StoreFrozen) for one in task.outlets.errands)
+    assert not task.align([SlowestSource("group of others", FAR, 100, None)])
+    assert task.align([SlowestSource(GROUP, OTHER, 25, 30)])
+    assert work(task) == [30, 40]
+    task.align([SlowestSource(GROUP, ONE, 40, None)])
+    assert work(task) == [50, EndOfInput()]
+    assert task.reached == SourceReached(ONE, None)
+
+
+def test_who_is_idle_or_has_not_begun_or_has_ended_keeps_nobody_waiting() -> None:
+    waits = cc.Wait(1)
+    source = Listed(fast=[[n * 100] for n in range(1, 4)], quiet=[[1], *[waits] * 9], unread=[[0], [500]])
+    task = task_of(source, idle_after_ms=50)
+    assert work(task, 1_000) == [100, 1]
+    # While one has nothing to read, another is begun; it goes ahead like the first.
+    assert work(task, 1_010) == [0, 500]
+    said: list[Any] = []
+    for now_ms in range(1_020, 1_200, 10):
+        said += work(task, now_ms)
+    assert said == [200, 300, EndOfInput()]
+
+
+def test_a_restored_task_knows_how_far_its_splits_were() -> None:
+    assigned = {"times": [5, {"fast": 40, "slow": 5}]}
+    restored = Snapshot(watermark=None, assigned=assigned)
+    task = task_of(Listed(fast=[[50]], slow=[[6], [45]]), restored=restored)
+    assert work(task)[:1] == [50]
+    task = task_of(Listed(slow=[[6], [45]], fast=[[50]]), restored=restored)
+    assert work(task) == [6, 45, 50, EndOfInput()]
+
+
+# Flows.
+
+
+def test_sources_are_in_a_group_of_their_own_or_in_one_that_has_a_name() -> None:
+    flow = cc.Flow("groups")
+    one, two, three = (flow.source(cc.items([1])).named(name) for name in ("one", "two", "three"))
+    one.assign_timestamps(int, align_within="1m", idle_after="1m").sink(cc.printing())
+    two.assign_timestamps(int, align_within="1m", idle_after="1m", align_group="both").sink(cc.printing())
+    three.assign_timestamps(int, align_within=5, align_group="both", idle_after="1m").sink(cc.printing())
+    flow.source(cc.items([1])).named("four").assign_timestamps(int).sink(cc.printing())
+    graph = flow.compile(2, 8)
+    assert source_groups(graph) == (("one", "source one"), ("two", "group both"), ("three", "group both"))
+    splits = aligned_splits(graph.vertices[0])
+    assert splits is not None
+    assert splits.held({"a": 0, "b": 60_000, "c": 60_001}) == {"c"}
+
+
+def test_it_is_refused_where_it_would_do_nothing() -> None:
+    far = cc.Flow("far")
+    far.source(cc.items([1])).rebalance().assign_timestamps(int, align_within=1, idle_after="1m").named(
+        "times"
+    ).sink(cc.printing())
+    with pytest.raises(
+        FlowError, match="'times': align_within makes splits of a source wait, and they are mixed"
+    ):
+        far.compile(1, 8)
+    again = cc.Flow("again")
+    first = again.source(cc.items([1])).assign_timestamps(int, align_within=1, idle_after="1m").named("first")
+    first.assign_timestamps(int).named("second").sink(cc.printing())
+    with pytest.raises(FlowError, match="'first': 'second' assigns timestamps again: say align_within there"):
+        again.compile(1, 8)
+    with pytest.raises(
+        FlowError, match="align_group='both' of type str: expected a name, beside align_within"
+    ):
+        cc.Flow("alone").source(cc.items([1])).assign_timestamps(int, align_group="both")
+    with pytest.raises(FlowError, match="align_within='soon'"):
+        cc.Flow("when").source(cc.items([1])).assign_timestamps(int, align_within="soon", idle_after="1m")
+    with pytest.raises(FlowError, match="align_within needs idle_after"):
+        cc.Flow("for-ever").source(cc.items([1])).assign_timestamps(int, align_within="1m")
