@@ -63,6 +63,8 @@ from crosscut.protocol.messages import (
     SnapshotAcknowledged,
     SnapshotDeclined,
     SourceDrained,
+    SourceReached,
+    SourcesReached,
     SplitAssignment,
     TaskFailed,
     TaskQuiet,
@@ -293,6 +295,7 @@ def messages(epoch: Epoch) -> tuple[WorkerMessage, ...]:
         TaskQuiet(epoch, n, K0),
         SourceDrained(epoch, S0),
         TransactionsCommitted(epoch, n, K0),
+        SourcesReached(epoch, (SourceReached(S0, 5),)),
         WorkerHeartbeat(epoch),
     )
 
