@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
+from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_random_lives
 
 Check = Callable[[SinkTarget], None]
@@ -116,6 +118,30 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_our_sinks_conform(check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path) -> None:
     check(make(tmp_path))
+
+
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_objects_in_s3_conform(check: Check, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    url, files = f"{s3.bucket()}/out", s3.files()
+
+    def visible() -> list[Any]:
+        lines = [files.cat_file(key) for key in sorted(files.glob(f"{url}/*.jsonl"))]
+        return [json.loads(line) for data in lines for line in data.splitlines()]
+
+    def take() -> list[Any]:
+        taken = visible()
+        for key in files.glob(f"{url}/part-*"):
+            files.rm_file(key)
+        return taken
+
+    target = SinkTarget(cc.files.jsonl(url), visible, lambda i: {"number": i}, take)
+    if check is check_random_lives:
+        # Each of its steps lists and reads all there is.
+        check_random_lives(target, steps=40)
+    else:
+        check(target)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

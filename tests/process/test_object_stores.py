@@ -29,19 +29,47 @@ def bucket(s3: S3Server, spark: SparkContext, monkeypatch: pytest.MonkeyPatch) -
     spark.environment.update(before)
 
 
-def test_a_job_with_its_checkpoints_in_s3_is_exact_under_kills(
-    bucket: str, started: Any, arm: Any, tmp_path: Path
+class FarJob(NumberedJob):
+    """The numbered job with checkpoints and output in a bucket; `out` is a copy of what is visible there."""
+
+    files: Any
+    bucket: str
+
+    def sink(self) -> cc.Sink:
+        return cc.files.jsonl(f"{self.bucket}/out")
+
+    def look(self) -> int:
+        """Copy what is new; nothing that was visible has gone. Return how many objects there are."""
+        self.out.mkdir(exist_ok=True)
+        keys = {key.rpartition("/")[2]: key for key in self.files.glob(f"{self.bucket}/out/*.jsonl")}
+        copied = {path.name for path in self.out.iterdir()}
+        assert copied <= keys.keys()
+        for name in keys.keys() - copied:
+            (self.out / name).write_bytes(self.files.cat_file(keys[name]))
+        return len(keys)
+
+
+def test_a_job_with_checkpoints_and_output_in_s3_is_exact_under_kills(
+    bucket: str, s3: S3Server, started: Any, arm: Any, tmp_path: Path
 ) -> None:
-    """B2, B3, I1, I2, I3: workers die before and after a checkpoint is complete, and after its commit."""
-    armed = arm("snapshot.stored:kill:2:1", "commit.before:kill:3:0", "commit.after:kill:4:1")
+    """B2, B3, D7, I1, I2, I3: workers die before and after a checkpoint is complete, and at its commit."""
+    armed = arm(
+        "snapshot.stored:kill:2:1", "commit.before:kill:3:0", "commit.after:kill:4:1", "commit.told:kill:6:0"
+    )
     settings = {"checkpoint_dir": f"{bucket}/checkpoints", "restart": cc.Restart(failures=100)}
-    job = NumberedJob(tmp_path, count=6_000, held=1, settings=settings)
+    job = FarJob(tmp_path, count=6_000, held=1, settings=settings)
+    object.__setattr__(job, "files", s3.files())
+    object.__setattr__(job, "bucket", bucket)
     running = started(job)
-    until(armed.all_fired, "every kill", DEADLINE_S)
+    until(lambda: job.look() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)
     job.open_gate()
-    started.finish(running, deadline_s=DEADLINE_S)
+    started.finish(running, job.look, deadline_s=DEADLINE_S)
     # Spark keeps the processes for a minute, and fsspec keeps an event loop in them, which is no worker.
     started.pids.clear()
     assert running.status == "finished"
+    job.look()
     job.check_records_are_exact()
-    assert running.progress()["restarts"] >= 3
+    assert running.progress()["restarts"] >= 4
+    left = [key for key in s3.files().find(f"{bucket}/out") if ".crosscut" in key]
+    assert len(left) == job.parallelism
+    assert all(key.endswith(".ledger") for key in left)

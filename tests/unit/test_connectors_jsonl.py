@@ -110,8 +110,10 @@ def test_the_directory_is_absolute_and_may_be_a_file_url(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert jsonl("out") == jsonl(tmp_path / "out") == jsonl(f"file://{tmp_path}/out")
-    with pytest.raises(ConnectorError, match="remote file system"):
-        jsonl("s3://bucket/out")
+    assert jsonl("s3://key:secret@bucket/out/").describe() == "s3://***@bucket/out"
+    for url in ("ftp://host/out", "memory://out", "s3://"):
+        with pytest.raises(ConnectorError, match="an object store in which a copy appears as a whole"):
+            jsonl(url)
     with pytest.raises(ConnectorError, match="not a path"):
         jsonl("")
 

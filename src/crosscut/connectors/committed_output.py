@@ -8,10 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from crosscut.connectors.ledger import Entry, ledgers
+from crosscut.connectors.local_paths import is_remote
+from crosscut.connectors.object_stage import Location, Objects, ObjectStage, object_ledgers
 from crosscut.connectors.stage import Stage, failed
 from crosscut.connectors.staged_names import NO_DRIVER, STAGE_DIRECTORY, committed_name, lineage_of, task_of
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput
+
+_STAGE_LEVELS = 4
 
 
 def committed_output(directory: str, suffix: str) -> Sequence[CommittedOutput]:
@@ -22,6 +26,8 @@ def committed_output(directory: str, suffix: str) -> Sequence[CommittedOutput]:
     Raises:
         ConnectorError: The directory can't be read.
     """
+    if is_remote(directory):
+        return _of_objects(Objects(directory), suffix)
     try:
         found = [one for one in _remembered(Path(directory)) if one.checkpoint_id]
         return found or list(_visible(Path(directory), suffix))
@@ -62,16 +68,40 @@ def _stages(directory: Path, names: tuple[str, ...], levels: int) -> Iterator[tu
 def _visible(directory: Path, suffix: str) -> Iterator[CommittedOutput]:
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
-            said = committed_name(entry.name, suffix)
-            if said is not None:
-                task = TaskId(VertexId("unknown"), said.index)
-                yield CommittedOutput(
-                    str(directory), Lineage(""), said.sink_uid, task, said.epoch, "", said.checkpoint_id
-                )
+            if (output := _named(directory, entry.name, suffix)) is not None:
+                yield output
                 return
 
 
-def output_of(directory: Path, lineage: Lineage, uid: str, task: TaskId, one: Entry) -> CommittedOutput:
+def _named(directory: Path | Location, name: str, suffix: str) -> CommittedOutput | None:
+    said = committed_name(name, suffix)
+    if said is None:
+        return None
+    task = TaskId(VertexId("unknown"), said.index)
+    return CommittedOutput(
+        str(directory), Lineage(""), said.sink_uid, task, said.epoch, "", said.checkpoint_id
+    )
+
+
+def _of_objects(objects: Objects, suffix: str) -> Sequence[CommittedOutput]:
+    found = []
+    try:
+        stages = {tuple(path.split("/")[:-1]) for path in objects.below(STAGE_DIRECTORY)}
+        for names in sorted(names for names in stages if len(names) == _STAGE_LEVELS):
+            lineage, task = lineage_of(names[1]), task_of(names[3])
+            if lineage is not None and task is not None:
+                entries = object_ledgers(ObjectStage(objects, names))
+                found += [output_of(objects.location, lineage, names[2], task, one) for one in entries]
+        remembered = [one for one in found if one.checkpoint_id]
+        visible = (_named(objects.location, name, suffix) for name in objects.names(""))
+        return remembered or [one for one in visible if one is not None][:1]
+    except OSError as error:
+        raise failed("look into", objects.location, error) from error
+
+
+def output_of(
+    directory: Path | Location, lineage: Lineage, uid: str, task: TaskId, one: Entry
+) -> CommittedOutput:
     """Return what a ledger says of a task."""
     driver = "" if one.owner.driver == NO_DRIVER else one.owner.driver
     return CommittedOutput(str(directory), lineage, uid, task, one.owner.epoch, driver, one.published.through)

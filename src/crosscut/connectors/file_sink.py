@@ -10,11 +10,13 @@ from typing import Any
 
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import Compression, FileEncoder, Gzipped
-from crosscut.connectors.local_paths import local_path
+from crosscut.connectors.local_paths import is_remote, local_path
+from crosscut.connectors.object_stage import check_objects, object_url
 from crosscut.connectors.stage import check_directory
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.urls import shown_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class FileSink(Sink):
     """One file a task and checkpoint.
 
     Attributes:
-        directory: Absolute: workers have working directories of their own.
+        directory: Absolute: workers have working directories of their own. Or a URL of an object store.
     """
 
     directory: str
@@ -51,11 +53,14 @@ class FileSink(Sink):
 
     def check(self) -> None:
         """Raise ConnectorError if `directory` can't be made or written."""
-        check_directory(self.directory)
+        if is_remote(self.directory):
+            check_objects(self.directory)
+        else:
+            check_directory(self.directory)
 
     def describe(self) -> str:
         """Return the directory, absolute."""
-        return self.directory
+        return shown_url(self.directory)
 
     def committed(self) -> Sequence[CommittedOutput]:
         """Return what is known of all that was ever committed into `directory`."""
@@ -66,8 +71,10 @@ def sink_directory(directory: str | os.PathLike[str], what: str) -> str:
     """Return the directory of a sink, absolute.
 
     Raises:
-        ConnectorError: It is not a path, or is on a remote file system.
+        ConnectorError: It is neither a path nor the URL of an object store.
     """
+    if is_remote(directory):
+        return object_url(str(directory), what)
     return os.path.abspath(local_path(directory, f"directory of the {what} sink"))
 
 

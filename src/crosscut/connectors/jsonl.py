@@ -32,11 +32,12 @@ def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None 
 
     Args:
         directory: A path, or file:///path, on a POSIX file system that the driver and all workers
-            share. Relative to the working directory of this process. Made if missing.
+            share. Relative to the working directory of this process. Made if missing. Or s3:// or gs://: the
+            guide to files says what differs there.
         compression: "gzip": files are called `*.jsonl.gz`.
 
     Raises:
-        ConnectorError: `directory` is not a path or is on a remote file system. Later, in the job: a
+        ConnectorError: `directory` is neither a path nor in such an object store. Later, in the job: a
             record can't be JSON (NaN and infinity can't: they would come back as null).
 
     Examples:

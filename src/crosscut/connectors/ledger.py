@@ -74,13 +74,7 @@ class Ledger:
 
     def _put(self, published: Published) -> None:
         self._number += 1
-        line = _line(self._number, published)
-        if len(line) > SLOT_BYTES:
-            raise ConnectorError(
-                f"{len(published.missing)} transactions are missing, more than a ledger holds: "
-                f"{self._stage.path / self._name}; restore the staged files from a backup",
-                path=str(self._stage.path),
-            )
+        line = line_of(self._number, published, str(self._stage.path / self._name))
         os.pwrite(self._descriptor, line, SLOT_BYTES * (self._number % _SLOTS))
         self.published = published
 
@@ -126,7 +120,12 @@ def joined(entries: Iterable[Entry]) -> Published:
     return published
 
 
-def _line(number: int, published: Published) -> bytes:
+def line_of(number: int, published: Published, path: str) -> bytes:
+    """Return a state as the content of a slot.
+
+    Raises:
+        ConnectorError: It is too long.
+    """
     content = {
         "number": number,
         "published": published.through,
@@ -136,7 +135,14 @@ def _line(number: int, published: Published) -> bytes:
         "driver": published.driver,
     }
     text = json.dumps({**content, "check": _checksum(content)})
-    return text.encode().ljust(SLOT_BYTES - 1) + b"\n"
+    line = text.encode().ljust(SLOT_BYTES - 1) + b"\n"
+    if len(line) > SLOT_BYTES:
+        raise ConnectorError(
+            f"{len(published.missing)} transactions are missing, more than a ledger holds: {path}; restore "
+            f"the staged files from a backup",
+            path=path,
+        )
+    return line
 
 
 def _checksum(content: dict[str, Any]) -> str:
@@ -144,11 +150,17 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _newest(descriptor: int, path: str) -> tuple[int, Published] | None:
+    return newest_in(os.pread(descriptor, SLOT_BYTES * _SLOTS + 1, 0), path)
+
+
+def newest_in(content: bytes, path: str) -> tuple[int, Published] | None:
     """Return the number of the newest state and the state; None if none was ever written.
 
     A slot may be torn: then the state that it was to hold was never durable, and the other one counts.
+
+    Raises:
+        ConnectorError: It is damaged.
     """
-    content = os.pread(descriptor, SLOT_BYTES * _SLOTS + 1, 0)
     states = [
         state
         for start in range(0, len(content), SLOT_BYTES)

@@ -10,7 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import BufferedWriter, FileIO
 from pathlib import Path
 
 from crosscut.connectors.staged_names import STAGE_DIRECTORY
@@ -107,6 +107,14 @@ class Stage:
         except OSError as error:
             _log.warning("could not remove %s (%s); it is not needed any more", self.path / name, error)
 
+    def store(self, file: BufferedWriter[FileIO]) -> int:
+        """Make a file durable, its name too, close it, and return its size."""
+        size = os.fstat(file.fileno()).st_size
+        os.fsync(file.fileno())
+        file.close()
+        self.sync()
+        return size
+
     def sync(self) -> None:
         """Make durable which names are in it."""
         os.fsync(self._descriptor)
@@ -162,6 +170,11 @@ def directory_at(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def settle(directory: int) -> None:
+    """Make durable which names are in an open directory."""
+    os.fsync(directory)
 
 
 def looked_at(name: str, directory: int) -> os.stat_result | None:

@@ -9,8 +9,8 @@ restart nor a failover misses it (`ledger`). What the files are called says `sta
 The ledger is also the fence: each epoch that writes as a task has one, and looks at the others' *after* it
 has noted what it is about to do. Of two that write at the same time, one at least sees the other.
 
-Local and shared POSIX file systems only (atomic rename, fsync of directories): all workers and the driver
-must see the directory under the same path.
+The file system is a POSIX one (atomic rename, fsync of directories), which all workers and the driver see
+under the same path; or an object store, in which a copy takes the place of the rename (`object_stage`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.committed_output import output_of
 from crosscut.connectors.file_encoders import FileEncoder
-from crosscut.connectors.ledger import Entry, Ledger, joined, ledgers
-from crosscut.connectors.stage import Stage, directory_at, failed, looked_at
+from crosscut.connectors.ledger import Entry, joined
+from crosscut.connectors.local_paths import is_remote
+from crosscut.connectors.object_stage import Location
+from crosscut.connectors.places import AnyLedger, AnyStage, LocalPlace, ObjectPlace, Place, StagedFile
+from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published, Step, TaskNames, next_step
 from crosscut.errors import ConnectorError, HistoryError, InternalError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
 
-_BUFFER_BYTES = 256 * 1024
 _BEGIN_ATTEMPTS = 16
 
 
@@ -50,7 +51,7 @@ class _Transaction:
 
     name: str
     after: str
-    file: BufferedWriter[FileIO]
+    file: StagedFile
     encoder: FileEncoder
     is_encoded: bool = False
     size_bytes: int = 0
@@ -63,8 +64,8 @@ class _Transaction:
 class _Workplace:
     """Where a writer is at work, once it has recovered: nothing of it exists before."""
 
-    stage: Stage
-    ledger: Ledger
+    stage: AnyStage
+    ledger: AnyLedger
     restored: CommitPermit | None
 
 
@@ -79,7 +80,7 @@ class StagedFiles(SinkWriter):
     task must be given all handles that it staged itself.
 
     Args:
-        directory: Absolute path of the sink's directory; made by `recover`.
+        directory: Absolute path of the sink's directory, made by `recover`; or a URL.
         suffix: Of the committed files, without the dot.
         make_encoder: Makes what turns the records of one file into its bytes.
         context: Who is writing.
@@ -88,7 +89,8 @@ class StagedFiles(SinkWriter):
     def __init__(
         self, directory: str, suffix: str, make_encoder: Callable[[], FileEncoder], context: SinkContext
     ) -> None:
-        self._directory = Path(directory)
+        self._place: Place = ObjectPlace(directory) if is_remote(directory) else LocalPlace(directory)
+        self._directory = self._place.location
         self._make_encoder = make_encoder
         self._context = context
         self._names = TaskNames(context, suffix)
@@ -124,7 +126,7 @@ class StagedFiles(SinkWriter):
 
     def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
-            stage = Stage.made(self._directory, self._names.stage)
+            stage = self._place.stage(self._names.stage)
             try:
                 return _Workplace(stage, self._taken_over(stage, permit, handles), permit)
             except FileNotFoundError:
@@ -135,11 +137,11 @@ class StagedFiles(SinkWriter):
                 raise
         raise FileNotFoundError(errno.ENOENT, "directory was removed again and again", str(self._stage_path))
 
-    def _taken_over(self, stage: Stage, permit: CommitPermit | None, handles: list[Handle]) -> Ledger:
+    def _taken_over(self, stage: AnyStage, permit: CommitPermit | None, handles: list[Handle]) -> AnyLedger:
         """Make this epoch the owner of the stage, unless what is published says that it must not be."""
         before = self._others(stage)
         self._check_history(permit, before, handles)
-        ledger = Ledger(stage, self._names.ledger, joined(before))
+        ledger = self._place.ledger(stage, self._names.ledger, joined(before))
         try:
             # Whoever has not seen our ledger by now has noted in its own what it is about to publish.
             after = self._others(stage)
@@ -158,8 +160,8 @@ class StagedFiles(SinkWriter):
             stage.remove(one.name)
         return ledger
 
-    def _others(self, stage: Stage) -> list[Entry]:
-        return [one for one in ledgers(stage) if one.name != self._names.ledger]
+    def _others(self, stage: AnyStage) -> list[Entry]:
+        return [one for one in self._place.ledgers(stage) if one.name != self._names.ledger]
 
     def _check_history(
         self, permit: CommitPermit | None, others: list[Entry], handles: list[Handle] | None = None
@@ -207,7 +209,7 @@ class StagedFiles(SinkWriter):
 
     def _created(self, encoder: FileEncoder) -> _Transaction:
         name = self._names.new_staged()
-        file = BufferedWriter(self._recovered().stage.created(name), _BUFFER_BYTES)
+        file = self._place.file(self._recovered().stage, name)
         self._unprepared[name] = _Transaction(name, self._newest, file, encoder)
         self._newest = name
         return self._unprepared[name]
@@ -246,15 +248,9 @@ class StagedFiles(SinkWriter):
         except OSError as error:
             raise failed("write to", path, error) from error
         try:
-            found_bytes = os.fstat(transaction.file.fileno()).st_size
-            os.fsync(transaction.file.fileno())
-            transaction.file.close()
-            stage.sync()
-            if not self._is_above_durable:
-                stage.sync_above()
-                self._is_above_durable = True
+            found_bytes = self._place.store(stage, transaction.file)
         except OSError as error:
-            transaction.damaged = True
+            transaction.damaged = not self._place.stores_again
             raise failed("make durable", path, error) from error
         if found_bytes != transaction.size_bytes:
             transaction.damaged = True
@@ -264,6 +260,7 @@ class StagedFiles(SinkWriter):
                 path=str(path),
             )
         self._unprepared.pop(transaction.name, None)
+        transaction.file.close()
         return self._names.handle(
             transaction.name,
             transaction.after,
@@ -299,12 +296,12 @@ class StagedFiles(SinkWriter):
         if not handles:
             return
         try:
-            with directory_at(self._directory) as target:
+            with self._place.target() as target:
                 self._publish_in(target, workplace, handles)
         except OSError as error:
             raise failed("commit in", self._directory, error) from error
 
-    def _publish_in(self, target: int, workplace: _Workplace, handles: list[Handle]) -> None:
+    def _publish_in(self, target: Any, workplace: _Workplace, handles: list[Handle]) -> None:
         stage, ledger = workplace.stage, workplace.ledger
         failures: list[ConnectorError] = []
         steps: list[tuple[Handle, Step]] = []
@@ -333,16 +330,16 @@ class StagedFiles(SinkWriter):
             if step is Step.LOST:
                 failures.append(self._lost(one))
         # The names before the staged ones go, where there are two of a file.
-        os.fsync(target)
+        self._place.settle(target)
         for one, step in steps:
             if step is Step.TIDY:
                 stage.remove(one.staged)
         if failures:
             raise failures[0]
 
-    def _step(self, target: int, workplace: _Workplace, handle: Handle) -> Step:
+    def _step(self, target: Any, workplace: _Workplace, handle: Handle) -> Step:
         """Look at a transaction, and decide what there is to do for it."""
-        staged, final = workplace.stage.look(handle.staged), looked_at(handle.final, target)
+        staged, final = workplace.stage.look(handle.staged), self._place.visible(target, handle.final)
         for found, path in ((staged, self._stage_path / handle.staged), (final, self._final(handle))):
             if found is not None:
                 self._check_file(handle, path, found)
@@ -358,7 +355,7 @@ class StagedFiles(SinkWriter):
         found_step = step(workplace.ledger.published)
         if found_step is Step.LOST:
             # Whoever published it, as a zombie for instance, noted it before: so look there again.
-            found_step = step(joined(ledgers(workplace.stage)))
+            found_step = step(joined(self._place.ledgers(workplace.stage)))
         if found_step is Step.IN_THE_WAY:
             raise ConnectorError(
                 f"can't commit {self._stage_path / handle.staged}: {self._final(handle)} exists and is "
@@ -367,7 +364,7 @@ class StagedFiles(SinkWriter):
             )
         return found_step
 
-    def _check_file(self, handle: Handle, path: Path, found: os.stat_result) -> None:
+    def _check_file(self, handle: Handle, path: Path | Location, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise ConnectorError(
                 f"{path} is not a regular file; move it away, nothing but this sink may use such names",
@@ -392,7 +389,7 @@ class StagedFiles(SinkWriter):
             checkpoint_id=handle.checkpoint_id,
         )
 
-    def _final(self, handle: Handle) -> Path:
+    def _final(self, handle: Handle) -> Path | Location:
         return self._directory / handle.final
 
     # Ending.
@@ -406,9 +403,10 @@ class StagedFiles(SinkWriter):
             # The buffered rest is of no use any more, so neither is an error from flushing it.
             with suppress(OSError):
                 transaction.file.close()
-            workplace.stage.remove(transaction.name)
+            if self._place.tidies:
+                workplace.stage.remove(transaction.name)
         self._unprepared.clear()
-        if not workplace.ledger.published.through:
+        if self._place.tidies and not workplace.ledger.published.through:
             # Nothing was ever published: leave no trace.
             workplace.ledger.remove()
         workplace.ledger.close()

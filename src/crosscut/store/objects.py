@@ -7,14 +7,14 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from crosscut.errors import SettingsError
 from crosscut.store.files import Files, Put, UncertainError, checked_path
 from crosscut.urls import Redaction
 
-_ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
+ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
 """Protocols whose `pipe_file(mode="create")` is one conditional request (`If-None-Match: *`,
 `ifGenerationMatch=0`). fsspec's own fallback, which the others inherit, is "exists, then write": two
 drivers could both win."""
@@ -25,6 +25,26 @@ written: they need only start closer together than one request takes."""
 
 # fsspec's in-memory file system has that fallback too, but it lives in one process: a lock will do.
 _memory_lock = threading.Lock()
+
+
+@contextmanager
+def as_os_errors(redacted: Redaction) -> Iterator[None]:
+    """Raise whatever an fsspec file system raises as OSError; theirs have no other common base.
+
+    Its text may hold the URL with its credentials: then the error is another one, and does not lead back.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        shown = redacted(text)
+        if not isinstance(error, OSError):
+            shown = f"{type(error).__name__}: {shown}"
+            raise OSError(errno.EIO, shown) from (error if text in shown else None)
+        if shown == text:
+            raise
+        kind = next(one for one in (FileExistsError, FileNotFoundError, OSError) if isinstance(error, one))
+        raise kind(error.errno or errno.EIO, redacted(error.strerror or text)) from None
 
 
 class ObjectFiles(Files):
@@ -56,11 +76,11 @@ class ObjectFiles(Files):
         self._prefix: str = root.rstrip("/")
         found = self._system.protocol
         protocols = frozenset((found,) if isinstance(found, str) else found)
-        if is_contended and not protocols & _ATOMIC_CREATE:
+        if is_contended and not protocols & ATOMIC_CREATE:
             raise SettingsError(
                 f"checkpoint_dir={self.root!r}: file system {'/'.join(sorted(protocols))} can't create a "
                 f"file only if it is absent in one step, so two drivers could both own the job; expected a "
-                f"local directory or one of {', '.join(sorted(_ATOMIC_CREATE))}"
+                f"local directory or one of {', '.join(sorted(ATOMIC_CREATE))}"
             )
         self._in_memory = "memory" in protocols
         self._proven = not is_contended
@@ -125,26 +145,8 @@ class ObjectFiles(Files):
     def settle(self, path: str) -> None:
         """Nothing to do: visible objects are durable."""
 
-    @contextmanager
-    def _as_os_errors(self) -> Iterator[None]:
-        """Raise whatever an fsspec file system raises as OSError; theirs have no other common base.
-
-        Its text may hold the URL with its credentials: then the error is another one, and does not lead back.
-        """
-        try:
-            yield
-        except Exception as error:
-            text = str(error)
-            redacted = self._redacted(text)
-            if not isinstance(error, OSError):
-                redacted = f"{type(error).__name__}: {redacted}"
-                raise OSError(errno.EIO, redacted) from (error if text in redacted else None)
-            if redacted == text:
-                raise
-            kind = next(
-                one for one in (FileExistsError, FileNotFoundError, OSError) if isinstance(error, one)
-            )
-            raise kind(error.errno or errno.EIO, self._redacted(error.strerror or text)) from None
+    def _as_os_errors(self) -> AbstractContextManager[None]:
+        return as_os_errors(self._redacted)
 
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{checked_path(path)}"

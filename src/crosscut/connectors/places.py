@@ -1,0 +1,188 @@
+"""Where a file sink is at work: a directory of a file system, or of an object store.
+
+`StagedFiles` decides what is done and in which order; a place says how.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from io import BufferedWriter, FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+from crosscut.connectors.ledger import Entry, Ledger, ledgers
+from crosscut.connectors.object_stage import (
+    Location,
+    ObjectLedger,
+    Objects,
+    ObjectStage,
+    looked_at,
+    object_ledgers,
+)
+from crosscut.connectors.stage import Stage, directory_at, settle
+from crosscut.connectors.stage import looked_at as file_looked_at
+from crosscut.connectors.staged_names import Published
+
+_BUFFER_BYTES = 256 * 1024
+
+
+class StagedFile(Protocol):
+    """A file while it is written."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AnyStage(Protocol):
+    """The stage of a task: see `Stage`."""
+
+    def names(self) -> list[str]: ...
+
+    def look(self, name: str) -> os.stat_result | None: ...
+
+    def publish(self, name: str, target: Any, final: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def close_and_tidy(self, *, levels: int) -> None: ...
+
+
+class AnyLedger(Protocol):
+    """The ledger of a writer: see `Ledger`."""
+
+    published: Published
+
+    def write(self, published: Published) -> None: ...
+
+    def remove(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Place(ABC):
+    """See the module. All errors are OSError.
+
+    Attributes:
+        location: For messages.
+        stores_again: What could not be made durable can be tried again: nothing is lost by the failure.
+        tidies: What a writer leaves is removed at once, and not by whoever comes next: that takes no time.
+    """
+
+    location: Any
+    stores_again: bool
+    tidies: bool
+
+    @abstractmethod
+    def stage(self, names: Sequence[str]) -> Any:
+        """Make and open the stage of a task."""
+
+    @abstractmethod
+    def ledger(self, stage: Any, name: str, published: Published) -> AnyLedger:
+        """Open the ledger of a writer."""
+
+    @abstractmethod
+    def ledgers(self, stage: Any) -> list[Entry]:
+        """Return all ledgers in a stage."""
+
+    @abstractmethod
+    def file(self, stage: Any, name: str) -> StagedFile:
+        """Open a new file in a stage."""
+
+    @abstractmethod
+    def store(self, stage: Any, file: Any) -> int:
+        """Make a file that is written durable, under its staged name; return its size."""
+
+    @abstractmethod
+    def target(self) -> AbstractContextManager[Any]:
+        """Open the directory where files are published."""
+
+    @abstractmethod
+    def visible(self, target: Any, name: str) -> os.stat_result | None:
+        """Return what has that name there."""
+
+    @abstractmethod
+    def settle(self, target: Any) -> None:
+        """Make durable which names are visible there."""
+
+
+class LocalPlace(Place):
+    """A directory of a POSIX file system that driver and workers share."""
+
+    stores_again = False  # the kernel may have dropped the data, and would call the next fsync a success
+    tidies = True
+
+    def __init__(self, directory: str) -> None:
+        self.location = self._directory = Path(directory)
+        self._is_above_durable = False
+
+    def stage(self, names: Sequence[str]) -> Stage:
+        return Stage.made(self._directory, names)
+
+    def ledger(self, stage: Stage, name: str, published: Published) -> AnyLedger:
+        return Ledger(stage, name, published)
+
+    def ledgers(self, stage: Stage) -> list[Entry]:
+        return ledgers(stage)
+
+    def file(self, stage: Stage, name: str) -> StagedFile:
+        return BufferedWriter(stage.created(name), _BUFFER_BYTES)
+
+    def store(self, stage: Stage, file: BufferedWriter[FileIO]) -> int:
+        size = stage.store(file)
+        if not self._is_above_durable:
+            stage.sync_above()
+            self._is_above_durable = True
+        return size
+
+    def target(self) -> AbstractContextManager[int]:
+        return directory_at(self._directory)
+
+    def visible(self, target: int, name: str) -> os.stat_result | None:
+        return file_looked_at(name, target)
+
+    def settle(self, target: int) -> None:
+        settle(target)
+
+
+class ObjectPlace(Place):
+    """A prefix of an object store."""
+
+    stores_again = True
+    tidies = False
+
+    def __init__(self, url: str) -> None:
+        self._objects = Objects(url)
+        self.location: Location = self._objects.location
+
+    def stage(self, names: Sequence[str]) -> ObjectStage:
+        return ObjectStage(self._objects, names)
+
+    def ledger(self, stage: ObjectStage, name: str, published: Published) -> AnyLedger:
+        return ObjectLedger(stage, name, published)
+
+    def ledgers(self, stage: ObjectStage) -> list[Entry]:
+        return object_ledgers(stage)
+
+    def file(self, stage: ObjectStage, name: str) -> StagedFile:
+        return stage.created(name)
+
+    def store(self, stage: ObjectStage, file: Any) -> int:
+        return int(file.store())
+
+    @contextmanager
+    def target(self) -> Iterator[Objects]:
+        yield self._objects
+
+    def visible(self, target: Objects, name: str) -> os.stat_result | None:
+        return looked_at(target, name)
+
+    def settle(self, target: Objects) -> None:
+        """What is visible is durable."""
