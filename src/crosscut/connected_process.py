@@ -194,9 +194,9 @@ class _ListOfTask(TaskState, Generic[T]):
             items.delete(row)
 
     def get(self) -> list[T]:
-        """Return the items, oldest first."""
+        """Return the items, oldest first, all of them the caller's own."""
         items = self._items()
-        return [items.get(row) for row in self._rows()]
+        return [items.own(row) for row in self._rows()]
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())

@@ -191,8 +191,10 @@ class ListState(State, Generic[T]):
             cells.delete(key)
 
     def get(self) -> list[T]:
-        """Return the items, in a list of the caller's own."""
-        return list(self._items())
+        """Return the items, all of them the caller's own: set what you change."""
+        cells, key = self._at()
+        found: list[T] | None = cells.own(key)
+        return [] if found is None else found
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())

@@ -195,6 +195,41 @@ def test_state_outside_of_a_key_is_refused_by_name() -> None:
         Site(Early()).gives(("a", 1))
 
 
+class Ends(cc.KeyedProcess[int, int]):
+    count = cc.ValueState[int](0)
+
+    def close(self) -> None:
+        self.count.set(1)
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        ctx.set_processing_timer(record)
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> None: ...
+
+
+class Begins(Ends):
+    def open(self) -> None:
+        self.count.set(1)
+
+
+def test_open_and_close_are_at_no_key_whatever_comes_before_or_after() -> None:
+    site = Site(Ends())
+    site.gives(("a", 1))
+    with pytest.raises(UserCodeError, match="state 'count' was used outside of a key"):
+        site.operator.close()
+    # In a restored task a timer may come first.
+    again = Site(Begins())
+    state = again.state
+    assert isinstance(state, KeyedState)
+    state.named["processing timers"].put(("a", 1), 0)
+    for _ in again.operator.loading():
+        pass
+    again.operator.course.begin(10)
+    again.operator.course.now_ms = 5
+    with pytest.raises(UserCodeError, match="state 'count' was used outside of a key"):
+        again.operator.advance(None)
+
+
 def keyed() -> Any:
     return cc.Flow("f").source(cc.generate(lambda i: i, count=3)).key_by(lambda i: i)
 

@@ -162,6 +162,41 @@ def test_what_a_process_yields_stays_as_it_was_whatever_is_done_to_its_state(new
     assert site.gives(("a", "!"), ("a", "?"), at=100)[0] == (["x", "y", "z", "!"],) * 5
 
 
+class Keeping(cc.KeyedProcess[str, Any]):
+    """Changes the items that it is given of a list, and keeps them."""
+
+    items = cc.ListState[dict[str, int]]()
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, int]] = []
+
+    def on_record(self, record: str, ctx: cc.Context) -> Iterator[Any]:
+        if record == "add":
+            self.items.append({"n": 0})
+        if record == "change":
+            for one in (*self.items, *self.items.get(), *self.kept):
+                one["n"] += 1
+                self.kept.append(one)
+        yield self.items.get()
+
+
+def test_items_of_a_list_that_are_changed_and_not_set_change_neither_state_nor_snapshot(
+    new: NewState,
+) -> None:
+    """While a snapshot is being encoded, records are processed. Nor does it change what was said before."""
+    site = Site(Keeping(), new)
+    assert site.gives(("a", "add"), ("a", "change")) == [[{"n": 0}]] * 2
+    assert site.gives(("a", "change"), ("a", "look")) == [[{"n": 0}]] * 2
+    site.state.freeze(N1)
+    assert site.gives(("a", "change"), ("a", "look")) == [[{"n": 0}]] * 2
+    if not isinstance(site.state, RocksState):
+        part = b"".join(site.state.encoded(N1, CheckpointId(0)))
+        site.begin(site.fresh())
+        for _ in site.state.loading([(N1, part)], N1):
+            pass
+        assert dict(site.state.tables["items"].items()) == {"a": [{"n": 0}]}
+
+
 def test_expired_values_are_removed_as_fast_as_new_ones_are_written(new: NewState) -> None:
     """However many come with a batch: else a time to live would not bound the state."""
     site = Site(Timed(), new)

@@ -209,12 +209,17 @@ class Process(Operator):
 
     def _open_once(self) -> None:
         if not self._is_open:
+            # It is called for the first record or timer, whose key is nothing to it.
+            key = self._context.key
+            self._context.leave_key()
             self._process.open()
+            self._context.key = key
             self._is_open = True
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
+            self._context.leave_key()
             try:
                 self._process.close()
             except BaseException as error:
