@@ -44,6 +44,9 @@ class ListCells(Protocol):
     def get(self, row: Any, default: Any = None) -> Any:
         """Return the item in `row`, or `default`."""
 
+    def own(self, row: Any, default: Any = None) -> Any:
+        """Return the item in `row` as the caller's own, or `default`."""
+
     def put(self, row: Any, item: Any) -> None:
         """Set the item in `row`."""
 

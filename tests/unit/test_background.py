@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crosscut.batch import Batch
-from crosscut.errors import StoreError, UserCodeError
+from crosscut.errors import StoreError, UserCodeError, WorkersError
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.net.causes import CAUSE_CHARS_MAX, failure_cause
@@ -21,6 +21,7 @@ from crosscut.protocol.messages import FailureCause, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import ROWS_PER_BLOCK
+from crosscut.worker import background
 from crosscut.worker.background import Threads
 from crosscut.worker.deployment import StateAtHand
 from crosscut.worker.pool import TaskPool
@@ -206,6 +207,29 @@ def test_calls_that_never_return_keep_no_other_call_waiting() -> None:
         assert not any(one.done() for one in hung)
         let_go.set()
         await threads.close()
+
+    run(work)
+
+
+def fetches_for_ever(let_go: threading.Event) -> None:
+    let_go.wait(DEADLINE_S)
+
+
+def test_a_call_that_does_not_return_when_its_epoch_is_over_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "THREADS_END_TIMEOUT_S", 0.01)
+    let_go = threading.Event()
+
+    async def work() -> None:
+        threads = Threads(Epoch(1), sink_timeout_ms=20_000)
+        for _ in range(2):
+            threads.start(fetches_for_ever, let_go)
+        try:
+            with pytest.raises(
+                WorkersError, match=r"2 calls of .* \(fetches_for_ever\) did not return within"
+            ):
+                await threads.close()
+        finally:
+            let_go.set()
 
     run(work)
 

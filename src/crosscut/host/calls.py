@@ -40,12 +40,12 @@ class Calls:
     def __init__(self, name: str, start: StartThread = start_thread) -> None:
         self._name = name
         self._start = start
-        self._under_way: dict[Future[Any], None] = {}
+        self._under_way: dict[Future[Any], str] = {}
 
     @property
-    def under_way(self) -> tuple[Future[Any], ...]:
-        """The calls that have not returned, oldest first."""
-        return tuple(self._under_way)
+    def under_way(self) -> dict[Future[Any], str]:
+        """The calls that have not returned, oldest first, and what is called."""
+        return dict(self._under_way)
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
@@ -61,7 +61,7 @@ class Calls:
 
         # It runs from now on, and can't be cancelled: who waits for it may cease to, the call goes on.
         future.set_running_or_notify_cancel()
-        self._under_way[future] = None
+        self._under_way[future] = name_of(function)
         future.add_done_callback(self._returned)
         self._start(call, f"{self._name} {name_of(function)}")
         return future

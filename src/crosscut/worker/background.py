@@ -48,6 +48,7 @@ SLICE_NS = 1_000_000
 
 SLICE_STEPS_MAX = 16
 
+CALLS_SHOWN_MAX = 5
 THREADS_END_TIMEOUT_S = 2.0
 """How long calls in threads may go on after the end of their epoch, before the process has to end."""
 
@@ -147,14 +148,18 @@ class Threads:
             WorkersError: One hangs in user code. Only the end of the process will end it.
         """
         self._is_closed = True
-        calls = [asyncio.wrap_future(call) for call in self._calls.under_way]
+        calls = {asyncio.wrap_future(call): name for call, name in self._calls.under_way.items()}
         hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
         for call in calls:
             call.add_done_callback(_note_outcome)
         if hung:
+            names = sorted({calls[call] for call in hung})
+            shown = ", ".join(names[:CALLS_SHOWN_MAX]) + (", ..." if len(names) > CALLS_SHOWN_MAX else "")
             raise WorkersError(
-                f"{len(hung)} calls of sinks, of the store or of map_async did not return within "
-                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch: the process ends"
+                f"{len(hung)} calls of sinks, of the store or of map_async ({shown}) did not return within "
+                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch. A thread can't be ended, and "
+                f"must not act beside the next epoch, so the process ends, and Spark starts another: give "
+                f"what is called a timeout of its own"
             )
 
 
