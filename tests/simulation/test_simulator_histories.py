@@ -19,7 +19,7 @@ def lived_until_committed(protocol: ProtocolKind, seed: int) -> World:
     """A job in the middle of its input, some of whose output is visible, and whose driver is gone."""
     one = World(world(seed, "chain", protocol, retain=10, record_count=30))
     while len(one.resource.committed) < COMMITTED_MIN:
-        one._tick()
+        one.go_on()
     for driver in one.drivers:
         driver.die("killed by the test")
     return one

@@ -5,6 +5,7 @@ What the first had committed by then, and what the second commits, is together w
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.graphs import built
 from crosscut.testing.simulator.job import assignments_of
 from crosscut.testing.simulator.options import Options, options_of
+from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 
@@ -61,8 +64,8 @@ def store_of(world: World) -> CheckpointStore:
 def stopped_in_the_midst(of: Options, checkpoints: int) -> World:
     world = World(of)
     while len(world.checkers.completed) < checkpoints and not world.has_finished:
-        world._tick()
-    world._close()
+        world.go_on()
+    world.close()
     return world
 
 
@@ -127,3 +130,13 @@ def test_a_savepoint_that_is_wrong_is_found(
         test_a_job_that_begins_with_a_savepoint_gives_what_was_still_to_come(
             "union", "unaligned", 3, tmp_path
         )
+
+
+def test_a_drawn_flow_goes_on_from_a_savepoint_with_whatever_state_it_has() -> None:
+    seen: Counter[str] = Counter()
+    for seed in (1, 3, 4, 8, 11, 13, 14, 16):
+        life = live(replace(drawn_options(seed), is_periodic=True, savepoint_after=1 + seed % 3))
+        assert not life.failure, life.report()
+        seen += life.seen
+    assert seen["began with a savepoint"] >= 5
+    assert seen["began with a savepoint of another parallelism"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -30,6 +32,7 @@ from crosscut.testing.flows.steps import (
     Timed,
 )
 from crosscut.testing.flows.ways import resolved
+from crosscut.testing.simulator.continued import ContinuedWorld
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
@@ -41,13 +44,20 @@ DRAWN = "drawn"
 """What such a graph is called where others have a name."""
 
 STEPS_AS_USUAL = 5
+CONTINUED = 0.1
+"""Of the worlds: in so many does the job begin with a savepoint."""
 
 
 def drawn_options(
     seed: int, protocols: tuple[ProtocolKind, ...] = PROTOCOLS, kinds: tuple[FaultKind, ...] = FAULT_KINDS
 ) -> Options:
     """Return the options that `seed` stands for, with a flow that is drawn as well."""
-    return with_flow(options_of(seed, (DRAWN,), protocols, kinds=kinds), drawn_flow(seed))
+    options = with_flow(options_of(seed, (DRAWN,), protocols, kinds=kinds), drawn_flow(seed))
+    dice = random.Random(f"crosscut savepoint {seed}")
+    # Savepoints are Parquet, which an installation need not have.
+    if options.is_periodic and dice.random() < CONTINUED and find_spec("pyarrow") is not None:
+        return replace(options, savepoint_after=dice.choice((1, 1, 2, 4)))
+    return options
 
 
 def with_flow(options: Options, description: Description) -> Options:
@@ -60,6 +70,8 @@ def with_flow(options: Options, description: Description) -> Options:
 
 def world_of(options: Options) -> World:
     """Return the world that `options` stand for, with their drawn flow, or a graph of the zoo."""
+    if options.savepoint_after:
+        return ContinuedWorld(options, drawn_job(options), drawn_job(options))
     return World(options, drawn_job(options) if options.flow else None)
 
 

@@ -145,6 +145,8 @@ class Options:
         safety_ms: How long faults happen. After that they stop, and the job has to finish.
         rescaled_to: The parallelism of the second driver, the third, and so on, from the start again; none:
             all have that of the first. Not where something is broadcast: the output depends on it.
+        savepoint_after: Another job, without faults, goes before this one until it has completed so many
+            checkpoints; this one begins with a savepoint of it. 0: none does.
         flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
     """
 
@@ -182,6 +184,7 @@ class Options:
     safety_ms: int
     faults: tuple[PlannedFault, ...]
     rescaled_to: tuple[int, ...] = ()
+    savepoint_after: int = 0
     flow: str = ""
 
     def __str__(self) -> str:

@@ -366,16 +366,16 @@ class World:
             self.drops.collect()
             self.seen["epoch"] += self.checkers.epoch
             self.seen["watermark restored"] += self.checkers.watermarks_restored
-            self._close()
+            self.close()
 
     def _run(self) -> None:
         while self.clock.now_us < self.options.safety_ms * 1_000 and not self.has_finished:
-            self._tick()
+            self.go_on()
         self._heal()
         deadline_us = self.clock.now_us + LIVENESS_MS * 1_000
         while not self.has_finished:
             ensure(self.clock.now_us < deadline_us, "I10: faults have stopped, and the job does not finish")
-            self._tick()
+            self.go_on()
         output = dict(self.resource.committed)
         zombies_us = self.clock.now_us + ZOMBIES_US
         while self.clock.now_us < zombies_us and self._step():
@@ -388,7 +388,7 @@ class World:
             self.seen["found tidy"] += 1
             self.checkers.check_tidy(self.files.parts)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """The world is over: the operating system closes what processes leave open."""
         self.is_over = True
         for process in (*self.drivers, *self.workers.values()):
@@ -402,7 +402,8 @@ class World:
                     self.seen["spilled"] += 1
                 task.close()
 
-    def _tick(self) -> None:
+    def go_on(self) -> None:
+        """Do what is due next, in time and not too often."""
         is_anything_due = self._step()
         ensure(is_anything_due, "I10: nothing will ever happen again, and the job has not finished")
         self.event_count += 1
