@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import errors, events, files, kafka, postgres, spark, sqlite
+    from crosscut import delta, errors, events, files, kafka, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -121,6 +121,7 @@ __all__ = [
     "check_history",
     "collect",
     "count_window",
+    "delta",
     "early",
     "environment",
     "errors",

@@ -102,6 +102,19 @@ def parquet_target(directory: Path) -> SinkTarget:
     return SinkTarget(sink, visible, lambda i: (i, "ü" * (i % 3)), taking(visible, directory))
 
 
+def delta_target(directory: Path) -> SinkTarget:
+    library = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta]'")
+
+    def visible() -> list[Any]:
+        if not library.DeltaTable.is_deltatable(str(directory)):
+            return []
+        rows = library.DeltaTable(str(directory)).to_pyarrow_table().to_pylist()
+        return sorted((row["number"], row["text"]) for row in rows)
+
+    sink = cc.delta.sink(str(directory), {"number": "int64", "text": "string"}, partition_by="text")
+    return SinkTarget(sink, visible, lambda i: (i, "ü/" * (i % 3 + 1)))
+
+
 def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:
     def take() -> list[Any]:
         taken = visible()
@@ -113,7 +126,8 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
 
 
 @pytest.mark.parametrize(
-    "make", [jsonl_target, collect_target, gzip_target, csv_target, text_target, parquet_target]
+    "make",
+    [jsonl_target, collect_target, gzip_target, csv_target, text_target, parquet_target, delta_target],
 )
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_our_sinks_conform(check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path) -> None:

@@ -122,6 +122,36 @@ class TableJob(NumberedJob):
         return len(rows)
 
 
+class DeltaPlace(Place):
+    """A Delta table in a directory."""
+
+    def __init__(self, location: str) -> None:
+        self.sink = cc.delta.sink(
+            location, {"k": "string", "n": "int64"}, row=lambda pair: (pair[0], pair[1][0])
+        )
+        self._location = location
+
+    def rows(self, columns: str = "*", order: str = "") -> list[tuple[Any, ...]]:
+        library = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta]'")
+        if not library.DeltaTable.is_deltatable(self._location):
+            return []
+        rows = library.DeltaTable(self._location).to_pyarrow_table().to_pylist()
+        return [(row["k"], row["n"]) for row in rows]
+
+
+def test_a_delta_table_is_exact_through_kills_at_a_commit(started: Any, arm: Any, tmp_path: Path) -> None:
+    """B2, B3, F1, I1, I2, I3: and two tasks commit to the table at once."""
+    armed = arm("commit.before:kill:2:0", "commit.after:kill:3:1", "commit.told:kill:5:0")
+    job = TableJob(tmp_path, count=6_000, held=1)
+    object.__setattr__(job, "place", DeltaPlace(str(tmp_path / "lake")))
+    running = started(job)
+    until(lambda: job.check_so_far() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)
+    job.open_gate()
+    started.finish(running, job.check_so_far, deadline_s=DEADLINE_S)
+    assert running.status == "finished"
+    assert job.check_so_far() == 6_000
+
+
 def numbered(place: Make, directory: Path, **arguments: Any) -> TableJob:
     job = TableJob(directory, **arguments)
     table = place({"k": "text", "n": "bigint"}, row=lambda pair: (pair[0], pair[1][0]))

@@ -1,10 +1,18 @@
-"""Which Python values an Arrow column would take and silently change: refused instead."""
+"""From rows to Arrow: what a column would take and silently change is refused instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from reprlib import repr as shortened
 from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.rows import checked_columns
+from crosscut.errors import ConnectorError
+
+# Arrow's own exceptions are of these kinds, too.
+_REFUSALS = (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError)
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
@@ -68,3 +76,89 @@ def _refuse(values: list[Any], kind: Any, is_wrong: Any, why: str) -> None:
     for value in values:
         if is_wrong(value):
             raise ValueError(f"{value!r:.100} {why}, and the column is {kind}")
+
+
+class RowBatches:
+    """Makes record batches of rows.
+
+    Args:
+        schema: A `pyarrow.Schema`.
+        location: What errors call the place that the rows go to.
+    """
+
+    def __init__(self, schema: Any, location: str) -> None:
+        self._arrow = required("pyarrow", "parquet")
+        self._schema = schema
+        self._location = location
+
+    def batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """Return `rows`, at least one, as a record batch.
+
+        Raises:
+            ConnectorError: One does not fit; the message shows it.
+        """
+        try:
+            return self._made(rows)
+        except _REFUSALS as error:
+            raise self._refused(rows, error) from error
+
+    def _made(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        schema = self._schema
+        columns = list(zip(*rows, strict=True))
+        for field, values in zip(schema, columns, strict=True):
+            check_values(self._arrow, values, field.type)
+        arrays = [
+            self._arrow.array(values, field.type) for field, values in zip(schema, columns, strict=True)
+        ]
+        for field, array in zip(schema, arrays, strict=True):
+            if not field.nullable and array.null_count:
+                raise ValueError(f"column {field.name!r} takes no None")
+        return self._arrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _refused(self, rows: Sequence[tuple[Any, ...]], error: Exception) -> ConnectorError:
+        for row in rows:
+            try:
+                self._made([row])
+            except _REFUSALS as found:
+                kinds = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
+                return ConnectorError(
+                    f"{self._location}: row {shortened(row)} does not fit the schema ({kinds}): {found}; map "
+                    f"it to one that does, or change the schema"
+                )
+        return ConnectorError(f"{self._location}: {len(rows)} rows do not fit the schema together: {error}")
+
+
+def schema_of(schema: Any) -> Any:
+    """Return the `pyarrow.Schema` that names and types, or one itself, describe.
+
+    Raises:
+        ConnectorError: pyarrow is missing, or they describe none.
+    """
+    arrow = required("pyarrow", "parquet")
+    if isinstance(schema, arrow.Schema):
+        checked_columns(schema.names)
+        return schema
+    if not isinstance(schema, Mapping):
+        raise ConnectorError(
+            f"schema={schema!r:.200}: expected names and types, such as {{'word': 'string', 'count': "
+            f"'int64'}}, or a pyarrow.Schema"
+        )
+    checked_columns(schema)
+    return arrow.schema([(name, _type_of(arrow, name, kind)) for name, kind in schema.items()])
+
+
+def _type_of(arrow: Any, name: str, kind: Any) -> Any:
+    if isinstance(kind, arrow.DataType):
+        return kind
+    if isinstance(kind, str):
+        unit, _, zone = kind.removesuffix("]").partition(", tz=")
+        if zone and unit.startswith("timestamp["):
+            return arrow.timestamp(unit.removeprefix("timestamp["), tz=zone)
+        try:
+            return arrow.type_for_alias(kind)
+        except ValueError:
+            pass
+    raise ConnectorError(
+        f"schema: {kind!r} is no type for {name!r}; expected one such as 'int64', 'string' or "
+        f"'timestamp[us]', or give a pyarrow.Schema"
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from reprlib import repr as shortened
 from typing import Any, Literal
 
-from crosscut.connectors.arrow_values import check_values
+from crosscut.connectors.arrow_values import RowBatches, schema_of
 from crosscut.connectors.extras import required
 from crosscut.connectors.file_encoders import FileEncoder
 from crosscut.connectors.file_sink import FileSink, sink_directory
-from crosscut.connectors.rows import checked_columns, checked_row, row_maker
+from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink, SinkContext, SinkWriter
 
@@ -20,8 +19,6 @@ ROW_GROUP_ROWS = 16_384
 """So many rows are compressed in one call, on the event loop: it takes some 10 ms."""
 
 Codec = Literal["snappy", "zstd", "gzip", "none"]
-# Arrow's own exceptions are of these kinds, too.
-_REFUSALS = (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError)
 _CODECS = ("snappy", "zstd", "gzip", "none")
 
 
@@ -59,38 +56,7 @@ def parquet(
     if codec not in _CODECS:
         raise ConnectorError(f"codec={codec!r}: expected one of {', '.join(map(repr, _CODECS))}")
     found = sink_directory(directory, "Parquet")
-    return ParquetFiles(found, schema=_schema_of(schema), row=row, codec=codec)
-
-
-def _schema_of(schema: Any) -> Any:
-    arrow = required("pyarrow", "parquet")
-    if isinstance(schema, arrow.Schema):
-        checked_columns(schema.names)
-        return schema
-    if not isinstance(schema, Mapping):
-        raise ConnectorError(
-            f"schema={schema!r:.200}: expected names and types, such as {{'word': 'string', 'count': "
-            f"'int64'}}, or a pyarrow.Schema"
-        )
-    checked_columns(schema)
-    return arrow.schema([(name, _type_of(arrow, name, kind)) for name, kind in schema.items()])
-
-
-def _type_of(arrow: Any, name: str, kind: Any) -> Any:
-    if isinstance(kind, arrow.DataType):
-        return kind
-    if isinstance(kind, str):
-        unit, _, zone = kind.removesuffix("]").partition(", tz=")
-        if zone and unit.startswith("timestamp["):
-            return arrow.timestamp(unit.removeprefix("timestamp["), tz=zone)
-        try:
-            return arrow.type_for_alias(kind)
-        except ValueError:
-            pass
-    raise ConnectorError(
-        f"schema: {kind!r} is no type for {name!r}; expected one such as 'int64', 'string' or "
-        f"'timestamp[us]', or give a pyarrow.Schema"
-    )
+    return ParquetFiles(found, schema=schema_of(schema), row=row, codec=codec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +88,7 @@ class ParquetEncoder(FileEncoder):
         self._arrow = required("pyarrow", "parquet")
         self._location = f"Parquet files in {sink.directory}"
         self._sink = sink
+        self._rows = RowBatches(sink.schema, self._location)
         self._to_row = row_maker(sink.schema.names, sink.row, self._location)
         self._batches: list[Any] = []
         self._row_count = 0
@@ -130,11 +97,7 @@ class ParquetEncoder(FileEncoder):
 
     def add(self, records: list[Any]) -> bytes:
         rows = [self._to_row(record) for record in records]
-        try:
-            batch = self._batch(rows)
-        except _REFUSALS as error:
-            raise self._refused(rows, error) from error
-        self._batches.append(batch)
+        self._batches.append(self._rows.batch(rows))
         self._row_count += len(rows)
         if self._row_count >= ROW_GROUP_ROWS:
             self._write_group()
@@ -145,19 +108,6 @@ class ParquetEncoder(FileEncoder):
         self._writer.close()
         return self._end.taken()
 
-    def _batch(self, rows: list[tuple[Any, ...]]) -> Any:
-        schema = self._sink.schema
-        columns = list(zip(*rows, strict=True))
-        for field, values in zip(schema, columns, strict=True):
-            check_values(self._arrow, values, field.type)
-        arrays = [
-            self._arrow.array(values, field.type) for field, values in zip(schema, columns, strict=True)
-        ]
-        for field, array in zip(schema, arrays, strict=True):
-            if not field.nullable and array.null_count:
-                raise ValueError(f"column {field.name!r} takes no None")
-        return self._arrow.RecordBatch.from_arrays(arrays, schema=schema)
-
     def _write_group(self) -> None:
         if self._writer is None:
             library = required("pyarrow.parquet", "parquet")
@@ -165,18 +115,6 @@ class ParquetEncoder(FileEncoder):
         if self._batches:
             self._writer.write_table(self._arrow.Table.from_batches(self._batches), self._row_count)
         self._batches, self._row_count = [], 0
-
-    def _refused(self, rows: list[tuple[Any, ...]], error: Exception) -> ConnectorError:
-        for row in rows:
-            try:
-                self._batch([row])
-            except _REFUSALS as found:
-                kinds = ", ".join(f"{field.name}: {field.type}" for field in self._sink.schema)
-                return ConnectorError(
-                    f"{self._location}: row {shortened(row)} does not fit the schema ({kinds}): {found}; map "
-                    f"it to one that does, or change the schema"
-                )
-        return ConnectorError(f"{self._location}: {len(rows)} rows do not fit the schema together: {error}")
 
 
 class _End:

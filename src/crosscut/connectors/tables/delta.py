@@ -1,0 +1,247 @@
+"""Delta Lake tables: the rows of a task's checkpoint are one commit of the table, with the marker in it.
+
+A commit of Delta names *application transactions*, each with a version. A task has three: how far it has
+committed, in which epoch, and whose driver that was. The table refuses a commit that names one which another
+commit has moved since the table was looked at. So what is decided on is still true when the commit is made:
+that is both the marker and the fence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from reprlib import repr as shortened
+from typing import Any
+
+from crosscut.connectors.arrow_values import RowBatches, schema_of
+from crosscut.connectors.extras import required
+from crosscut.connectors.local_paths import is_remote, local_path
+from crosscut.connectors.rows import checked_columns, checked_row, row_maker
+from crosscut.connectors.secrets import Environment, revealed
+from crosscut.connectors.tables.writer import Database, Session, TableWriter
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.urls import HIDDEN, Redaction
+
+Options = Mapping[str, "str | Environment"]
+
+_SECRET_BYTES_MIN = 4
+
+
+def sink(
+    location: str,
+    schema: Mapping[str, str] | Any,
+    *,
+    row: Callable[[Any], Any] | None = None,
+    partition_by: str | Sequence[str] = (),
+    storage_options: Options | None = None,
+) -> Sink:
+    """Return a sink that appends records as rows of a Delta Lake table, exactly once.
+
+    Each task makes one commit of the table a checkpoint, if it has records. Rows are held in the snapshot
+    until then. Others may append, compact (`optimize`) and vacuum at any time; but the table must not forget
+    its application transactions (`delta.setTransactionRetentionDuration`).
+
+    Args:
+        location: A path that driver and workers share, or a URL that deltalake knows, such as
+            "s3://bucket/table". The table is made if it is not there.
+        schema: See `crosscut.files.parquet`.
+        row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
+            Default: the record itself.
+        partition_by: Columns by whose values a table that is made is divided.
+        storage_options: For deltalake, which reads the environment too ("AWS_ENDPOINT_URL", ...). Secrets as
+            `crosscut.environment("NAME")`.
+
+    Raises:
+        ConnectorError: deltalake is missing, or an argument is not as described. Later: the table can't be
+            reached, or lacks a column; a record is no row of it.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> schema = {"id": "int64", "country": "string"}
+        >>> orders = cc.delta.sink("lake/orders", schema, partition_by="country")
+    """
+    checked_row(row)
+    found = schema_of(schema)
+    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if names and not set(checked_columns(names)) < set(found.names):
+        raise ConnectorError(
+            f"partition_by={partition_by!r}: expected some of the columns {', '.join(found.names)}, not all"
+        )
+    what = "location of a Delta table"
+    url = location if is_remote(location) else os.path.abspath(local_path(location, what))
+    return DeltaSink(url, found, row, names, dict(storage_options or {}))
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaSink(Sink):
+    """See `sink`."""
+
+    location: str
+    schema: Any
+    row: Callable[[Any], Any] | None
+    partition_by: tuple[str, ...]
+    storage_options: Options
+
+    def __repr__(self) -> str:
+        return f"crosscut.delta.sink({Redaction(self.location).url!r})"
+
+    def describe(self) -> str:
+        """Return where the table is, without secrets."""
+        return f"Delta table {Redaction(self.location).url}"
+
+    def check(self) -> None:
+        """Raise ConnectorError if the table can't be opened or made, or lacks a column."""
+        _Delta(self).opened()
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        to_row = row_maker(self.schema.names, self.row, self.describe())
+        return TableWriter(_Delta(self), to_row, context, self.describe())
+
+
+class _Delta(Database):
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
+        self._what = sink.describe()
+        self._batches = RowBatches(sink.schema, self._what)
+        self._redacted = Redaction(sink.location)
+        self._partitioned_by = sink.partition_by
+
+    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
+        arrow = required("pyarrow", "delta")
+        data = arrow.BufferOutputStream()
+        options = arrow.ipc.IpcWriteOptions(compression="lz4")
+        with arrow.ipc.new_stream(data, self._sink.schema, options=options) as stream:
+            stream.write_batch(self._batches.batch(rows))
+        self._check_partitions(rows)
+        return bytes(data.getvalue())
+
+    def _check_partitions(self, rows: list[tuple[Any, ...]]) -> None:
+        names = self._sink.schema.names
+        for name in set(self._partitioned_by) & set(names):
+            index = names.index(name)
+            for row in rows:
+                if row[index] == "":
+                    raise ConnectorError(
+                        f"{self._what} is divided by {name}, and row {shortened(row)} has an empty text "
+                        f"there, which Delta keeps as no value: map it to None, or to a text"
+                    )
+
+    @contextmanager
+    def transaction(self) -> Iterator[_DeltaSession]:
+        session = _DeltaSession(self.opened(), self._what)
+        yield session
+        with self._explained("write to"):
+            session.commit()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def opened(self) -> Any:
+        """Return the table as it is now; make it if there is none.
+
+        Raises:
+            ConnectorError: That is not possible, or it lacks a column.
+        """
+        library, sink = required("deltalake", "delta"), self._sink
+        with self._explained("open"):
+            options = {k: str(v) for k, v in revealed(sink.storage_options).items()} or None
+            table = library.DeltaTable.create(
+                sink.location,
+                schema=sink.schema,
+                mode="ignore",
+                partition_by=list(sink.partition_by) or None,
+                storage_options=options,
+            )
+            there = [field.name for field in table.schema().fields]
+        if missing := sorted(set(sink.schema.names) - set(there)):
+            raise ConnectorError(
+                f"{self._what} has no column {', '.join(missing)}; it has {', '.join(there)}"
+            )
+        self._partitioned_by = tuple(table.metadata().partition_columns)
+        return table
+
+    @contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        library = required("deltalake.exceptions", "delta")
+        try:
+            yield
+        except (library.DeltaError, OSError, ValueError) as error:
+            raise ConnectorError(
+                f"{self._what}: could not {action} it: {type(error).__name__}: {self._shown(str(error))}"
+            ) from None
+
+    def _shown(self, text: str) -> str:
+        text = self._redacted(text)
+        for value in self._sink.storage_options.values():
+            secret = value.value() if isinstance(value, Environment) else value
+            if len(secret) >= _SECRET_BYTES_MIN:
+                text = text.replace(secret, HIDDEN)
+        return text
+
+
+class _DeltaSession(Session):
+    """One commit: everything is collected, and decided on by one version of the table."""
+
+    def __init__(self, table: Any, what: str) -> None:
+        self._table = table
+        self._what = what
+        self._rows: list[Any] = []
+        self._versions: dict[str, int] = {}
+
+    def marker(self, context: SinkContext) -> CommittedOutput | None:
+        base = _application(context)
+        epoch = self._table.transaction_version(f"{base}/epoch")
+        if epoch is None:
+            return None
+        is_ours = self._table.transaction_version(f"{base}/driver") == _number(context.driver)
+        return CommittedOutput(
+            self._what,
+            context.lineage,
+            context.sink_uid,
+            context.task,
+            Epoch(epoch),
+            context.driver if is_ours else "another",
+            CheckpointId(self._table.transaction_version(base) or 0),
+        )
+
+    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+        base = _application(context)
+        self._versions = {
+            base: checkpoint_id,
+            f"{base}/epoch": context.epoch,
+            f"{base}/driver": _number(context.driver),
+        }
+
+    def insert(self, data: bytes) -> int:
+        rows = required("pyarrow", "delta").ipc.open_stream(data).read_all()
+        self._rows.append(rows)
+        return int(rows.num_rows)
+
+    def commit(self) -> None:
+        """Make the commit."""
+        library = required("deltalake", "delta")
+        marks = [library.Transaction(name, version) for name, version in self._versions.items()]
+        properties = library.CommitProperties(app_transactions=marks)
+        if self._rows:
+            rows = required("pyarrow", "delta").concat_tables(self._rows)
+            library.write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+        else:
+            self._table.create_write_transaction(
+                actions=[], mode="append", schema=self._table.schema(), commit_properties=properties
+            )
+
+
+def _application(context: SinkContext) -> str:
+    task = context.task
+    return f"crosscut/{context.lineage}/{context.sink_uid}/{task.vertex}/{task.index}"
+
+
+def _number(driver: str) -> int:
+    """Return a driver's token as a version can be, which is a number."""
+    return int.from_bytes(blake2b(driver.encode(), digest_size=7).digest(), "big")

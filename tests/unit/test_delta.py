@@ -1,0 +1,122 @@
+"""Delta tables: what is refused, what is shown, and a table in S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, HistoryError
+from crosscut.testing.s3 import S3Server
+from crosscut.testing.sinks import open_writer, permit, stage
+
+deltalake = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta]'")
+
+SCHEMA = {"id": "int64", "country": "string"}
+
+
+def test_arguments_that_make_no_table_are_refused_at_once(tmp_path: Path) -> None:
+    def refused(message: str, *arguments: Any, **named: Any) -> None:
+        with pytest.raises(ConnectorError, match=message):
+            cc.delta.sink(*arguments, **named)
+
+    refused("expected some of the columns id, country, not all", "t", SCHEMA, partition_by="nowhere")
+    refused("expected some of the columns id, country, not all", "t", SCHEMA, partition_by=["id", "country"])
+    refused("is no type for 'id'", "t", {"id": "integer"})
+    refused("expected a function", "t", SCHEMA, row=1)
+    refused("is not a path", "", SCHEMA)
+
+
+def test_a_table_that_lacks_a_column_is_refused_before_the_job_starts(tmp_path: Path) -> None:
+    cc.delta.sink(str(tmp_path), {"id": "int64"}).check()
+    with pytest.raises(ConnectorError, match="has no column country; it has id"):
+        cc.delta.sink(str(tmp_path), SCHEMA).check()
+
+
+def test_a_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    writer = open_writer(cc.delta.sink(str(tmp_path), SCHEMA), 1)
+    with pytest.raises(ConnectorError, match=r"row \(1.5, 'x'\) does not fit the schema"):
+        stage(writer, [(1, "x"), (1.5, "x")], 1)
+
+
+def test_an_empty_text_that_delta_would_make_none_is_refused(tmp_path: Path) -> None:
+    sink = cc.delta.sink(str(tmp_path), SCHEMA, partition_by="country")
+    writer = open_writer(sink, 1)
+    with pytest.raises(ConnectorError, match=r"row \(2, ''\) has an empty text there"):
+        stage(writer, [(1, None), (2, "")], 1)
+    writer.close()
+    # The table says what it is divided by, whatever the sink says.
+    writer = open_writer(cc.delta.sink(str(tmp_path), SCHEMA), 2)
+    with pytest.raises(ConnectorError, match="has an empty text there"):
+        stage(writer, [(2, "")], 1)
+
+
+def test_a_writer_of_another_table_and_other_tasks_are_no_matter(tmp_path: Path) -> None:
+    """Two tasks and somebody else append at once: each looks at a version that is not the newest any more."""
+    sink = cc.delta.sink(str(tmp_path), SCHEMA)
+    writer, other = open_writer(sink, 1), open_writer(sink, 1, sink_uid="other")
+    handles = [stage(writer, [(1, "a")], 1)]
+    other.commit(permit(1), [stage(other, [(2, "b")], 1)])
+    table = deltalake.DeltaTable(str(tmp_path))
+    deltalake.write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    writer.commit(permit(1), handles)
+    table.update_incremental()
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    handles.append(stage(writer, [(3, "c")], 2))
+    writer.commit(permit(2), handles)
+    assert sorted(_ids(str(tmp_path))) == [1, 2, 2, 3]
+
+
+def test_a_commit_that_another_epoch_has_overtaken_since_it_looked_changes_nothing(tmp_path: Path) -> None:
+    """C1: at the resource itself. The zombie looks, then the successor begins, then the zombie commits."""
+    sink = cc.delta.sink(str(tmp_path), SCHEMA)
+    zombie = open_writer(sink, 1)
+    handle = stage(zombie, [(1, "a")], 1)
+    with pytest.raises(ConnectorError, match="CommitFailedError"), zombie._database.transaction() as session:  # type: ignore[attr-defined]
+        assert session.marker(zombie._context).epoch == 1  # type: ignore[attr-defined]
+        session.insert(zombie._context.held.data(1))  # type: ignore[attr-defined]
+        session.mark(zombie._context, 1)  # type: ignore[attr-defined]
+        open_writer(sink, 2).close()
+    assert _ids(str(tmp_path)) == []
+    with pytest.raises(HistoryError):
+        zombie.commit(permit(1), [handle])
+    assert _ids(str(tmp_path)) == []
+
+
+def test_secrets_are_in_no_error_and_no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S12."""
+    monkeypatch.setenv("DELTA_KEY", "hunter2hunter2")
+    options = {
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": cc.environment("DELTA_KEY"),
+        "AWS_ENDPOINT_URL": "http://hunter2hunter2.invalid",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "max_retries": "0",
+    }
+    sink = cc.delta.sink("s3://bucket/table", SCHEMA, storage_options=options)
+    with pytest.raises(ConnectorError, match="could not open it") as failed:
+        sink.check()
+    assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{sink!r}{sink.describe()}"
+
+
+def test_a_table_in_s3_takes_each_checkpoint_once(s3: S3Server) -> None:
+    url = f"{s3.bucket()}/lake"
+    options = {**s3.environment, "AWS_ALLOW_HTTP": "true"}
+    sink = cc.delta.sink(url, SCHEMA, partition_by="country", storage_options=options)
+    writer = open_writer(sink, 1)
+    handles = [stage(writer, [(1, "a"), (2, "b")], 1), stage(writer, [(3, "a")], 2)]
+    writer.commit(permit(1), handles[:1])
+    assert sorted(_ids(url, options)) == [1, 2]
+    writer.commit(permit(2), handles)
+    for epoch in (2, 3):
+        open_writer(sink, epoch, restore=2, handles=handles).close()
+    assert sorted(_ids(url, options)) == [1, 2, 3]
+
+
+def _ids(location: str, options: dict[str, str] | None = None) -> list[int]:
+    rows = deltalake.DeltaTable(location, storage_options=options).to_pyarrow_table().to_pylist()
+    return [row["id"] for row in rows]
