@@ -84,7 +84,7 @@ def test_a_record_that_is_no_row_of_csv_is_named_and_leaves_nothing(record: Any,
         lambda: cc.files.csv("out", ["a", "a"]),
         lambda: cc.files.csv("out", ["a"], delimiter="ab"),
         lambda: cc.files.csv("out", ["a"], row="a"),  # type: ignore[arg-type]
-        lambda: cc.files.csv("s3://bucket/out", ["a"]),
+        lambda: cc.files.csv("ftp://host/out", ["a"]),
         lambda: cc.files.text("out", compression="zip"),  # type: ignore[arg-type]
         lambda: cc.files.read_csv("*.csv", columns=[]),
         lambda: cc.files.read_csv("*.csv", delimiter=""),
