@@ -10,5 +10,6 @@ from crosscut.connectors.lines import lines
 from crosscut.connectors.parquet_sink import parquet
 from crosscut.connectors.parquet_source import read_parquet
 from crosscut.connectors.text_sink import text
+from crosscut.connectors.watch import watch
 
-__all__ = ["csv", "jsonl", "lines", "parquet", "read_csv", "read_jsonl", "read_parquet", "text"]
+__all__ = ["csv", "jsonl", "lines", "parquet", "read_csv", "read_jsonl", "read_parquet", "text", "watch"]

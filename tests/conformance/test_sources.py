@@ -23,6 +23,7 @@ from crosscut.connectors.items import items
 from crosscut.connectors.jsonl_source import read_jsonl
 from crosscut.connectors.lines import Lines
 from crosscut.connectors.parquet_source import ParquetSource, read_parquet
+from crosscut.connectors.watch import Watched
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.testing.sources import (
     SOURCE_CHECKS,
@@ -83,6 +84,13 @@ def remote_source(directory: Path) -> Source:
     return source
 
 
+def watched_source(directory: Path) -> Source:
+    for name in range(7):
+        text = "".join(f"line {i} of {name}\n" for i in range(name * 20))
+        (directory / f"{name}.txt").write_text(text)
+    return Watched(Lines(str(directory / "*.txt"), "/", split_bytes=500), 1.0, ends=True)
+
+
 def jsonl_source(directory: Path) -> Source:
     text = "".join(f'{{"i": {i}}}\n' + "\n" * (i % 3) for i in range(300))
     (directory / "a.jsonl").write_text(text)
@@ -140,6 +148,7 @@ def paced_source(_: Path) -> Source:
         packed_source,
         remote_source,
         jsonl_source,
+        watched_source,
         csv_source,
         parquet_source,
         remote_parquet_source,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import Held, until
+from jobs import DEADLINE_S, Held, until
 
 import crosscut as cc
 from crosscut.testing.sources import read_source
@@ -76,3 +76,46 @@ def test_packed_csv_becomes_parquet_csv_and_text_through_kills(tmp_path: Path, s
     lines = [line.rpartition(" ") for line in read_source(cc.files.lines(tmp_path / "text" / "*.txt"))]
     assert check_prefix([(key, int(count)) for key, _, count in lines]) == FILES * ROWS
     assert Counter(key for key, _ in from_parquet()) == keys
+
+
+def test_files_that_appear_while_a_job_runs_are_read_once_through_kills(
+    tmp_path: Path, started: Any, arm: Any
+) -> None:
+    """I1, I2, I3: workers die while files are found, read and committed."""
+    armed = arm("snapshot.stored:kill:2:0", "commit.before:kill:3:1", "commit.after:kill:4:0")
+    incoming, out = tmp_path / "in", tmp_path / "out"
+    incoming.mkdir()
+    flow = cc.Flow("arriving")
+    source = cc.files.watch(cc.files.lines(incoming / "*.txt"), every="20ms")
+    flow.source(source).named("in").sink(cc.files.text(out)).named("out")
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
+    )
+    job = started.flow(flow, settings)
+    sent = 0
+
+    def appeared() -> bool:
+        nonlocal sent
+        if sent > 500 + 50 * len(list(out.glob("part-*.txt"))):
+            # Faster than the job is of no use.
+            return bool(armed.all_fired())
+        hidden = incoming / f".{sent}"
+        hidden.write_text("".join(f"{number}\n" for number in range(sent, sent + 10)))
+        hidden.rename(incoming / f"{sent}.txt")
+        sent += 10
+        return bool(armed.all_fired())
+
+    def committed() -> list[int]:
+        return [int(line) for path in out.glob("part-*.txt") for line in path.read_text().splitlines()]
+
+    def all_is_there() -> bool:
+        found = committed()
+        assert len(found) == len(set(found)), "a line was committed twice"
+        return set(found) == set(range(sent))
+
+    until(appeared, "every kill", DEADLINE_S)
+    until(all_is_there, f"{sent} lines", DEADLINE_S)
+    assert job.progress()["restarts"] >= 1
+    until(lambda: job.status == "running", "the job to run", DEADLINE_S)
+    assert job.stop()
+    assert all_is_there()

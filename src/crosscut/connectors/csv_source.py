@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import Any
 
-from crosscut.connectors.input_files import input_pattern
+from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern
 from crosscut.connectors.lines import Lines, LinesReader, checked_encoding
 from crosscut.connectors.rows import checked_columns
 from crosscut.errors import ConnectorError, SettingsError
@@ -70,7 +70,7 @@ def read_csv(
 
 
 @dataclass(frozen=True, slots=True)
-class CsvSource(Source[dict[str, Any]]):
+class CsvSource(FileSource[dict[str, Any]]):
     """See `read_csv`. A position is the byte offset of a row."""
 
     lines: Lines
@@ -78,17 +78,18 @@ class CsvSource(Source[dict[str, Any]]):
     types: dict[str, Callable[[str], Any]] = field(default_factory=dict)
     delimiter: str = ","
 
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        """Find the files."""
-        return self.lines.splits(parallelism)
+    @property
+    def files(self) -> InputFiles:
+        """Where they are."""
+        return self.lines.files
+
+    def parts(self, one: InputFile) -> Iterator[Split]:
+        """Yield the splits of a file; see `Lines.parts`."""
+        return self.lines.parts(one)
 
     def reader(self, split: Split, position: JSON) -> SplitReader[dict[str, Any]]:
         """Open a file at the row that starts at byte `position`."""
         return _CsvReader(self, split, position)
-
-    def describe(self) -> str:
-        """Return the pattern, absolute."""
-        return self.lines.describe()
 
 
 class _Rows:

@@ -9,6 +9,7 @@ import lzma
 import os
 import stat
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.errors import ConnectorError
+from crosscut.interfaces import Source, Split
+from crosscut.type_variables import Record
 from crosscut.urls import Redaction, shown_url
 
 P = ParamSpec("P")
@@ -78,14 +81,14 @@ class InputFiles:
     pattern: str
     directory: str
 
-    def found(self) -> Sequence[InputFile]:
+    def found(self, *, may_be_none: bool = False) -> Sequence[InputFile]:
         """Return all files, by name; hidden ones are not looked at.
 
         Raises:
             ConnectorError: There are none, or they can't be looked at.
         """
         found = list(self._remote() if is_remote(self.pattern) else self._local())
-        if not found:
+        if not found and not may_be_none:
             raise ConnectorError(
                 f"no file matches {shown_url(self.pattern)!r}, looked for in {self._root()}: expected at "
                 f"least one regular file; use ** for files in subdirectories",
@@ -147,6 +150,8 @@ class InputFiles:
     def _remote(self) -> Iterator[InputFile]:
         system, pattern = self._system()
         try:
+            # Who watches asks again, and a listing that was kept shows nothing new.
+            system.invalidate_cache()
             found = system.glob(pattern, detail=True)
         except Exception as error:  # noqa: BLE001 - likewise
             raise self._unreadable(self.pattern, error) from None
@@ -188,6 +193,27 @@ class InputFiles:
             f"can't read {hidden(path)}: {type(error).__name__}: {hidden(str(error))}{advice}",
             path=hidden(path),
         )
+
+
+class FileSource(Source[Record]):
+    """A source of files: each is one split or several."""
+
+    @property
+    @abstractmethod
+    def files(self) -> InputFiles:
+        """Where they are."""
+
+    @abstractmethod
+    def parts(self, one: InputFile) -> Iterator[Split]:
+        """Yield the splits of a file, in order."""
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Find the files, and their splits."""
+        return [split for one in self.files.found() for split in self.parts(one)]
+
+    def describe(self) -> str:
+        """Return the pattern, absolute."""
+        return self.files.describe()
 
 
 class InputStream:

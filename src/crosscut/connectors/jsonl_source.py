@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from reprlib import repr as shortened
 from typing import Any
 
 import orjson
 
-from crosscut.connectors.input_files import input_pattern
+from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern
 from crosscut.connectors.lines import Lines
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -36,22 +36,23 @@ def read_jsonl(pattern: str | os.PathLike[str]) -> Source[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLinesSource(Source[Any]):
+class JsonLinesSource(FileSource[Any]):
     """See `read_jsonl`."""
 
     lines: Lines
 
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        """Find the files; see `Lines.splits`."""
-        return self.lines.splits(parallelism)
+    @property
+    def files(self) -> InputFiles:
+        """Where they are."""
+        return self.lines.files
+
+    def parts(self, one: InputFile) -> Iterator[Split]:
+        """Yield the splits of a file; see `Lines.parts`."""
+        return self.lines.parts(one)
 
     def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
         """Open a file; see `Lines.reader`."""
         return _JsonLinesReader(self.lines.reader(split, position), split.split_id)
-
-    def describe(self) -> str:
-        """Return the pattern, absolute."""
-        return self.lines.describe()
 
 
 class _JsonLinesReader(SplitReader[Any]):

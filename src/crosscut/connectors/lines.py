@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from crosscut.connectors.input_files import InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
@@ -85,7 +85,7 @@ def checked_encoding(encoding: str, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines(Source[str]):
+class Lines(FileSource[str]):
     """See `lines`. A position is a byte offset in the file; the source starts looking in `directory`."""
 
     pattern: str
@@ -100,13 +100,6 @@ class Lines(Source[str]):
     def files(self) -> InputFiles:
         """Where they are."""
         return InputFiles(self.pattern, self.directory)
-
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        """Find the files; big ones become byte ranges of about `split_bytes`.
-
-        A line belongs to the range that its first byte is in, and is read whole.
-        """
-        return [split for one in self.files.found() for split in self._ranges(one)]
 
     def reader(self, split: Split, position: JSON) -> SplitReader[str]:
         """Open the file at byte `position`.
@@ -123,11 +116,11 @@ class Lines(Source[str]):
             split_id=split.split_id,
         )
 
-    def describe(self) -> str:
-        """Return the pattern, absolute."""
-        return self.files.describe()
+    def parts(self, one: InputFile) -> Iterator[Split]:
+        """Yield byte ranges of about `split_bytes`.
 
-    def _ranges(self, one: InputFile) -> Iterator[Split]:
+        A line belongs to the range that its first byte is in, and is read whole.
+        """
         size = one.size_bytes
         if one.is_packed:
             yield Split(one.name, 0, {"path": one.path, "end": None}, weight=max(1, size))

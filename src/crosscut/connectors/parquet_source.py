@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.input_files import InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
 from crosscut.connectors.rows import checked_columns
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -46,7 +46,7 @@ def read_parquet(
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetSource(Source[dict[str, Any]]):
+class ParquetSource(FileSource[dict[str, Any]]):
     """See `read_parquet`. A position is the number of a row in its file."""
 
     pattern: str
@@ -60,10 +60,6 @@ class ParquetSource(Source[dict[str, Any]]):
         """Where they are."""
         return InputFiles(self.pattern, self.directory)
 
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        """Find the files, and read where their row groups are."""
-        return [split for one in self.files.found() for split in self._ranges(one)]
-
     def reader(self, split: Split, position: JSON) -> SplitReader[dict[str, Any]]:
         """Open a file at row `position`."""
         match split.detail, position:
@@ -74,10 +70,6 @@ class ParquetSource(Source[dict[str, Any]]):
             f"another source?",
             split_id=split.split_id,
         )
-
-    def describe(self) -> str:
-        """Return the pattern, absolute."""
-        return self.files.describe()
 
     def opened(self, path: str) -> Any:
         """Open a file.
@@ -101,7 +93,8 @@ class ParquetSource(Source[dict[str, Any]]):
             )
         return found
 
-    def _ranges(self, one: InputFile) -> Iterator[Split]:
+    def parts(self, one: InputFile) -> Iterator[Split]:
+        """Read where the row groups are, and yield ranges of rows."""
         file = self.opened(one.path)
         try:
             start = end = size = 0
