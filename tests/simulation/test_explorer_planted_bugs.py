@@ -342,9 +342,23 @@ def keeps_nothing(paths: Any, kept: Any) -> tuple[str, ...]:
     return tuple(sorted(paths))
 
 
+class SparesSideOutputs(ExploredTask):
+    """A barrier goes only where results go, and not where an operator says something beside them."""
+
+    def perform(self, effect: do.TaskEffect) -> None:
+        if isinstance(effect, do.ForwardBarrier) and len(self.site.outputs) > 1:
+            self.emit(self.site.outputs[0], -effect.checkpoint_id)
+            return
+        super().perform(effect)
+
+
 CUT, LOST, TWICE, EARLY, STUCK = "I4", "I1", "I2", "I3", "I10"
 
 BUGS: dict[str, tuple[Callable[[], str], str]] = {
+    "no barrier on a side output": (
+        lambda: found("two sinks", "aligned", Make(task=SparesSideOutputs), records=2),
+        STUCK,
+    ),
     "no blocking": (lambda: found("join", "aligned", planted(NeverBlocks)), CUT),
     "the capture waits for a back edge": (
         lambda: found("loop", "aligned", planted(BlocksItsBackEdges)),
