@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.world import World
+from crosscut.timestamps import TIMESTAMP_MAX
 
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching")
 NUMBERS = [n * n % 23 for n in range(24)]
@@ -125,3 +128,54 @@ def test_k1_a_record_or_timer_for_which_user_code_raises_is_one_letter_whoever_i
         assert not lost and not added, f"seed {seed}"
         epochs += one.seen["epoch"]
     assert epochs > 6
+
+
+MIXED: list[Any] = [None, 0, False, 0.0, 1, True, 1.0, "1", b"1", (1,), (True,), (1.0,), ((),), "", -1, 2**70]
+"""Keys of all kinds. Those that are equal are one, in whichever form they come."""
+
+
+def of_mixed(number: int) -> Any:
+    return MIXED[number % len(MIXED)]
+
+
+class Heard(cc.KeyedProcess[int, Any]):
+    """Counts, and says at the end under which key."""
+
+    count = cc.ValueState[int](0)
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        self.count.set(self.count.get() + 1)
+        ctx.set_processing_timer(TIMESTAMP_MAX)
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        yield ctx.key, self.count.get()
+
+
+def mixing(seed: int, protocol: ProtocolKind) -> World:
+    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
+    options = replace(options, is_periodic=True, rescaled_to=())
+    splits = {f"s{split}": list(range(split, 48, 2)) for split in range(2)}
+    source = ReplayedSource(splits, options.source_ms)
+    sinks = SimulatedSink(), SimulatedSink()
+    flow = cc.Flow("mixing")
+    keyed = flow.source(source).named("in").rebalance().key_by(of_mixed)
+    keyed.count(emit="final").named("counts").sink(sinks[0]).named("counted")
+    keyed.process(Heard()).named("heard").sink(sinks[1]).named("said")
+    expected = [*Counter(map(of_mixed, range(48))).items()]
+    job = SimulatedJob(
+        flow.compile(options.parallelism, MAX_PARALLELISM),
+        (source,),
+        sinks,
+        Graph(lambda *_: None, survives_duplicates=False),
+        expected={"counted": expected, "said": expected},
+    )
+    return World(options, job)
+
+
+@pytest.mark.parametrize("protocol", EXACTLY_ONCE)
+def test_k2_keys_of_all_kinds_are_one_where_python_says_so_whoever_is_killed(protocol: ProtocolKind) -> None:
+    for seed in range(1, 4):
+        one = mixing(seed, protocol)
+        one.run()
+        lost, added = one.checkers.difference()
+        assert not lost and not added, f"seed {seed}"
