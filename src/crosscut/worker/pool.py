@@ -106,6 +106,7 @@ class TaskPool:
         self._has_flowed = False
         self._reached: dict[TaskId, SourceReached] = {}
         self._reaching: asyncio.TimerHandle | None = None
+        self._reach_every_s = REACHED_EVERY_S / 100
 
     def clock_ms(self, now_ns: int) -> int:
         """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
@@ -186,7 +187,9 @@ class TaskPool:
                 news.append(reached)
         if news:
             self.report(SourcesReached(self.epoch, tuple(news)))
-        self._reaching = self._loop.call_later(REACHED_EVERY_S, self._say_reached)
+        # Soon at the beginning: until tasks have heard of each other, none waits for another.
+        self._reach_every_s = min(REACHED_EVERY_S, 2 * self._reach_every_s)
+        self._reaching = self._loop.call_later(self._reach_every_s, self._say_reached)
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block, in a thread."""
