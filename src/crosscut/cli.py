@@ -357,6 +357,29 @@ def seal(path: str) -> None:
 
 
 @program.command()
+@click.option("--parallelism", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
+@click.option("--checkpoint-dir", "directory", metavar="DIR", help="Also try this directory or URL.")
+@click.option(
+    "--web-port", "port", type=click.IntRange(1, 65_535), default=4400, show_default=True, help="Of the page."
+)
+def doctor(parallelism: int, directory: str | None, port: int) -> None:
+    """Look whether this machine has what a job needs, and say what to do where it has not.
+
+    Looks at Python, PySpark, Java, processors, ports, limits, the checkpoint directory, and what else is
+    installed. `crosscut demo` then runs a job.
+
+    Exit codes: 0: nothing is missing; 1: something is.
+    """
+    from crosscut.terminal.doctor import findings, shown
+    from crosscut.terminal.view import make_console
+
+    found = list(findings(parallelism, directory, port))
+    make_console().print(shown(found))
+    if any(one.level == "problem" for one in found):
+        sys.exit(FAILED)
+
+
+@program.command()
 def version() -> None:
     """Show the versions of Crosscut, Python, PySpark and Java."""
     import platform

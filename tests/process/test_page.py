@@ -3,6 +3,7 @@ names and errors full of markup, a narrow screen, a wrong token, the end of the 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -139,6 +140,24 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
         assert stranger.inner_text("#graph") == ""
         stranger.close()
 
+        # Whoever gives up waiting for the job stops nothing; a notebook shows it, and not its token.
+        async def gives_up() -> None:
+            waiting = asyncio.ensure_future(awaited())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert waiting.cancelled()
+
+        async def awaited() -> Any:
+            return await job
+
+        asyncio.run(gives_up())
+        assert job.status == "running"
+        shown = job._repr_html_()
+        assert "<td>payments</td>" in shown
+        assert "&lt;script&gt;" not in shown, "the last error is that of the kill"
+        assert job.page.partition("#")[2] not in shown
+
         # Stop, from the page.
         page.on("dialog", lambda dialog: dialog.accept())
         page.click("#stop")
@@ -184,6 +203,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
     finally:
         job.close_page()
 
+    assert asyncio.run(awaited()) is job
     # The listeners were told the same story.
     kinds = [type(one).__name__ for one in told if not isinstance(one, cc.events.CheckpointCompleted)]
     assert [one for one in kinds if one != "CheckpointFailed"] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from crosscut.callables import argument_problem
@@ -144,3 +145,12 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return the graph as a picture, for notebooks; or what is still missing."""
+        from crosscut.graph.drawing import svg_of
+
+        try:
+            return svg_of(self.compile(2, 128))
+        except FlowError as error:
+            return f"<p>{escape(repr(self))}: {escape(str(error))}</p>"

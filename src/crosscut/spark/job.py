@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,6 +44,7 @@ from crosscut.spark.terms import status_if_finished
 from crosscut.urls import shown_url
 
 STOP_ON_INTERRUPT_S = 20.0
+AWAIT_EVERY_S = 0.05
 
 _EXCEPTIONS: dict[str, type[CrosscutError]] = {
     kind.__name__: kind
@@ -63,6 +65,32 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self._name!r}: {self.status}>"
+
+    def _repr_html_(self) -> str:
+        """Return what the job looks like now, for notebooks. The link to its page is not in it: notebooks are
+        passed on."""
+        from crosscut.driver.html import html_of
+
+        return html_of(self.metrics())
+
+    def __await__(self) -> Generator[Any, None, Job]:
+        """Wait until the job has ended, and let the event loop do other things: `await job`.
+
+        Whoever gives up waiting, as by interrupting a cell, stops nothing.
+
+        Returns:
+            The job itself.
+
+        Raises:
+            JobFailedError: The job has failed, or another driver has taken it over.
+        """
+        return self._ended().__await__()
+
+    async def _ended(self) -> Job:
+        while not self._run.ended.is_set():
+            await asyncio.sleep(AWAIT_EVERY_S)
+        self._raise_if_failed()
+        return self
 
     @property
     def name(self) -> str:

@@ -1,0 +1,89 @@
+"""The wheel, installed into an empty environment: it has all its files and its metadata, and runs a flow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+APP = """
+import crosscut as cc
+
+flow = cc.Flow("words")
+words = flow.source(cc.items(["to", "be", "or", "not", "to", "be"])).named("words")
+words.key_by(lambda word: word).count().named("counts").sink(cc.files.jsonl("out")).named("out")
+"""
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(one) for one in command], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    # Of a copy: a build leaves files beside the sources.
+    source = directory / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+        run("cp", "-r", ROOT / name, source, cwd=directory)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, source, cwd=directory)
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def test_the_wheel_has_what_the_package_needs_and_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (info,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = Parser().parsestr(archive.read(info).decode())
+    ours = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "crosscut").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert ours <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert {"kafka", "metrics", "parquet", "postgres", "rocksdb"} <= set(
+        metadata.get_all("Provides-Extra", [])
+    )
+    assert not any(name.startswith(("tests/", "bench/")) for name in names)
+
+
+def test_a_flow_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet")
+    run(*pip, "--no-deps", wheel, cwd=tmp_path)
+    # What Crosscut needs is taken from here: PySpark alone is hundreds of megabytes. Files that put the
+    # sources of this project on the path are not read there.
+    (site,) = (environment / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
+    where = run(python, "-c", "import crosscut; print(crosscut.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(environment)
+    (tmp_path / "app.py").write_text(APP)
+    crosscut = environment / "bin" / "crosscut"
+    run(crosscut, "doctor", "--checkpoint-dir", tmp_path / "cp", cwd=tmp_path)
+    shown = run(crosscut, "run", "app.py", "--checkpoint-dir", tmp_path / "cp", "--web", cwd=tmp_path)
+    assert "finished: everything is processed and committed" in shown
+    assert "its page: http://127.0.0.1:" in shown
+    lines = [line for path in (tmp_path / "out").rglob("*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(lines) == ['["be",1]', '["be",2]', '["not",1]', '["or",1]', '["to",1]', '["to",2]']
+    top = run(crosscut, "top", tmp_path / "cp", cwd=tmp_path)
+    assert "words: finished" in top
