@@ -9,7 +9,8 @@ import os
 import shutil
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,12 @@ def opened(browser: Any, link: str, problems: list[str], **size: int) -> Any:
     return page
 
 
+def in_thread(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run `work` on an event loop of its own: the browser's has this thread."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: asyncio.run(work())).result(DEADLINE_S)
+
+
 def row_texts(page: Any, table: str) -> list[str]:
     # At once: rows are made anew while one looks.
     found: list[str] = page.evaluate(
@@ -100,6 +107,15 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
     job = started.flow(flow, settings)
     told: list[Any] = []
     job.on_event(told.append)
+    ended_meanwhile: list[bool] = []
+
+    def looks_at_the_end(event: cc.events.JobEvent) -> None:
+        if isinstance(event, cc.events.Ended):
+            until(job._run._loop.is_closed, "the end of the driver's loop")
+            job.metrics()
+            ended_meanwhile.append(job._run.ended.is_set())
+
+    job.on_event(looks_at_the_end)
     problems: list[str] = []
     try:
         page = opened(browser, job.page, problems)
@@ -151,7 +167,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
         async def awaited() -> Any:
             return await job
 
-        asyncio.run(gives_up())
+        in_thread(gives_up)
         assert job.status == "running"
         shown = job._repr_html_()
         assert "<td>payments</td>" in shown
@@ -203,7 +219,9 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
     finally:
         job.close_page()
 
-    assert asyncio.run(awaited()) is job
+    assert in_thread(awaited) is job
+    assert ended_meanwhile == [False], "nobody who looks at a job then waits for its end"
+
     # The listeners were told the same story.
     kinds = [type(one).__name__ for one in told if not isinstance(one, cc.events.CheckpointCompleted)]
     assert [one for one in kinds if one != "CheckpointFailed"] == [

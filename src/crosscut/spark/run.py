@@ -65,6 +65,7 @@ Answer = TypeVar("Answer")
 
 WORKERS_END_TIMEOUT_S = 5.0
 LISTENERS_END_TIMEOUT_S = 5.0
+METRICS_TIMEOUT_S = 10.0
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 
@@ -212,14 +213,18 @@ class Run:
         async def read() -> JobMetrics:
             return driver.metrics(self._graph, settings)
 
-        reading = read()
-        try:
-            return asyncio.run_coroutine_threadsafe(reading, loop).result(10)
-        except (RuntimeError, CancelledError):
-            # The loop has ended: nothing changes any more.
-            reading.close()
-            self.ended.wait(WORKERS_END_TIMEOUT_S * 2)
-            return driver.metrics(self._graph, settings)
+        while self.last_status is None and not loop.is_closed():
+            reading = read()
+            try:
+                return asyncio.run_coroutine_threadsafe(reading, loop).result(METRICS_TIMEOUT_S)
+            except RuntimeError:
+                # The loop has ended between the question and the call.
+                reading.close()
+            except (CancelledError, TimeoutError):
+                # It has ended meanwhile, or has much to do.
+                continue
+        # Nothing changes any more.
+        return driver.metrics(self._graph, settings)
 
     def ask(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from crosscut.driver.metrics import JobMetrics
+from crosscut.errors import CrosscutError
 from crosscut.web.record import write_record
 from crosscut.web.series import Series, point_of
 
@@ -62,7 +63,12 @@ class Recorder:
             # The last look comes after the end.
             is_over = self._is_over.wait(EVERY_S)
             due_in_s -= EVERY_S
-            metrics = self._look()
+            try:
+                metrics = self._look()
+            except CrosscutError as error:
+                # A job that could not even begin has nothing to show.
+                LOGGER.debug("job %r can't be looked at: %s", self._name, error)
+                continue
             with self._lock:
                 self._series.note(point_of(metrics))
             if is_over or due_in_s <= 0:
