@@ -22,6 +22,9 @@ _LENGTH_BYTES = 4
 
 _KINDS = (int, str, bytes, tuple)
 
+_COMPUTED_BATCHES = 64
+"""After so many the cache is tried again: other keys may come by then."""
+
 Key = int | str | bytes | bool | None | tuple["Key", ...]
 
 
@@ -38,12 +41,12 @@ def encoded_key(key: Any) -> bytes:
     kind = type(key)
     if kind is str:
         data: bytes = key.encode("utf-8", "surrogatepass")
-        return b"s%b%b" % (_length(len(data)), data)
+        return b"s" + _length(len(data)) + data
     if kind is int or kind is bool:
         data = key.to_bytes((key.bit_length() + 8) // 8, "big", signed=True)
-        return b"i%b%b" % (_length(len(data)), data)
+        return b"i" + _length(len(data)) + data
     if kind is bytes:
-        return b"b%b%b" % (_length(len(key)), key)
+        return b"b" + _length(len(key)) + key
     if key is None:
         return b"n"
     if kind is tuple:
@@ -151,8 +154,9 @@ class KeyRouter(dict[Any, int]):
     Keys are found as Python compares them, so True, 1 and 1.0 are one key, as in `encoded_key`, whichever
     comes first.
 
-    When the cache is full, further keys are computed each time, which costs some ten times as much: an
-    unbounded key space must not grow a worker without bound.
+    An unbounded key space must not grow a worker without bound. When the cache is full and too many keys of
+    a batch were not in it, all keys of the next batches are computed at once: a look-up that finds nothing
+    in a large dict costs more than that.
     """
 
     def __init__(self, max_parallelism: int, parallelism: int, keys_max: int = 1_000_000) -> None:
@@ -161,11 +165,16 @@ class KeyRouter(dict[Any, int]):
             owner_of_group(group, max_parallelism, parallelism) for group in range(max_parallelism)
         ]
         self._keys_max = keys_max
+        # Keys that were looked for in the full cache in vain, and for how many batches it is left alone.
+        self._missed_count = 0
+        self._computed_batches = 0
 
     def __missing__(self, key: Any) -> int:
         owner = self._owner_of_group[stable_hash(key) % len(self._owner_of_group)]
         if len(self) < self._keys_max:
             self[key] = owner
+        else:
+            self._missed_count += 1
         return owner
 
     def owners(self, keys: Sequence[Any]) -> list[int]:
@@ -174,9 +183,17 @@ class KeyRouter(dict[Any, int]):
         Raises:
             FlowError: One of them can't be a key; unlike a single look-up, also if it has no hash.
         """
+        if self._computed_batches:
+            self._computed_batches -= 1
+            owner_of, groups = self._owner_of_group, len(self._owner_of_group)
+            return [owner_of[xxh3_64_intdigest(data) % groups] for data in map(encoded_key, keys)]
+        self._missed_count = 0
         try:
-            return list(map(self.__getitem__, keys))
+            found = list(map(self.__getitem__, keys))
         except TypeError:
             for key in keys:
                 encoded_key(key)
             raise
+        if self._missed_count > len(keys) // 4:
+            self._computed_batches = _COMPUTED_BATCHES
+        return found

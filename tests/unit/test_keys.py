@@ -164,5 +164,28 @@ def test_the_router_forgets_rather_than_grow_without_bound() -> None:
         assert len(router) <= 10
 
 
+def test_a_full_router_says_the_same_of_keys_that_it_computes_and_tries_its_cache_again() -> None:
+    router = KeyRouter(128, 4, keys_max=10)
+    router.owners(list(range(10)))
+
+    def expected(keys: list[Any]) -> list[int]:
+        return [owner_of_group(key_group(key, 128), 128, 4) for key in keys]
+
+    looked_up: list[bool] = []
+    for first in range(0, 400, 4):
+        keys: list[Any] = [first, f"{first}", (first, None), b"x"]
+        before = router._computed_batches
+        assert router.owners(keys) == expected(keys)
+        looked_up.append(not before)
+        assert len(router) == 10
+    assert (looked_up.count(True), looked_up.index(True, 1)) == (2, 65)
+    with pytest.raises(FlowError, match="can't be a key"):
+        router.owners(["seen", []])
+    seen = list(range(10))
+    for _ in range(100):
+        assert router.owners(seen) == expected(seen)
+    assert not router._computed_batches, "keys that are all in the cache are looked up"
+
+
 def test_groups_are_contiguous_ranges_in_the_order_of_the_tasks() -> None:
     assert [groups_of_task(i, 128, 3) for i in range(3)] == [range(0, 43), range(43, 86), range(86, 128)]
