@@ -19,6 +19,7 @@ NAMES = (
     "state",
     "windows",
     "timestamps",
+    "operators",
 )
 
 

@@ -8,7 +8,7 @@ change between versions. Keyed state on disk would be unreadable after either.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from reprlib import repr as shortened
 from typing import Any
 
@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 from crosscut.errors import FlowError, InternalError
 from crosscut.ids import KeyGroup
 
-_length = struct.Struct(">I").pack
+_length: Callable[[int], bytes] = struct.Struct(">I").pack
 _LENGTH_BYTES = 4
 
 _KINDS = (int, str, bytes, tuple)
@@ -46,7 +46,7 @@ def encoded_key(key: Any) -> bytes:
         data = key.to_bytes((key.bit_length() + 8) // 8, "big", signed=True)
         return b"i" + _length(len(data)) + data
     if kind is bytes:
-        return b"b" + _length(len(key)) + key
+        return b"b%b%b" % (_length(len(key)), key)
     if key is None:
         return b"n"
     if kind is tuple:

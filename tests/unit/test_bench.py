@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench import plot, throughput
+from bench import operators, plot, throughput
 from bench.coordinating import VERTICES, LargeJob
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
 from bench.scale import SHUFFLES, barrier_costs_us
@@ -14,6 +14,8 @@ from bench.scale import SHUFFLES, barrier_costs_us
 import crosscut as cc
 from crosscut.protocol.job import retention
 from crosscut.protocol.snapshots import Snapshot
+from crosscut.state.keyed import KeyedState
+from crosscut.worker.backends import OnDisk
 
 
 def run(snapshots: str, seconds: float, *, number: int = 0, records: int = 1_000, interval: int = 200) -> Run:
@@ -176,3 +178,18 @@ def test_the_flow_of_a_user_aggregates_what_its_source_makes() -> None:
     assert isinstance(records, list) and (len(records), reader.position) == (10, 10)
     assert throughput.add((1, 2.0), throughput.in_euros(records[3])) == (2, 2.03)
     assert {node.uid for vertex in throughput.flow_of("user").compile(2, 8).vertices for node in vertex.chain}
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_operators_are_measured_over_state_that_holds_every_key_and_is_taken_over(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "CHECKPOINT_ROWS", 2_000)
+    disk = OnDisk(str(tmp_path), operators.GROUPS)
+    new = KeyedState if backend == "memory" else disk.new_state(operators.TASK)
+    for kind in operators.SPECS:
+        found = operators.measure(kind, backend, new, 2_000, 1)
+        assert (found["operator"], found["keys"]) == (kind, 2_000)
+    half, whole = operators.restores(backend, new, 400)
+    assert 0 < half["restored_rows"] < whole["restored_rows"] == whole["stored_rows"] < 400
+    disk.close()
