@@ -219,16 +219,25 @@ class MapState(State, MutableMapping[T, V]):
 
     kind = "map"
 
+    _last: tuple[Any, Any] = (ABSENT, ABSENT)
+    """The row of the last entry: most are set right after they were read, which a table sees by identity."""
+
     def __getitem__(self, name: T) -> V:
-        cells, key = self._entries()
-        found = cells.own((key, name), ABSENT)
+        cells, row = self._entry(name)
+        found = cells.own(row, ABSENT)
         if found is ABSENT:
             raise KeyError(name)
         return found  # type: ignore[no-any-return]
 
+    def get(self, name: T, default: Any = None) -> Any:
+        """Return the value of an entry, or `default`."""
+        # The one of `MutableMapping` raises and catches a KeyError for each entry that is not there.
+        cells, row = self._entry(name)
+        return cells.own(row, default)
+
     def __setitem__(self, name: T, value: V) -> None:
-        cells, key = self._entries()
-        cells.put((key, name), value)
+        cells, row = self._entry(name)
+        cells.put(row, value)
 
     def __delitem__(self, name: T) -> None:
         cells, key = self._entries()
@@ -258,6 +267,13 @@ class MapState(State, MutableMapping[T, V]):
     def _entries(self) -> tuple[NamedCells, Any]:
         cells, key = self._at()
         return cast(NamedCells, cells), key
+
+    def _entry(self, name: Any) -> tuple[Cells, tuple[Any, Any]]:
+        cells, key = self._at()
+        row = self._last
+        if row[0] is not key or row[1] is not name:
+            row = self._last = (key, name)
+        return cells, row
 
 
 class AggregatingState(State, Generic[T, V]):

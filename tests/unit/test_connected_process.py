@@ -18,6 +18,7 @@ from crosscut.operators.process import Process
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import rescaled
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.state.encoding import decode_part
 from crosscut.state.keyed import KeyedState
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -118,7 +119,8 @@ def restored(graph: JobGraph, parts: list[bytes], n: CheckpointId, task: int, co
     empty = Running(graph).node
     state = keyed_state(empty)
     assert state is not None
-    for _ in state.loading([(n, part) for part in parts], n, lambda key: hash(key) % count == task):
+    blocks = (block for part in parts for block in decode_part(part))
+    for _ in state.loading_rows(blocks, n, lambda key: hash(key) % count == task):
         pass
     return Running(graph, Begins(n, task), state)
 
