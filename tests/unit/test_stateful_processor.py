@@ -188,6 +188,18 @@ def test_no_key_gets_its_initial_state_again_after_a_restore_wherever_it_is_then
         assert all(len(items) == 1 for items in after.rows("items").values())
 
 
+def test_initial_state_may_be_taken_out_of_the_program_once_it_was_given() -> None:
+    first = site_of(Reminded(), "said STRING", initial_state=ROWS)
+    begun(first)
+    first.state.freeze(CheckpointId(1))
+    data = b"".join(first.state.encoded(CheckpointId(1), CheckpointId(0)))
+    after = site_of(Reminded(), "said STRING")
+    for _ in after.state.loading([(CheckpointId(1), data)], CheckpointId(1)):
+        pass
+    assert begun(after) == []
+    assert after.rows("value") == {"a": (1, 0), "b": (2, 0), "c": (3, 0)}
+
+
 def test_what_handle_initial_state_raises_is_blamed_on_its_key() -> None:
     site = site_of(Reminded(), "said STRING", initial_state={"a": {"begin": 1}})
     with pytest.raises(UserCodeError, match="start") as error:

@@ -67,8 +67,8 @@ class _SparkProcess(KeyedProcess[Any, Row]):
         learning = _Handle(time_mode)
         copy.deepcopy(processor).init(learning)
         self._declared = dict(sorted(learning.states.items()))
-        if initial:
-            self._declared[_INITIALISED] = ValueState[bool]()
+        # Also if there is no initial state: it may be taken out of the program once it has been given.
+        self._declared[_INITIALISED] = ValueState[bool]()
         self._takes_timers = _takes(processor.handleInputRows, 3)
 
     def _further_states(self) -> Mapping[str, State]:
