@@ -70,6 +70,18 @@ def gzip_target(directory: Path) -> SinkTarget:
     )
 
 
+def zstd_target(directory: Path) -> SinkTarget:
+    library = pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'")
+
+    def visible() -> list[Any]:
+        unpack = library.ZstdDecompressor().decompressobj
+        texts = [unpack().decompress(file.read_bytes()) for file in sorted(directory.glob("*.txt.zst"))]
+        return [line for text in texts for line in text.decode().splitlines()]
+
+    sink = cc.files.text(directory, compression="zstd")
+    return SinkTarget(sink, visible, "line {}".format, taking(visible, directory))
+
+
 def csv_target(directory: Path) -> SinkTarget:
     def visible() -> list[Any]:
         found = []
@@ -127,7 +139,16 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
 
 @pytest.mark.parametrize(
     "make",
-    [jsonl_target, collect_target, gzip_target, csv_target, text_target, parquet_target, delta_target],
+    [
+        jsonl_target,
+        collect_target,
+        gzip_target,
+        zstd_target,
+        csv_target,
+        text_target,
+        parquet_target,
+        delta_target,
+    ],
 )
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_our_sinks_conform(check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path) -> None:

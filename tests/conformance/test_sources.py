@@ -55,6 +55,9 @@ def packed_source(directory: Path) -> Source:
     (directory / "a.txt.gz").write_bytes(gzip.compress(text.encode() + b"no end of line"))
     (directory / "b.txt.bz2").write_bytes(bz2.compress(text.encode()))
     (directory / "c.txt.xz").write_bytes(lzma.compress(b""))
+    library = pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'")
+    frames = [library.compress(text[:cut].encode()) for cut in (2_000, 0, 5_000)]
+    (directory / "d.txt.zst").write_bytes(b"".join(frames))
     return Lines(str(directory / "*.txt.*"), "/", chunk_bytes=300)
 
 

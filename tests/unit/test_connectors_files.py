@@ -14,7 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.csv_sink import CsvFiles
-from crosscut.connectors.file_encoders import Gzipped, Plain
+from crosscut.connectors.file_encoders import Packed, Plain
 from crosscut.connectors.text_sink import TextFiles
 from crosscut.errors import ConnectorError, CrosscutError, SettingsError
 from crosscut.testing.sources import read_source, read_split
@@ -116,7 +116,7 @@ def test_what_can_not_be_written_leaves_a_packed_file_as_it_was() -> None:
             raise ConnectorError("no")
         return b"".join(records)
 
-    encoder = Gzipped(Plain(encode))
+    encoder = Packed(Plain(encode), "gzip")
     data = encoder.add([b"a" * 1000])
     with pytest.raises(ConnectorError):
         encoder.add([b"b", None])
@@ -180,13 +180,19 @@ def test_what_a_sink_writes_a_source_reads(tmp_path: Path) -> None:
     assert read_source(cc.files.read_jsonl(tmp_path / "part.jsonl.gz")) == records
 
 
+ZSTD = pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'").compress(b"line\n" * 1_000)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("in.txt.gz", b"not packed at all", "Not a gzipped file"),
         ("in.txt.gz", gzip.compress(b"line\n" * 1000, mtime=0)[:-20], "EOFError"),
         ("in.txt.xz", b"not packed at all", "LZMAError"),
-        ("in.txt.zst", b"whatever", "packed in a way that can't be read"),
+        ("in.txt.7z", b"whatever", "packed in a way that can't be read"),
+        ("in.txt.zst", b"whatever", "damaged"),
+        ("in.txt.zst", ZSTD[:-4], "ends in the middle of a frame"),
+        ("in.txt.zst", ZSTD + ZSTD[:5], "ends in the middle of a frame"),
     ],
 )
 def test_a_packed_file_that_can_not_be_read_is_named(

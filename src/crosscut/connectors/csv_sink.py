@@ -45,7 +45,7 @@ def csv_sink(
             Default: the record itself.
         delimiter: One character.
         header: Whether each file begins with the names.
-        compression: "gzip": files are called `*.csv.gz`.
+        compression: "gzip" (files are called `*.csv.gz`) or "zstd" (`*.csv.zst`; needs `crosscut[zstd]`).
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: a record is no row, or a value has

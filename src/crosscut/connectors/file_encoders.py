@@ -7,7 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
-Compression = Literal["gzip"]
+from crosscut.connectors.zstd import compressor
+
+Compression = Literal["gzip", "zstd"]
+
+SUFFIXES: dict[Compression, str] = {"gzip": "gz", "zstd": "zst"}
 
 _GZIP_LEVEL = 4
 _GZIP = 16 + zlib.MAX_WBITS
@@ -41,15 +45,20 @@ class Plain(FileEncoder):
         return self._encode(records)
 
 
-class Gzipped(FileEncoder):
+class Packed(FileEncoder):
     """Another encoder's file, compressed."""
 
-    def __init__(self, inner: FileEncoder) -> None:
+    def __init__(self, inner: FileEncoder, compression: Compression) -> None:
         self._inner = inner
-        self._compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
+        self._compress: Any = (
+            compressor() if compression == "zstd" else zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
+        )
 
     def add(self, records: list[Any]) -> bytes:
-        return self._compress.compress(self._inner.add(records))
+        data: bytes = self._compress.compress(self._inner.add(records))
+        return data
 
     def finish(self) -> bytes:
-        return self._compress.compress(self._inner.finish()) + self._compress.flush()
+        data: bytes = self._compress.compress(self._inner.finish())
+        rest: bytes = self._compress.flush()
+        return data + rest

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.file_encoders import Compression, FileEncoder, Gzipped
+from crosscut.connectors.file_encoders import SUFFIXES, Compression, FileEncoder, Packed
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.object_stage import check_objects, object_url
 from crosscut.connectors.stage import check_directory
 from crosscut.connectors.staged_files import StagedFiles
+from crosscut.connectors.zstd import compressor
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.urls import shown_url
@@ -42,10 +43,10 @@ class FileSink(Sink):
     @property
     def suffix(self) -> str:
         """What the names of files end with, without the dot."""
-        return f"{self.format}.gz" if self.compression else self.format
+        return f"{self.format}.{SUFFIXES[self.compression]}" if self.compression else self.format
 
     def _encoder(self) -> FileEncoder:
-        return Gzipped(self.encoder()) if self.compression else self.encoder()
+        return Packed(self.encoder(), self.compression) if self.compression else self.encoder()
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
@@ -82,10 +83,13 @@ def checked_compression(compression: Any) -> Compression | None:
     """Return `compression` if it is one.
 
     Raises:
-        ConnectorError: It is none.
+        ConnectorError: It is none, or the library for it is missing.
     """
-    if compression is None:
-        return None
-    if compression == "gzip":
-        return "gzip"
-    raise ConnectorError(f"compression={compression!r}: expected 'gzip' or None")
+    match compression:
+        case None | "gzip":
+            return compression
+        case "zstd":
+            compressor()
+            return "zstd"
+        case _:
+            raise ConnectorError(f"compression={compression!r}: expected 'gzip', 'zstd' or None")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from crosscut.connectors.local_paths import is_remote, local_path
+from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Source, Split
 from crosscut.type_variables import Record
@@ -29,8 +30,9 @@ _UNPACK: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
+    ".zst": ZstdFile,
 }
-_NOT_READ = (".zst", ".zip", ".7z", ".lz4", ".snappy")
+_NOT_READ = (".zip", ".7z", ".lz4", ".snappy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class InputFiles:
         for one in found:
             if os.path.splitext(one.path)[1] in _NOT_READ:
                 raise ConnectorError(
-                    f"{one.path} is packed in a way that can't be read: expected plain files, or *.gz, *.bz2 "
-                    f"or *.xz",
+                    f"{one.path} is packed in a way that can't be read: expected plain files, or *.gz, "
+                    f"*.bz2, *.xz or *.zst",
                     path=one.path,
                 )
         return found

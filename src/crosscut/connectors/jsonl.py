@@ -34,7 +34,7 @@ def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None 
         directory: A path, or file:///path, on a POSIX file system that the driver and all workers
             share. Relative to the working directory of this process. Made if missing. Or s3:// or gs://: the
             guide to files says what differs there.
-        compression: "gzip": files are called `*.jsonl.gz`.
+        compression: "gzip" (files are called `*.jsonl.gz`) or "zstd" (`*.jsonl.zst`; needs `crosscut[zstd]`).
 
     Raises:
         ConnectorError: `directory` is neither a path nor in such an object store. Later, in the job: a

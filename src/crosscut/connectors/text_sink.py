@@ -20,7 +20,7 @@ def text(directory: str | os.PathLike[str], *, compression: Compression | None =
 
     Args:
         directory: See `crosscut.files.jsonl`.
-        compression: "gzip": files are called `*.txt.gz`.
+        compression: "gzip" (files are called `*.txt.gz`) or "zstd" (`*.txt.zst`; needs `crosscut[zstd]`).
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: a record is no str, or holds
