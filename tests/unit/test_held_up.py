@@ -43,3 +43,24 @@ def test_a_task_that_waits_for_nobody_is_no_matter() -> None:
     watermarks.note(1, at(7, 6, held_up_by=""))
     assert watermarks.note(LONG_NS + 1, at(7, 7)) == []
     assert watermarks.status(9 * LONG_NS) == ()
+
+
+def test_who_is_held_up_by_one_that_is_held_up_is_not_told_of_as_well() -> None:
+    """One split may hold up every task of a job: it is one thing to be mended."""
+    watermarks = StillWatermarks()
+    first, second = (TaskId(VertexId(name), 0) for name in ("times", "windows"))
+
+    def heard(second_s: int, records_in: int, *, has_input: bool = True) -> list[str]:
+        cause = TaskStatistics(first, records_in if has_input else 5, watermark=7, held_up_by="split-3")
+        behind = TaskStatistics(second, records_in, watermark=7, held_up_by=str(first))
+        return watermarks.note(second_s * SECOND_NS, [cause, behind])
+
+    assert heard(0, 5) == []
+    (text,) = heard(int(STILL_S), 6)
+    assert "watermark of times[0]" in text and "split-3 holds it up" in text
+    assert [one.task for one in watermarks.status(2 * LONG_NS)] == [first, second]
+    # Where nothing comes in nobody waits for it to move; whoever gets records from elsewhere does.
+    watermarks = StillWatermarks()
+    assert heard(0, 5, has_input=False) == []
+    (text,) = heard(int(STILL_S), 6, has_input=False)
+    assert "watermark of windows[0]" in text and "times[0] holds it up" in text

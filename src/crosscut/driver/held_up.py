@@ -61,6 +61,9 @@ class StillWatermarks:
             known.held_up_by = one.held_up_by
             if self._is_still(known, now_ns) and not known.is_told:
                 known.is_told = True
+                if self._is_task_still(one.held_up_by, now_ns):
+                    # Whoever holds that one up is the cause, and is told of.
+                    continue
                 texts.append(
                     f"the watermark of {one.task} has not moved for {(now_ns - known.since_ns) / 1e9:.0f} s "
                     f"though records came (it is {one.watermark}): {one.held_up_by} holds it up, so no "
@@ -76,6 +79,9 @@ class StillWatermarks:
             for task, one in sorted(self._known.items())
             if self._is_still(one, now_ns)
         )
+
+    def _is_task_still(self, name: str, now_ns: int) -> bool:
+        return any(str(task) == name and self._is_still(one, now_ns) for task, one in self._known.items())
 
     def _is_still(self, known: _Known, now_ns: int) -> bool:
         return known.has_come and now_ns - known.since_ns >= STILL_S * 1e9

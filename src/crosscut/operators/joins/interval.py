@@ -59,7 +59,10 @@ class IntervalJoin(TimedOperator):
                 said.add((_pair(key, own, record, one) for one, _ in partners), max(time, at))
                 has_met = True
             if time + last >= self.watermark:
-                mine.put(key, time, [*mine.get(key, time, ()), (record, has_met)])
+                # In place: many records may have one key and time, and a copy for each would be their square.
+                waiting = mine.get(key, time, [])
+                waiting.append((record, has_met))
+                mine.put(key, time, waiting)
             elif self._keeps[own] and not has_met:
                 said.add((_pair(key, own, record, None),), time)
         self.taken_count += len(batch.records)
