@@ -179,6 +179,25 @@ def committed_name(name: str, suffix: str) -> CommittedName | None:
     return CommittedName(int(found["index"]), checkpoint_id, epoch, found["uid"])
 
 
+def committed_file(name: str) -> CommittedName | None:
+    """Return what the name of a file of any format says, None if no file sink has committed it."""
+    found = _FINAL.fullmatch(name)
+    return committed_name(name, found["suffix"]) if found else None
+
+
+def staged_by(handle: JSON, sink_uid: str) -> tuple[Lineage, TaskId] | None:
+    """Return which task has staged a transaction, None if it is not one of sink `sink_uid`."""
+    match handle:
+        case {"staged": str(staged)}:
+            parts = staged.split("/")
+            if len(parts) == 5 and parts[2] == sink_uid:
+                lineage, task = lineage_of(parts[1]), task_of(parts[3])
+                return None if lineage is None or task is None else (lineage, task)
+        case _:
+            pass
+    return None
+
+
 # What is known to be committed.
 
 

@@ -10,13 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crosscut.spark.crosscut_format import register
     from crosscut.spark.dataframes import dataframe
     from crosscut.spark.python_sink import sink
     from crosscut.spark.python_source import source
+    from crosscut.spark.table_sink import table
 
-__all__ = ["dataframe", "sink", "source"]
+__all__ = ["dataframe", "register", "sink", "source", "table"]
 
-_HOME = {"dataframe": "dataframes", "sink": "python_sink", "source": "python_source"}
+_HOME = {
+    "dataframe": "dataframes",
+    "register": "crosscut_format",
+    "sink": "python_sink",
+    "source": "python_source",
+    "table": "table_sink",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.sql import DataFrame
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.journal import LOGGER
@@ -30,6 +31,7 @@ from crosscut.errors import (
 )
 from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
+from crosscut.interfaces import Sink
 from crosscut.protocol.events import StopRequested
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.segments import claims_in
@@ -38,7 +40,7 @@ from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots
 from crosscut.spark.holding import Holding
-from crosscut.spark.run import Run
+from crosscut.spark.run import Run, absolute
 from crosscut.spark.seeing import JobActions
 from crosscut.spark.terms import status_if_finished
 from crosscut.urls import shown_url
@@ -311,6 +313,38 @@ class Job:
     def cancel(self) -> None:
         """End now, without a last checkpoint; the next start resumes from the newest one."""
         self._run.cancel()
+
+    def state(self, uid: str, state: str = "") -> DataFrame:
+        """Return the state of an operator in the newest completed checkpoint as a Spark DataFrame.
+
+        See `crosscut.spark.register` for its columns. Spark reads the checkpoint each time it needs it:
+        persist the DataFrame if it has to outlive the checkpoint.
+
+        Args:
+            uid: Of the operator: its name.
+            state: Of a process: which of its states.
+
+        Raises:
+            AnalysisException: Of PySpark, at once: there is no such state, or no checkpoint yet.
+        """
+        from crosscut.spark.crosscut_format import frame
+
+        return frame(absolute(self._checkpoint_dir), uid, state)
+
+    def result(self, sink: Sink[Any] | str) -> DataFrame:
+        """Return what a file sink has committed so far as a Spark DataFrame.
+
+        Args:
+            sink: The sink that the flow was written with, or its name. One of `crosscut.files.jsonl`,
+                `text` or `parquet`, or `crosscut.spark.table`.
+
+        Raises:
+            FlowError: The flow has no such sink.
+            AnalysisException: Of PySpark, at once: it can't be read.
+        """
+        from crosscut.spark.crosscut_format import frame
+
+        return frame(absolute(self._checkpoint_dir), self._run.sink_uid(sink))
 
     # How it runs.
 

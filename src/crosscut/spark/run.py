@@ -24,13 +24,14 @@ from crosscut.driver.listeners import Listeners
 from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
 from crosscut.driver.status import JobStatus
 from crosscut.driver.watching import Watching
-from crosscut.errors import CheckpointError, JobFailedError
+from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.ids import Epoch
+from crosscut.interfaces import Sink
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
@@ -274,6 +275,19 @@ class Run:
         """End now, without a last checkpoint."""
         self.post(CancelRequested())
         self.ended.wait(WORKERS_END_TIMEOUT_S * 4)
+
+    def sink_uid(self, sink: Sink[Any] | str) -> str:
+        """Return the uid of a sink of the flow.
+
+        Raises:
+            FlowError: It has no such sink.
+        """
+        sinks = {one.chain[-1].uid: one.sink.sink for one in self._graph.vertices if one.sink is not None}
+        for uid, found in sinks.items():
+            if sink == uid or sink is found:
+                return uid
+        named = ", ".join(map(repr, sinks))
+        raise FlowError(f"flow {self._name!r} has no sink {sink!r:.100}; it has {named}")
 
     def values(self, uid: str, state: str) -> dict[Any, Any]:
         """Return the state of an operator in the newest completed checkpoint; see `Job.values`."""

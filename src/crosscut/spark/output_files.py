@@ -1,0 +1,153 @@
+"""The committed files of a job, read as rows for Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from crosscut.connectors.committed_files import FORMATS, committed_files, newest_visible
+from crosscut.connectors.extras import required
+from crosscut.connectors.input_files import InputFiles, InputStream
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.segments import claims_in
+from crosscut.savepoints.manifest import is_savepoint
+from crosscut.store.checkpoint_store import open_store
+from crosscut.store.log_key import log_key
+
+_RETAINED_MAX = 20
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOf:
+    """The output of one file sink.
+
+    Attributes:
+        url: Of the checkpoint store of its job.
+        kind: What the files hold: "jsonl", "parquet" or "txt".
+    """
+
+    url: str
+    uid: str
+    directory: str
+    kind: str
+
+    def newest(self) -> CheckpointId:
+        """Return the newest checkpoint whose output is all visible."""
+        tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
+        retained = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+        return newest_visible(self.directory, self.uid, retained)
+
+    def files(self, after: CheckpointId, through: CheckpointId) -> list[str]:
+        """Return the paths of the files of some checkpoints, in their order."""
+        found = committed_files(self.directory, self.uid)
+        found.sort(key=lambda one: one.checkpoint_id)
+        return [one.path for one in found if after < one.checkpoint_id <= through]
+
+
+def output_at(url: str, uid: str) -> OutputOf | None:
+    """Return the output of sink `uid` of the job at `url`, None if that is no sink.
+
+    Raises:
+        ConnectorError: It is a sink whose output can't be read here.
+        StoreError: There is no job at `url`.
+    """
+    if is_savepoint(url):
+        return None
+    claims = claims_in([entry for _, entry in open_store(url, create=False, key=log_key()).tail(1)])
+    found = next((one for one in claims[-1].flow.operators if one.uid == uid), None) if claims else None
+    if found is None or found.kind != "sink":
+        return None
+    if found.connector not in FORMATS:
+        raise ConnectorError(
+            f"sink {uid!r} is of class {found.connector}: expected one of "
+            f"crosscut.files.jsonl, text and parquet"
+        )
+    return OutputOf(url, uid, found.details, FORMATS[found.connector])
+
+
+def schema_of(output: OutputOf) -> StructType:
+    """Return the schema of Parquet files; of others one column of text.
+
+    Raises:
+        ConnectorError: There is no file yet that would say.
+    """
+    if output.kind != "parquet":
+        return StructType().add("value", StringType())
+    found = committed_files(output.directory, output.uid)
+    if not found:
+        raise ConnectorError(
+            f"sink {output.uid!r} has committed no file to {output.directory} yet, which would say its "
+            f"schema: give that with .schema(...)"
+        )
+    file = required("pyarrow.parquet", "parquet").read_schema(found[0].path)
+    return from_arrow_schema(file)
+
+
+def check_columns(output: OutputOf, schema: StructType) -> None:
+    """Raise ConnectorError if text is asked for as something else."""
+    if output.kind == "txt" and [one.dataType for one in schema] != [StringType()]:
+        raise ConnectorError(
+            f"sink {output.uid!r} writes lines of text: expected a schema of one column of type string"
+        )
+
+
+def rows_of_file(kind: str, path: str, schema: StructType) -> Iterator[Any]:
+    """Yield the rows of one file: tuples, or Arrow batches.
+
+    Raises:
+        ConnectorError: It can't be read, or a row does not fit `schema`.
+    """
+    if kind == "parquet":
+        yield from _parquet(path, schema)
+        return
+    names = schema.fieldNames()
+    is_text = kind == "txt" or (names == ["value"] and isinstance(schema["value"].dataType, StringType))
+    for line in _lines(path):
+        yield (line.decode(),) if is_text else _fields(path, line, names)
+
+
+def _parquet(path: str, schema: StructType) -> Iterator[Any]:
+    library = required("pyarrow.parquet", "parquet")
+    arrow = required("pyarrow", "parquet")
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    try:
+        with library.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=schema.fieldNames(), use_threads=False):
+                table = arrow.Table.from_batches([batch]).select(schema.fieldNames())
+                yield from table.cast(wanted).to_batches()
+    except (OSError, arrow.ArrowException) as error:
+        raise ConnectorError(f"{path} can't be read as {schema.simpleString()}: {error}") from error
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    stream = InputStream(InputFiles(path, "/").raw(path), path, is_slow=False)
+    try:
+        rest = b""
+        while data := stream.read(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+    finally:
+        stream.close()
+
+
+def _fields(path: str, line: bytes, names: list[str]) -> tuple[Any, ...]:
+    record = json.loads(line)
+    if isinstance(record, dict):
+        return tuple(record.get(name) for name in names)
+    values = record if isinstance(record, list) else [record]
+    if len(values) != len(names):
+        raise ConnectorError(
+            f"{path}: {line[:200].decode(errors='replace')} has {len(values)} values: expected "
+            f"{len(names)}, for {', '.join(names)}"
+        )
+    return tuple(values)
