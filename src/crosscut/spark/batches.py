@@ -97,7 +97,7 @@ class _Planned(Batches):
     def next(self, start: Offset) -> tuple[Offset | None, list[Rows]]:
         latest: Any = self._reader.latestOffset
         # Before Spark 4.2 it took no arguments.
-        has_limit = len(inspect.signature(latest).parameters) > 1
+        has_limit = len(inspect.signature(latest).parameters) > 0
         arguments = [start, self._called("getDefaultReadLimit")] if has_limit else []
         end = self._forward("latestOffset", start, self._called("latestOffset", *arguments))
         return (None, []) if end == start else (end, self.again(start, end))
