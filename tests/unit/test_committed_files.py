@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import crosscut as cc
-from crosscut.connectors.committed_files import committed_files, newest_visible
+from crosscut.connectors.committed_files import CommittedFile, committed_files, grouped, newest_visible
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
 from crosscut.protocol.job.entries import CheckpointCompleted, TaskSnapshot
@@ -75,6 +75,12 @@ def test_output_that_was_taken_away_was_visible(tmp_path: Path) -> None:
     assert (Path(file.path).read_text(), file.checkpoint_id) == ('"record of 1"\n', ONE)
     Path(file.path).unlink()
     assert newest_visible(tmp_path.as_posix(), "out", [checkpoint(ONE, (0, ONE, one))]) == ONE
+
+
+def test_small_files_are_read_together_in_order() -> None:
+    files = [CommittedFile(f"{n}", size, ONE) for n, size in enumerate([5, 5, 9, 30, 1, 1])]
+    assert list(grouped(files, 10)) == [["0", "1"], ["2"], ["3"], ["4", "5"]]
+    assert list(grouped([], 10)) == []
 
 
 def test_what_another_sink_has_in_the_same_directory_does_not_count(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from crosscut.connectors.committed_output import committed_output
@@ -16,11 +17,16 @@ FORMATS = {"JsonLines": "jsonl", "ParquetFiles": "parquet", "TextFiles": "txt"}
 """By the class of a sink: what its files hold, as `crosscut.spark.register` reads it."""
 
 
+GROUP_BYTES = 16 * 1024 * 1024
+"""Of files that one Spark task reads, where they are smaller."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
     """One file that is visible, or was when its directory was read."""
 
     path: str
+    size_bytes: int
     checkpoint_id: CheckpointId
 
 
@@ -32,16 +38,33 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
     """
     found = []
     try:
-        names = sorted(os.listdir(directory))
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                said = committed_file(entry.name)
+                if said is None or said.sink_uid != sink_uid:
+                    continue
+                # Readers may take files away.
+                with suppress(FileNotFoundError):
+                    found.append(CommittedFile(entry.path, entry.stat().st_size, said.checkpoint_id))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise failed("look into", directory, error) from error
-    for name in names:
-        said = committed_file(name)
-        if said is not None and said.sink_uid == sink_uid:
-            found.append(CommittedFile(os.path.join(directory, name), said.checkpoint_id))
-    return found
+    return sorted(found, key=lambda one: one.path)
+
+
+def grouped(files: Iterable[CommittedFile], bytes_max: int = GROUP_BYTES) -> Iterator[list[str]]:
+    """Yield the paths of `files` in groups, in order: a job leaves many small files, one a checkpoint."""
+    group: list[str] = []
+    size_bytes = 0
+    for one in files:
+        if group and size_bytes + one.size_bytes > bytes_max:
+            yield group
+            group, size_bytes = [], 0
+        group.append(one.path)
+        size_bytes += one.size_bytes
+    if group:
+        yield group
 
 
 def newest_visible(directory: str, sink_uid: str, retained: Sequence[CheckpointCompleted]) -> CheckpointId:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.ids import CheckpointId
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, state_at
-from crosscut.spark.output_files import OutputOf, check_columns, output_at, rows_of_file, schema_of
+from crosscut.spark.output_files import OutputOf, check_columns, output_at, rows_of, schema_of
 from crosscut.spark.session import spark_session
 from crosscut.spark.state_rows import COLUMNS, inferred, typed
 from crosscut.spark.workers import python_of_this_program
@@ -149,7 +149,7 @@ class StateReader(DataSourceReader):
 
 
 class OutputReader(DataSourceReader):
-    """A partition is one committed file."""
+    """A partition is some committed files."""
 
     def __init__(self, output: OutputOf, schema: StructType, through: CheckpointId) -> None:
         self._output = output
@@ -158,12 +158,12 @@ class OutputReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the files, of all checkpoints up to the newest one that is all visible."""
-        return [InputPartition(path) for path in self._output.files(CheckpointId(0), self._through)]
+        return [InputPartition(paths) for paths in self._output.files(CheckpointId(0), self._through)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one file."""
+        """Read some files."""
         if partition is not None:
-            yield from rows_of_file(self._output.kind, partition.value, self._schema)
+            yield from rows_of(self._output.kind, partition.value, self._schema)
 
 
 class OutputStreamReader(DataSourceStreamReader):
@@ -184,8 +184,8 @@ class OutputStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return the files of the checkpoints after `start`, up to `end`."""
         after, through = CheckpointId(start["checkpoint"]), CheckpointId(end["checkpoint"])
-        return [InputPartition(path) for path in self._output.files(after, through)]
+        return [InputPartition(paths) for paths in self._output.files(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one file."""
-        yield from rows_of_file(self._output.kind, partition.value, self._schema)
+        """Read some files."""
+        yield from rows_of(self._output.kind, partition.value, self._schema)

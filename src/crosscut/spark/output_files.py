@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from crosscut.connectors.committed_files import FORMATS, committed_files, newest_visible
+from crosscut.connectors.committed_files import FORMATS, committed_files, grouped, newest_visible
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import InputFiles, InputStream
 from crosscut.errors import ConnectorError
@@ -45,11 +45,11 @@ class OutputOf:
         retained = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
         return newest_visible(self.directory, self.uid, retained)
 
-    def files(self, after: CheckpointId, through: CheckpointId) -> list[str]:
-        """Return the paths of the files of some checkpoints, in their order."""
+    def files(self, after: CheckpointId, through: CheckpointId) -> list[list[str]]:
+        """Return the paths of the files of some checkpoints, in their order, in groups for Spark tasks."""
         found = committed_files(self.directory, self.uid)
         found.sort(key=lambda one: one.checkpoint_id)
-        return [one.path for one in found if after < one.checkpoint_id <= through]
+        return list(grouped(one for one in found if after < one.checkpoint_id <= through))
 
 
 def output_at(url: str, uid: str) -> OutputOf | None:
@@ -99,19 +99,20 @@ def check_columns(output: OutputOf, schema: StructType) -> None:
         )
 
 
-def rows_of_file(kind: str, path: str, schema: StructType) -> Iterator[Any]:
-    """Yield the rows of one file: tuples, or Arrow batches.
+def rows_of(kind: str, paths: Iterable[str], schema: StructType) -> Iterator[Any]:
+    """Yield the rows of files: tuples, or Arrow batches.
 
     Raises:
         ConnectorError: It can't be read, or a row does not fit `schema`.
     """
-    if kind == "parquet":
-        yield from _parquet(path, schema)
-        return
     names = schema.fieldNames()
     is_text = kind == "txt" or (names == ["value"] and isinstance(schema["value"].dataType, StringType))
-    for line in _lines(path):
-        yield (line.decode(),) if is_text else _fields(path, line, names)
+    for path in paths:
+        if kind == "parquet":
+            yield from _parquet(path, schema)
+            continue
+        for line in _lines(path):
+            yield (line.decode(),) if is_text else _fields(path, line, names)
 
 
 def _parquet(path: str, schema: StructType) -> Iterator[Any]:
