@@ -17,6 +17,7 @@ import pytest
 from tests.unit.watched import Watched
 
 from crosscut.errors import CheckpointError, SettingsError, StoreError
+from crosscut.web import recorder as recorder_module
 from crosscut.web.answers import Answers, Request
 from crosscut.web.page import FRESH_S, VARIABLE, Page
 from crosscut.web.record import NAME, read_record, write_record
@@ -371,3 +372,38 @@ def test_a_point_says_null_where_nothing_is_known() -> None:
         None,
         0.0,
     )
+
+
+def test_a_record_that_a_killed_driver_has_left_half_written_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / f"temporary-{NAME}").write_text("{")
+    write_record(str(tmp_path), {"job": 1})
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("precious")
+    (tmp_path / f"temporary-{NAME}").symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        write_record(str(tmp_path), {"job": 1})
+    assert elsewhere.read_text() == "precious"
+
+
+def test_a_store_that_hangs_does_not_keep_a_job_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, hangs, goes_on = Watched(), threading.Event(), threading.Event()
+
+    def hanging(directory: str, document: dict[str, Any]) -> int:
+        hangs.set()
+        goes_on.wait(DEADLINE_S)
+        return 0
+
+    monkeypatch.setattr(recorder_module, "write_record", hanging)
+    monkeypatch.setattr(recorder_module, "LAST_TIMEOUT_S", 0.0)
+    recorder = Recorder("a job", talk.metrics, str(tmp_path))
+    recorder.start()
+    recorder.close()
+    assert hangs.wait(DEADLINE_S)
+    assert not goes_on.is_set(), "close has returned"
+    goes_on.set()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import suppress
 from typing import Any
 
 import fsspec
 
 from crosscut.errors import StoreError
+from crosscut.store.files import TEMPORARY
 from crosscut.urls import shown_url
 
 NAME = "seen.json"
@@ -33,9 +33,10 @@ def write_record(directory: str, document: dict[str, Any]) -> int:
         files, path = fsspec.core.url_to_fs(directory)
         files.pipe_file(f"{path.rstrip('/')}/{NAME}", data)
         return len(data)
-    descriptor, temporary = tempfile.mkstemp(prefix="temporary-", dir=directory)
+    # Always the same name: what a killed driver has left there is replaced, and not added to.
+    temporary = os.path.join(directory, f"{TEMPORARY}{NAME}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "wb", opener=_private) as file:
             file.write(data)
         os.replace(temporary, os.path.join(directory, NAME))
     except BaseException:
@@ -68,3 +69,7 @@ def read_record(directory: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise StoreError(f"{shown}/{NAME} is of another release: expected format {FORMAT}")
     return document
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

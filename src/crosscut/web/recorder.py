@@ -16,6 +16,7 @@ LOGGER = logging.getLogger("crosscut.job")
 
 EVERY_S = 1.0
 REMOTE_EVERY_S = 10.0
+LAST_TIMEOUT_S = 5.0
 BYTES_PER_S = 64 * 1024
 """A larger record is written less often."""
 
@@ -46,7 +47,8 @@ class Recorder:
         """The job has ended: write the record for the last time."""
         self._is_over.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            # A store that hangs keeps its thread, and no job from its end.
+            self._thread.join(LAST_TIMEOUT_S)
 
     def document(self) -> dict[str, Any]:
         """Return the job as it is now, with its course until now, as JSON-like data."""
@@ -78,7 +80,7 @@ class Recorder:
     def _write(self, metrics: JobMetrics) -> int:
         try:
             return write_record(self._directory, self._document(metrics))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a file system's package may raise anything
             if not self._has_failed:
                 self._has_failed = True
                 LOGGER.info("job %r: what it looks like can't be written down: %s", self._name, error)
