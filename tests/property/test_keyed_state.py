@@ -182,7 +182,8 @@ class KeyedStateWorld(RuleBasedStateMachine):
         n = self.chain.checkpoint_id
         parts = [(one.checkpoint_id, self.bytes_of[one.path]) for one in self.chain.parts]
         some = fresh()
-        for _ in some.loading(parts, n, owned.__contains__):
+        blocks = (block for _, part in parts for block in decode_part(part))
+        for _ in some.loading_rows(blocks, n, owned.__contains__):
             pass
         assert dict(some.items()) == {k: v for k, v in self.at_freeze[n].items() if k in owned}
         assert entries_in(some) == {k: v for k, v in self.entries_at_freeze[n].items() if k in owned}

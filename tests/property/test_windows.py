@@ -18,6 +18,7 @@ from crosscut.operators.windows.aligned import AlignedWindows
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.operators.windows.operator import WindowOperator
+from crosscut.state.encoding import decode_part
 from crosscut.state.keyed import KeyedState
 from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import (
@@ -254,8 +255,8 @@ def test_two_tasks_that_take_over_from_one_say_together_what_that_would_have_sai
     part = run.stored()
     halves = [Run(case), Run(case)]
     for number, half in enumerate(halves):
-        loading = half.state.loading(
-            [(run.checkpoint_id, part)],
+        loading = half.state.loading_rows(
+            decode_part(part),
             run.checkpoint_id,
             lambda key: is_of(number, key),  # noqa: B023 - at once
         )
