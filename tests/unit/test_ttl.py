@@ -256,12 +256,11 @@ def test_processing_time_is_the_one_that_the_operator_is_told(new: NewState) -> 
 def tick(operator: Process, now_ms: int) -> None:
     """What a task does by its clock, while no record comes."""
     operator.course.now_ms = now_ms
-    for _ in range(1_000):
-        alarm_ms = operator.next_alarm_ms
-        if alarm_ms is None or alarm_ms > now_ms:
-            return
+    alarm_ms = operator.next_alarm_ms
+    if alarm_ms is not None and alarm_ms <= now_ms:
         assert operator.advance(None) is None
-    pytest.fail("it has something to do for ever")
+        # There is time for other things in between, however much has expired.
+        assert (operator.next_alarm_ms or now_ms + 1) > now_ms
 
 
 def test_what_has_expired_is_removed_in_bounded_time_though_no_record_comes_any_more(new: NewState) -> None:
@@ -283,7 +282,7 @@ def test_what_has_expired_is_removed_in_bounded_time_though_no_record_comes_any_
     # The watermark comes once, and goes no further: also then all that is over is removed.
     site.operator.advance(None)
     site.operator.advance(120)
-    for now_ms in range(1_000_000, 1_013_000, 500):
+    for now_ms in range(1_000_000, 1_013_000, 20):
         tick(site.operator, now_ms)
     assert (len(tables["last"]), len(tables["seen"])) == (0, 0)
 

@@ -27,6 +27,9 @@ TIMERS_AT_ONCE_MAX = 10_000
 _SEVERAL = frozenset({GeneratorType, list, tuple})
 """What nearly every process returns, and `several` would have nothing to say to."""
 
+LOOK_EVERY_MS = 5
+"""Expired values are removed some at a time, with each batch and else as often: there may be millions."""
+
 OnTimer = Callable[[int, Context], Iterable[Any] | None]
 
 Call = Callable[[Any, Any], Iterable[Any] | None]
@@ -59,6 +62,8 @@ class Process(Operator):
         self._set_at_once: Counter[Any] = Counter()
         # Those that have state before their first record, and may not have it yet; the first one last.
         self._to_begin: list[Any] = []
+        # When expired values were last removed.
+        self._looked_ms = 0
         self._is_open = False
 
     def _new_context(self, sides: Sides) -> Context:
@@ -130,6 +135,7 @@ class Process(Operator):
                 self._passed = watermark
             for timed in self._timed:
                 timed.remove_expired()
+            self._looked_ms = self.course.now_ms
             return None
         made = Batch([], None, [])
         # An item for each timer that may fire in this slice.
@@ -149,10 +155,12 @@ class Process(Operator):
     def next_alarm_ms(self) -> int | None:
         if self._to_begin:
             return 0
-        alarms = [timed.next_alarm_ms for timed in self._timed]
-        if self._processing_timers is not None:
-            alarms.append(self._processing_timers.next_time)
-        return min((alarm for alarm in alarms if alarm is not None), default=None)
+        timer_ms = self._processing_timers.next_time if self._processing_timers is not None else None
+        expired = [due for timed in self._timed if (due := timed.next_alarm_ms) is not None]
+        if not expired:
+            return timer_ms
+        look_ms = max(min(expired), self._looked_ms + LOOK_EVERY_MS)
+        return look_ms if timer_ms is None else min(look_ms, timer_ms)
 
     def _fire(
         self,
