@@ -1,4 +1,4 @@
-"""Postgres tables as sinks: `crosscut.postgres.sink`.
+"""Postgres tables as sources and sinks: `crosscut.postgres.source`, `crosscut.postgres.sink`.
 
 Needs the extra `crosscut[postgres]` (psycopg) where a job is started and in its workers; importing this
 module does not.
@@ -7,5 +7,6 @@ module does not.
 from __future__ import annotations
 
 from crosscut.connectors.tables.postgres import sink
+from crosscut.connectors.tables.postgres_source import source
 
-__all__ = ["sink"]
+__all__ = ["sink", "source"]

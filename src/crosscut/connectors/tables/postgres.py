@@ -145,7 +145,7 @@ class _Postgres(Database):
         except psycopg.Error as error:
             # Committed or not: the next attempt asks the marker, over a connection of its own.
             self.close()
-            raise ConnectorError(f"{self._location}: {_shown(error)}") from None
+            raise ConnectorError(f"{self._location}: {shown(error)}") from None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -323,7 +323,7 @@ def _text(value: Any, row: tuple[Any, ...], location: str) -> str:
     )
 
 
-def _shown(error: Any) -> str:
+def shown(error: Any) -> str:
     """Return what the server says, without what stands in the connection string."""
     said = error.diag.message_primary or str(error)
     detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
