@@ -19,13 +19,24 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
+from tests.simulation.conversation import LINKS, S0, S1, TASKS, Talk, at, registration, snapshot
 
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
 from crosscut.interfaces import EndOfSplit, Split
+from crosscut.protocol.effects import DeleteParts, JobEffect
+from crosscut.protocol.events import (
+    EntryAppended,
+    LinkClosed,
+    LogTailRead,
+    PartsDeleted,
+    PartsListed,
+    SplitsDiscovered,
+)
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.retention import dangling, orphans, parts_of, referenced
 from crosscut.protocol.job.staged import staged_files
+from crosscut.protocol.messages import SnapshotAcknowledged, SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.spark.arrow_records import RecordsOf
 from crosscut.spark.dataframes import check_schema
@@ -75,6 +86,49 @@ def test_what_others_have_staged_for_the_same_epoch_is_swept() -> None:
 def test_a_snapshot_does_not_dangle_for_what_is_staged() -> None:
     (one,) = checkpoint(1, A).snapshots
     assert dangling(one.snapshot, CheckpointId(1), frozenset()) == ()
+
+
+def listed(talk: Talk, *paths: str) -> tuple[str, ...]:
+    """Return what is deleted when these files are found in the store."""
+    return deleted(talk.hear(PartsListed(paths)))
+
+
+def deleted(effects: list[JobEffect]) -> tuple[str, ...]:
+    return tuple(path for one in effects if isinstance(one, DeleteParts) for path in one.paths)
+
+
+def test_what_is_staged_outlives_failovers_and_goes_when_no_checkpoint_has_to_read_it() -> None:
+    left, ours = "parts/0/numbers-0-1-cc", tuple(f"parts/0/numbers-{i}-1-aa" for i in (0, 1))
+    dealt = [
+        SplitAssignment(task, [split_as_json(split(path))]) for task, path in zip((S0, S1), ours, strict=True)
+    ]
+    talk = Talk()
+    talk.hear(LogTailRead(()), SplitsDiscovered(tuple(dealt)), EntryAppended(at(1)))
+    talk.register()
+    talk.ready()
+    assert listed(talk, left, *ours) == (left,)
+    talk.hear(PartsDeleted())
+    # Nothing is complete yet: the next epoch begins with the same splits.
+    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(at(2)))
+    talk.message(1, registration(1, 5))
+    talk.ready(2)
+    assert listed(talk, *ours) == ()
+    # The first file is read by checkpoint 1, and the second by 2; one of the two is still kept after that.
+    assert deleted(acknowledged(talk, 1, at(3), split_as_json(split(ours[1])))) == (ours[0],)
+    talk.hear(PartsDeleted())
+    assert ours[1] not in deleted(acknowledged(talk, 2, at(4)))
+    assert ours[1] in deleted(acknowledged(talk, 3, at(5)))
+
+
+def acknowledged(talk: Talk, n: int, index: LogIndex, *unread: Any) -> list[JobEffect]:
+    """Complete checkpoint n; the second source has still these splits."""
+    talk.fire("trigger", 2)
+    for task in TASKS:
+        taken = snapshot(task, n, 2)
+        if task in (S0, S1):
+            taken = Snapshot(positions=list(unread) if task == S1 else [])
+        talk.message(task.index, SnapshotAcknowledged(Epoch(2), CheckpointId(n), task, taken))
+    return talk.hear(EntryAppended(index))
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,8 @@ class _StreamSplit(_Threaded):
                     return Wait(POLL_MS)
                 self._end, self._partitions = end, partitions
             if self._partition >= len(self._partitions):
-                self._start, self._end = self._end or self._start, None
+                if self._end is not None:
+                    self._start, self._end = self._end, None
                 self._partition = self._row = 0
                 self._partitions = None
                 continue
