@@ -16,7 +16,7 @@ from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import Edge, JobGraph, KeyBySpec
 from crosscut.ids import TaskId, VertexId
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
+from crosscut.interfaces import JSON, Guarantee, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 
 
 class Nothing(Source):
@@ -316,9 +316,46 @@ def test_explain_shows_vertices_channels_key_groups_and_back_edges() -> None:
         "\n"
         "back edges: none\n"
         "\n"
+        "guarantee: exactly once\n"
+        "  1-source: read again from its positions after a failure\n"
+        "  6-sink: exactly once\n"
+        "\n"
         "without a name: 1-source, 6-sink\n"
         "  They have state, and are called by a position that changes with the flow: use .named(...)"
     )
+
+
+class Weaker(Nowhere):
+    """A sink that shows what it gets at once."""
+
+    def __init__(self, guarantee: Guarantee) -> None:
+        self._guarantee = guarantee
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+
+def test_explain_names_the_outputs_that_weaken_the_guarantee_of_the_flow() -> None:
+    def said(*guarantees: Guarantee) -> list[str]:
+        flow = Flow("f")
+        stream = flow.source(Nothing()).named("in")
+        for index, one in enumerate(guarantees):
+            stream.sink(Weaker(one)).named(f"out-{index}")
+        lines = explained(flow.compile(1, 1)).splitlines()
+        start = next(index for index, line in enumerate(lines) if line.startswith("guarantee: "))
+        return lines[start : start + 2 + len(guarantees)]
+
+    source = "  in: read again from its positions after a failure"
+    assert said("exactly once") == ["guarantee: exactly once", source, "  out-0: exactly once"]
+    assert said("exactly once", "idempotent") == [
+        "guarantee: exactly once only if the flow is deterministic, because of out-1",
+        source,
+        "  out-0: exactly once",
+        "  out-1: exactly once only if the flow is deterministic",
+    ]
+    mixed = said("at least once", "exactly once", "idempotent", "at least once")
+    assert mixed[0] == "guarantee: at least once, because of out-0, out-3"
 
 
 def test_explain_of_a_flow_without_keys_says_so_and_long_lists_are_cut() -> None:

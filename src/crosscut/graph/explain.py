@@ -28,6 +28,7 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
+from crosscut.interfaces import Guarantee
 from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
@@ -38,7 +39,7 @@ _WITH_STATE = (*_KEYED, *_PROCESSES, *_TIMED, AsyncMapSpec, SourceSpec, SinkSpec
 
 
 def explained(graph: JobGraph) -> str:
-    """Return vertices, channels, key groups and back edges of `graph`, one a line.
+    """Return vertices, channels, key groups, back edges and guarantees of `graph`, one a line.
 
     The same graph gives the same text in every process; the format is for people and may change.
     """
@@ -60,6 +61,8 @@ def explained(graph: JobGraph) -> str:
         *(f"  {vertex_id}: {_groups(graph)}" for vertex_id in keyed),
         "",
         f"back edges: {', '.join(backward) or 'none'}",
+        "",
+        *_guarantees(graph),
     ]
     if unnamed := _unnamed(graph):
         lines += [
@@ -88,6 +91,36 @@ def _far_from_the_source(graph: JobGraph) -> list[str]:
         f"timestamps assigned far from the source: {', '.join(uids)}",
         "  Splits are mixed there, so one that is read ahead makes records of others late: assign them in",
         "  front of the first key_by, rebalance, union or second reader: there each split has a watermark.",
+    ]
+
+
+_WEAKER_AND_WEAKER: tuple[Guarantee, ...] = ("exactly once", "idempotent", "at least once")
+_SAID: dict[Guarantee, str] = {
+    "exactly once": "exactly once",
+    "idempotent": "exactly once only if the flow is deterministic",
+    "at least once": "at least once",
+}
+
+
+def _guarantees(graph: JobGraph) -> list[str]:
+    """Return what readers of each output may rely on, and for all of the flow that of the weakest."""
+    nodes = [node for vertex in graph.vertices for node in vertex.chain]
+    outputs: dict[str, Guarantee] = {}
+    for node in nodes:
+        if isinstance(node.spec, SinkSpec):
+            outputs[node.uid] = node.spec.sink.guarantee
+        elif isinstance(node.spec, ForEachSpec):
+            outputs[node.uid] = "at least once"
+    weakest: Guarantee = max(outputs.values(), key=_WEAKER_AND_WEAKER.index, default="exactly once")
+    because = [uid for uid, one in outputs.items() if one == weakest and one != "exactly once"]
+    return [
+        f"guarantee: {_SAID[weakest]}" + (f", because of {', '.join(because)}" if because else ""),
+        *(
+            f"  {node.uid}: read again from its positions after a failure"
+            for node in nodes
+            if isinstance(node.spec, SourceSpec)
+        ),
+        *(f"  {uid}: {_SAID[one]}" for uid, one in outputs.items()),
     ]
 
 
