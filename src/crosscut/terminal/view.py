@@ -124,9 +124,9 @@ class LineView(JobView):
             f"epoch {status.epoch}",
             f"records {status.records_read:,}" + (f" ({share:.0%})" if share is not None else ""),
             f"{status.records_per_second:,.0f} records/s",
+            vertex_line(self._vertices),
             f"checkpoints {status.checkpoints_completed}",
             f"workers {workers or 'none'}",
-            vertex_line(self._vertices),
         )
         self.note("  ".join(filter(None, fields)), style="")
 
