@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import crosscut as cc
-from crosscut.errors import HistoryError
+from crosscut.errors import HistoryError, StoreError
 from crosscut.savepoints.manifest import opened
 
 
@@ -29,6 +29,9 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
     assert at_least and all(values[key][0] >= count for key, (count, *_) in at_least.items())
     read = job.progress()["records_read"]
     until(lambda: job.progress()["records_read"] > read + 300, "records after it")
+    with pytest.raises(StoreError, match="early is there already, and not empty"):
+        job.stop(60, savepoint=early)
+    assert job.status == "running"
     assert job.stop(60, savepoint=late)
     before, after = (cc.read_state(path, "sums") for path in (early, late))
     assert 0 < sum(count for count, *_ in before["value"]) < sum(count for count, *_ in after["value"])

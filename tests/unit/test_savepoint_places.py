@@ -36,7 +36,7 @@ from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, Seg
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import MANIFEST, opened
 from crosscut.savepoints.migrations import Migrations
-from crosscut.savepoints.place import UNFINISHED
+from crosscut.savepoints.place import UNFINISHED, check_free
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.writing import write_savepoint
@@ -197,8 +197,10 @@ def test_a_savepoint_is_written_read_restored_and_looked_at_by_its_url(url: str,
         ["timers", "0", "0", "0"], ["0", "0", "0", "3"], ["0", "0", "0", "3"],
     ]  # fmt: skip
     assert "sealed" in told("seal", url)
-    with pytest.raises(StoreError, match="is there already, and not empty"):
-        savepoint_at(url, tmp_path / "again")
+    for again in (lambda: savepoint_at(url, tmp_path / "again"), lambda: check_free(url)):
+        with pytest.raises(StoreError, match="is there already, and not empty"):
+            again()
+    check_free(f"{url}-2")
 
 
 def test_what_was_changed_elsewhere_is_named_whoever_reads_it(url: str, tmp_path: Path) -> None:

@@ -38,6 +38,21 @@ def place_of(path: str | os.PathLike[str], *, create: bool = False) -> Place:
     return LocalFiles(directory, create=create, called="savepoint")
 
 
+def check_free(path: str | os.PathLike[str]) -> None:
+    """Make sure that there is nothing at `path` yet: said before a job takes a checkpoint for it, or stops.
+
+    Raises:
+        StoreError: There is, or it can't be looked at.
+        SettingsError: As in `place_of`.
+    """
+    directory = local_path(path_text(path, "savepoint"))
+    if directory is not None and not os.path.lexists(directory):
+        return
+    place = place_of(path)
+    if not _is_empty(place):
+        raise _taken(place)
+
+
 def new_place(path: str | os.PathLike[str]) -> Place:
     """Return the directory or URL at `path` for a savepoint to be written into: nobody else does.
 
@@ -46,27 +61,36 @@ def new_place(path: str | os.PathLike[str]) -> Place:
         SettingsError: As in `place_of`.
     """
     place = place_of(path, create=True)
-    try:
-        is_ours = next(iter(place.walk("")), None) is None and _claimed(place)
-    except OSError as error:
-        raise failed("can't write", place, UNFINISHED, error) from error
-    if not is_ours:
-        raise StoreError(
-            f"{place.root} is there already, and not empty: a savepoint needs a directory of its own",
-            path=place.root,
-        )
+    if not _is_empty(place) or not _claimed(place):
+        raise _taken(place)
     return place
 
 
-def _claimed(place: Place) -> bool:
-    if isinstance(place, ObjectFiles):
-        return place.put_if_absent(UNFINISHED, b"") is Put.CREATED
+def _is_empty(place: Place) -> bool:
     try:
+        return next(iter(place.walk("")), None) is None
+    except OSError as error:
+        raise failed("can't list", place, "", error) from error
+
+
+def _claimed(place: Place) -> bool:
+    try:
+        if isinstance(place, ObjectFiles):
+            return place.put_if_absent(UNFINISHED, b"") is Put.CREATED
         # Not with a link, as the job log: a file system that is mounted here may have none.
         place.write_new(UNFINISHED, ())
     except FileExistsError:
         return False
+    except OSError as error:
+        raise failed("can't write", place, UNFINISHED, error) from error
     return True
+
+
+def _taken(place: Place) -> StoreError:
+    return StoreError(
+        f"{place.root} is there already, and not empty: a savepoint needs a directory of its own",
+        path=place.root,
+    )
 
 
 def remove(place: Place, paths: Iterable[str]) -> None:

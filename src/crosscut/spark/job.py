@@ -235,9 +235,11 @@ class Job:
             StoreError: It can't be written; nothing is left of it.
             StateError: A class in the state can't be imported on the driver.
         """
+        from crosscut.savepoints.place import check_free
         from crosscut.savepoints.writing import write_savepoint
 
         directory = os.fspath(path)
+        check_free(path)
 
         def write(checkpoint: CheckpointCompleted) -> None:
             store = self._run.store
@@ -301,7 +303,12 @@ class Job:
             JobFailedError: The job has failed instead.
             CheckpointError: The job has ended, and there is no savepoint: no last checkpoint could be had, or
                 not all of its output was committed.
+            StoreError: There is something at `savepoint` already: the job runs on. Or it can't be written.
         """
+        if savepoint is not None:
+            from crosscut.savepoints.place import check_free
+
+            check_free(savepoint)
         self._run.post(StopRequested())
         has_ended = self._run.ended.wait(timeout)
         if has_ended:
