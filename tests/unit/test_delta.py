@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_a_writer_of_another_table_and_other_tasks_are_no_matter(tmp_path: Path)
     handles.append(stage(writer, [(3, "c")], 2))
     writer.commit(permit(2), handles)
     assert sorted(_ids(str(tmp_path))) == [1, 2, 2, 3]
+
+
+def test_a_marker_that_is_gone_is_never_guessed_at(tmp_path: Path) -> None:
+    """F3, I12: somebody has made the table anew while output may be committed already."""
+    sink = cc.delta.sink(str(tmp_path / "lake"), SCHEMA)
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [(1, "a")], 1)
+    writer.commit(permit(1), [handle])
+    writer.close()
+    shutil.rmtree(tmp_path / "lake")
+    with pytest.raises(ConnectorError, match="that says whether it is committed already is gone"):
+        open_writer(sink, 2, restore=1, handles=[handle])
+    assert _ids(str(tmp_path / "lake")) == []
 
 
 def test_a_commit_that_another_epoch_has_overtaken_since_it_looked_changes_nothing(tmp_path: Path) -> None:

@@ -93,8 +93,10 @@ def _of_objects(objects: Objects, suffix: str) -> Sequence[CommittedOutput]:
                 entries = object_ledgers(ObjectStage(objects, names))
                 found += [output_of(objects.location, lineage, names[2], task, one) for one in entries]
         remembered = [one for one in found if one.checkpoint_id]
+        if remembered:
+            return remembered
         visible = (_named(objects.location, name, suffix) for name in objects.names(""))
-        return remembered or [one for one in visible if one is not None][:1]
+        return [one for one in visible if one is not None][:1]
     except OSError as error:
         raise failed("look into", objects.location, error) from error
 

@@ -114,6 +114,13 @@ class TableWriter(SinkWriter):
         with self._database.transaction() as session:
             marker = session.marker(context)
             check_history(context, self._restored, [marker] if marker else [])
+            if marker is None and pending:
+                # The epoch that has made these has had one: what it said is not guessed at.
+                raise ConnectorError(
+                    f"{self._location}: checkpoint {pending[0][0]} is to be committed, and the marker of "
+                    f"task {context.task} that says whether it is committed already is gone; nothing was "
+                    f"written. Restore the markers from a backup, or begin anew: another checkpoint_dir, another place"
+                )
             there = marker.checkpoint_id if marker else CheckpointId(0)
             for checkpoint_id, expected in pending:
                 if checkpoint_id <= there:
