@@ -119,7 +119,8 @@ class TableWriter(SinkWriter):
                 raise ConnectorError(
                     f"{self._location}: checkpoint {pending[0][0]} is to be committed, and the marker of "
                     f"task {context.task} that says whether it is committed already is gone; nothing was "
-                    f"written. Restore the markers from a backup, or begin anew: another checkpoint_dir, another place"
+                    f"written. Restore the markers from a backup, or begin anew: another checkpoint_dir, "
+                    f"another place"
                 )
             there = marker.checkpoint_id if marker else CheckpointId(0)
             for checkpoint_id, expected in pending:
