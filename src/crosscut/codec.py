@@ -19,6 +19,8 @@ from crosscut.interfaces import JSON
 JSON_DEPTH_MAX = 64
 """How deep a JSON value may nest: deeper ones could exhaust the stack of whoever reads them."""
 
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
+
 _Convert = Callable[[Any], Any]
 
 
@@ -83,11 +85,16 @@ def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
         # An exact match: a bool is an int to isinstance, but not to whoever reads the JSON.
         if type(value) is not kind:
             raise _mismatch(label, expected, value)
-        if kind is int and not _is_portable(value):
+        return value
+
+    def check_int(value: Any) -> Any:
+        if type(value) is not int:
+            raise _mismatch(label, expected, value)
+        if not _INT_MIN <= value <= _INT_MAX:
             raise _mismatch(label, "an integer of at most 64 bits", value)
         return value
 
-    return _Plan(check, check)
+    return _Plan(check_int, check_int) if kind is int else _Plan(check, check)
 
 
 def _float_plan(label: str) -> _Plan:
@@ -103,7 +110,7 @@ def _float_plan(label: str) -> _Plan:
 
 def _is_portable(value: object) -> bool:
     """Whether `value` is an integer that every JSON reader can hold."""
-    return isinstance(value, int) and -(1 << 63) <= value < 1 << 64
+    return isinstance(value, int) and _INT_MIN <= value <= _INT_MAX
 
 
 def _json_plan(label: str) -> _Plan:

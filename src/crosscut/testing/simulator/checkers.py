@@ -38,7 +38,7 @@ from crosscut.testing.simulator.graphs import SimulatedJob
 from crosscut.testing.simulator.oracle import Cut, Item, has_sequential_run, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.testing.simulator.violation import ensure
+from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.wire.batches import decode_batch
 
 
@@ -116,7 +116,8 @@ class Checkers:
 
     def appended(self, entry: LogEntry) -> None:
         """An entry of the job log has come into being."""
-        ensure(not self.is_finished, f"{entry!r:.80} after the job finished")
+        if self.is_finished:
+            violate(f"{entry!r:.80} after the job finished")
         completed = self.completed
         match entry:
             case EpochClaimed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 DEPTH_MAX = 4
@@ -36,11 +37,16 @@ class DropWatch:
         self._watched.clear()
 
 
+@cache
+def _is_machine(kind: type) -> bool:
+    return kind.__module__.startswith(MACHINES)
+
+
 def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
     parts: dict[str, Any] = getattr(machine, "__dict__", {})
     dropped = parts.get("dropped")
     if isinstance(dropped, Counter):
         yield dropped
     for part in parts.values() if depth else ():
-        if type(part).__module__.startswith(MACHINES):
+        if _is_machine(type(part)):
             yield from _counters(part, depth - 1)

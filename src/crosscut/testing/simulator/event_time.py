@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,22 +23,24 @@ class ChannelTime:
 
     watermark: int | None = None
 
-    def passed(self, batch: Batch, where: str, *, is_punctual: bool) -> None:
-        """Judge a batch; `where` it passes.
+    def passed(self, batch: Batch, where: Callable[[], str], *, is_punctual: bool) -> None:
+        """Judge a batch.
 
         Args:
+            where: Tells where it passes.
             is_punctual: No record is late: the sources keep to what was said of them.
         """
         if is_punctual and self.watermark is not None and batch.timestamps:
+            oldest = min(batch.timestamps)
             ensure(
-                min(batch.timestamps) >= self.watermark,
-                f"I14: {where}: a record of {min(batch.timestamps)} comes after watermark {self.watermark}",
+                oldest >= self.watermark,
+                f"I14: {where()}: a record of {oldest} comes after watermark {self.watermark}",
             )
         if batch.watermark is not None:
             # Not above it: a restored task says again what its unsent records may have said before.
             ensure(
                 self.watermark is None or batch.watermark >= self.watermark,
-                f"I14: {where}: watermark {batch.watermark} comes after {self.watermark}",
+                f"I14: {where()}: watermark {batch.watermark} comes after {self.watermark}",
             )
             self.watermark = batch.watermark
 

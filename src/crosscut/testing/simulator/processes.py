@@ -76,6 +76,7 @@ class Process:
         self.reason = ""
         self.has_exited = False
         self.last_requests = 0
+        self.turns = 0
         self.answers: deque[Callable[[], object]] | None = None
         self._when_resumed: list[Action] = []
 
@@ -85,6 +86,7 @@ class Process:
     def __enter__(self) -> Self:
         self._interrupted = self.surface.running
         self.surface.running = self
+        self.turns += 1
         return self
 
     def __exit__(self, *_: object) -> None:

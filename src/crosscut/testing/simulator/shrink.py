@@ -80,8 +80,8 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
     failure = ""
     repeated: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     world = make(options)
-    # As a worker: the young generation's default of 700 objects is a fraction of one step.
-    thresholds = gc.get_threshold()
+    # As a worker: the young generation's default of 700 objects is a fraction of one step. It stays so: at
+    # the default each world would end with a search through all that it has left.
     gc.set_threshold(100_000, 20, 100)
     try:
         world.run()
@@ -94,8 +94,6 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
     except CrosscutError as error:
         # A machine of the product was given something impossible, or says that it is broken.
         failure = f"{type(error).__name__}: {error}"
-    finally:
-        gc.set_threshold(*thresholds)
     return Life(
         options,
         failure,

@@ -14,7 +14,10 @@ noted: list[Violation] = []
 
 
 def ensure(condition: bool, message: str) -> None:
-    """Raise Violation unless `condition` holds."""
+    """Raise Violation unless `condition` holds.
+
+    The message is made each time: where much is asked, `violate` under an `if` costs far less.
+    """
     if not condition:
         violate(message)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from crosscut.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
@@ -16,7 +17,7 @@ from crosscut.net.neighbours import Neighbour
 from crosscut.task.task import Task
 from crosscut.testing.simulator.event_time import ChannelTime
 from crosscut.testing.simulator.network import VirtualTransport
-from crosscut.testing.simulator.violation import ensure
+from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import PEER_LIMITS, Frame, FrameDecoder, FrameType, Payload, decode_credit
@@ -94,6 +95,7 @@ class _End:
         self.end = end
         self.wrote = _Direction(is_of_client=end.has_connected, has_seals=has_seals)
         self.read = _Direction(is_of_client=not end.has_connected, has_seals=has_seals)
+        self.looked_at_turn = 0
         self._flows: dict[int, _Flow] = {}
 
     @property
@@ -153,11 +155,11 @@ class Wiretap:
             self._seen[f"frame: {frame.kind.name}"] += 1
             flow = known.flow(frame.channel)
             if frame.kind in (FrameType.BATCH, FrameType.PIECE):
-                ensure(
-                    flow.bytes < self._channel_bytes,
-                    f"I11: a batch is sent to {end.peer and end.peer.process} on channel {frame.channel} "
-                    f"with {flow.bytes} bytes under way: the credit is {self._channel_bytes}",
-                )
+                if flow.bytes >= self._channel_bytes:
+                    violate(
+                        f"I11: a batch is sent to {end.peer and end.peer.process} on channel {frame.channel} "
+                        f"with {flow.bytes} bytes under way: the credit is {self._channel_bytes}"
+                    )
                 flow.bytes += len(flow.whole(frame))
             elif frame.kind is FrameType.CREDIT:
                 flow.bytes -= decode_credit(frame.payload)
@@ -177,7 +179,7 @@ class Wiretap:
                 batch = decode_batch(encoded)
                 flow.bytes += len(encoded)
                 flow.sizes.append((len(batch), len(encoded)))
-                where = f"channel {frame.channel} to {end.process}"
+                where = partial("channel {} to {}".format, frame.channel, end.process)
                 flow.time.passed(batch, where, is_punctual=self._is_punctual)
                 self._seen["watermark passed"] += batch.watermark is not None
                 self._changed[end] = known
@@ -190,8 +192,16 @@ class Wiretap:
         owing = self._changed
         if not owing:
             return
-        self._changed = {end: known for end, known in owing.items() if self._owes(known)}
-        for known in owing.values():
+        self._changed = {}
+        for end, known in owing.items():
+            process = end.process
+            if process.is_alive and process.turns == known.looked_at_turn:
+                # It has done nothing since.
+                self._changed[end] = known
+                continue
+            known.looked_at_turn = process.turns
+            if self._owes(known):
+                self._changed[end] = known
             worker = _worker_at(known.end)
             pool = worker.pool if worker is not None else None
             if pool is None or pool.is_over or known.end.is_closing():
@@ -207,28 +217,27 @@ class Wiretap:
         return known.end.process.is_alive and any(flow.bytes for _, flow, _ in known.coming())
 
     def _check_credit(
-        self, known: _End, uncredited: int, sizes: Iterable[Sizes], task: Task, channel: ChannelId
+        self, known: _End, uncredited: int, sizes: deque[Sizes], task: Task, channel: ChannelId
     ) -> None:
         queue = task.intake.ends[channel].queue
         held = _whole_bytes(sizes, queue.newest_rows)
-        ensure(
-            uncredited >= held,
-            f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
-            f"for all but {uncredited}",
-        )
-        ensure(
-            queue.in_memory > 0 or uncredited == 0,
-            f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
-            f"{uncredited} bytes",
-        )
+        if uncredited < held:
+            violate(
+                f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
+                f"for all but {uncredited}"
+            )
+        if uncredited and not queue.in_memory:
+            violate(
+                f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
+                f"{uncredited} bytes"
+            )
 
     def _check_epoch(self, known: _End) -> None:
         worker = _worker_at(known.end)
         pool = worker.pool if worker is not None else None
-        if pool is not None and known.neighbour is not None:
-            ensure(
-                known.epoch == pool.epoch,
-                f"I7: {known.end.process} reads a connection of epoch {known.epoch} in epoch {pool.epoch}",
+        if pool is not None and known.neighbour is not None and known.epoch != pool.epoch:
+            violate(
+                f"I7: {known.end.process} reads a connection of epoch {known.epoch} in epoch {pool.epoch}"
             )
 
     def _known(self, end: VirtualTransport) -> _End | None:
@@ -242,14 +251,14 @@ class Wiretap:
         return known
 
 
-def _whole_bytes(sizes: Iterable[Sizes], rows: int) -> int:
+def _whole_bytes(sizes: deque[Sizes], rows: int) -> int:
     """Return the bytes of the newest batches of which all records are among the `rows` that wait.
 
     Batches say nothing: of one that came in several are made, and one of several. A watermark without records
     takes no room: it is merged with what waits.
     """
     found = 0
-    for batch_rows, size_bytes in reversed(list(sizes)):
+    for batch_rows, size_bytes in reversed(sizes):
         rows -= batch_rows
         if rows < 0:
             break

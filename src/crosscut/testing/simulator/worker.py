@@ -36,7 +36,7 @@ from crosscut.testing.simulator.options import MOMENTS, Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.spilling import VirtualSpaces
-from crosscut.testing.simulator.violation import ensure
+from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.wire.handshake import Proven, Verdict
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
@@ -162,14 +162,10 @@ class WorkerProcess(Process):
             return
         for runner in pool.runners:
             for channel, end in runner.task.departures.ends.items():
-                ensure(
-                    channel not in pool.outgoing or not (end.waiting and isinstance(end.waiting[0], Barrier)),
-                    f"I12: a barrier waits in front of {channel} in {self}: it needs no credit",
-                )
-            ensure(
-                not runner.can_run(now_ns),
-                f"I12: task {runner.task.task_id} of {self} could go on, and nobody wakes it",
-            )
+                if end.waiting and isinstance(end.waiting[0], Barrier) and channel in pool.outgoing:
+                    violate(f"I12: a barrier waits in front of {channel} in {self}: it needs no credit")
+            if runner.can_run(now_ns):
+                violate(f"I12: task {runner.task.task_id} of {self} could go on, and nobody wakes it")
         if self.world.options.snapshots == "switching":
             self._check_barriers(pool)
 
@@ -205,11 +201,11 @@ class WorkerProcess(Process):
         self.said.append(message)
 
     def _check_is_running(self, message: WorkerMessage, epoch: Epoch) -> None:
-        ensure(
-            epoch > self._failed or message in self.repeated,
-            f"I7: {self} says {type(message).__name__} of epoch {epoch}, in which a task of it had failed: "
-            f"{message!r:.300}",
-        )
+        if epoch <= self._failed and message not in self.repeated:
+            violate(
+                f"I7: {self} says {type(message).__name__} of epoch {epoch}, in which a task of it had "
+                f"failed: {message!r:.300}"
+            )
 
     def say_again(self, message: WorkerMessage) -> None:
         """Say what was said before: no TCP connection repeats anything, and the machines bear it."""
