@@ -55,12 +55,26 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+class _HashedOnce:
+    """Looked up far more often than made. The hash is no field: it is another one in every process."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class TaskId:
+class TaskId(_HashedOnce):
     """One parallel instance of a vertex."""
 
     vertex: VertexId
     index: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.vertex, self.index)))
+            return self._hash
 
     def __str__(self) -> str:
         return f"{self.vertex}[{self.index}]"
@@ -81,7 +95,7 @@ class LogIndex:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ChannelId:
+class ChannelId(_HashedOnce):
     """A directed FIFO link between two tasks, called by what it joins: snapshots name it, and a flow whose
     independent parts are written in another order still has it.
 
@@ -91,6 +105,13 @@ class ChannelId:
     input: int
     source: TaskId
     target: TaskId
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.input, self.source, self.target)))
+            return self._hash
 
     def __str__(self) -> str:
         return f"{self.source}->{self.target}#{self.input}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 DEPTH_MAX = 4
@@ -37,16 +36,11 @@ class DropWatch:
         self._watched.clear()
 
 
-@cache
-def _is_machine(kind: type) -> bool:
-    return kind.__module__.startswith(MACHINES)
-
-
 def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
     parts: dict[str, Any] = getattr(machine, "__dict__", {})
     dropped = parts.get("dropped")
     if isinstance(dropped, Counter):
         yield dropped
     for part in parts.values() if depth else ():
-        if _is_machine(type(part)):
+        if type(part).__module__.startswith(MACHINES):
             yield from _counters(part, depth - 1)
