@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -21,7 +20,6 @@ BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 """For all databases of a process together."""
 
 _BLOOM_BITS = 10
-_FLUSH_POLL_S = 0.002
 _SST = ".sst"
 
 
@@ -147,14 +145,7 @@ class Database:
         """
         try:
             # Not left to the checkpoint itself, which holds the interpreter lock as long as that takes.
-            self._db.flush(wait=False)
-            while any(
-                self._db.property_int_value(f"rocksdb.{name}")
-                for name in ("num-immutable-mem-table", "num-entries-active-mem-table")
-            ):
-                if self._db.property_int_value("rocksdb.background-errors"):
-                    break
-                time.sleep(_FLUSH_POLL_S)
+            self._db.flush(wait=True)
             self._rocksdict.Checkpoint(self._db).create_checkpoint(directory)
         except Exception as error:  # As above.
             raise self._failed("write", error) from error

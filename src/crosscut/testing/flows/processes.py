@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import add
@@ -85,14 +86,14 @@ class _Hold(KeyedProcess[Any, Any]):
             yield WRONG
         self.seen.set(now)
 
-    def _now(self, ctx: Context) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _now(self, ctx: Context) -> int: ...
 
-    def _due(self, record: Any, ctx: Context) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _due(self, record: Any, ctx: Context) -> int: ...
 
-    def _set(self, time: int, ctx: Context) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _set(self, time: int, ctx: Context) -> None: ...
 
 
 class HoldByEventTime(_Hold):
@@ -205,11 +206,11 @@ class _Mortal(KeyedProcess[Any, Any]):
         self.longer.set(True)
         self.written.set(self._moment(ctx))
 
-    def _now(self, ctx: Context) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _now(self, ctx: Context) -> int | None: ...
 
-    def _moment(self, ctx: Context) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _moment(self, ctx: Context) -> int | None: ...
 
 
 class MortalByEventTime(_Mortal):
@@ -249,8 +250,8 @@ class _Tallying(KeyedProcess[Any, Any]):
     def on_record(self, record: Any, ctx: Context) -> Iterator[Any]:
         yield (ctx.key, self._counted(record))
 
-    def _counted(self, record: Any) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _counted(self, record: Any) -> int: ...
 
 
 class TallyingByList(_Tallying):
