@@ -38,7 +38,7 @@ from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keyed_process import declared
 from crosscut.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState, build, keyed_state
-from crosscut.operators.final import place_of
+from crosscut.operators.final import ordinal_of
 from crosscut.protocol.job.rescaling import wholly_taken
 from crosscut.protocol.snapshots import Part
 from crosscut.state.heritage import Heritage
@@ -587,11 +587,11 @@ def test_final_results_come_in_their_order_however_few_keys_are_put_in_order_at_
     for batch, place in operator.end(""):
         said += batch.records
         places.append(place)
-    assert said == [(key, 1) for key in sorted(keys, key=place_of)]
+    assert said == [(key, 1) for key in sorted(keys, key=ordinal_of)]
     # Whoever goes on from any place says the rest.
     middle = places[len(places) // 2]
     rest = [record for batch, _ in operator.end(middle) for record in batch.records]
-    assert rest == [(key, 1) for key, _ in said if place_of(key) > middle]
+    assert rest == [(key, 1) for key, _ in said if ordinal_of(key) > middle]
     state.close()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.endpoints import Nothing, Nowhere
 
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
@@ -18,25 +18,11 @@ from crosscut.graph.compile import compiled, kind_of
 from crosscut.graph.components import component_of, loops_of
 from crosscut.graph.specs import Edge, OperatorNode
 from crosscut.ids import TaskId, VertexId
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 
 Links = list[tuple[str, str]]
 
 VERTICES = "abcdefg"
 PAIRS = st.lists(st.tuples(st.sampled_from(VERTICES), st.sampled_from(VERTICES)), max_size=20)
-
-
-class Nothing(Source):
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        return ()
-
-    def reader(self, split: Split, position: JSON) -> SplitReader:
-        raise NotImplementedError
-
-
-class Nowhere(Sink):
-    def writer(self, context: SinkContext) -> SinkWriter:
-        raise NotImplementedError
 
 
 def is_acyclic(edges: Links) -> bool:

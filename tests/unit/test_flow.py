@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
+from tests.endpoints import Nothing, Nowhere
 
 from crosscut.connectors.generate import generate
 from crosscut.errors import CrosscutError, FlowError, SettingsError
@@ -15,20 +16,6 @@ from crosscut.flow.flow import Flow
 from crosscut.flow.keyed import KeyedStream
 from crosscut.flow.stream import Stream
 from crosscut.graph.specs import AggregateSpec, Input, OperatorNode, SumSpec
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
-
-
-class Nothing(Source):
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        return ()
-
-    def reader(self, split: Split, position: JSON) -> SplitReader:
-        raise NotImplementedError
-
-
-class Nowhere(Sink):
-    def writer(self, context: SinkContext) -> SinkWriter:
-        raise NotImplementedError
 
 
 def operators(flow: Flow) -> dict[str, OperatorNode]:

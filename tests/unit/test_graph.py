@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.endpoints import Nothing, Nowhere
 
 from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
@@ -16,20 +16,7 @@ from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import Edge, JobGraph, KeyBySpec
 from crosscut.ids import TaskId, VertexId
-from crosscut.interfaces import JSON, Guarantee, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
-
-
-class Nothing(Source):
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        return ()
-
-    def reader(self, split: Split, position: JSON) -> SplitReader:
-        raise NotImplementedError
-
-
-class Nowhere(Sink):
-    def writer(self, context: SinkContext) -> SinkWriter:
-        raise NotImplementedError
+from crosscut.interfaces import Guarantee
 
 
 def word_count(**options: Any) -> Flow:

@@ -30,7 +30,7 @@ from crosscut.graph.specs import (
 from crosscut.ids import CheckpointId
 from crosscut.keys import stable_hash
 from crosscut.operators.building import build, keyed_state
-from crosscut.operators.final import place_of
+from crosscut.operators.final import ordinal_of
 from crosscut.operators.keyed import NOTHING_YET, Aggregate
 from crosscut.operators.operator import Operator, shortened
 from crosscut.state.encoding import owned_copy
@@ -222,7 +222,7 @@ def test_the_final_values_of_many_keys_leave_in_several_batches() -> None:
     batches = [batch for batch, _ in operator.end("") if batch.records]
     assert max(len(batch) for batch in batches) == 300
     said = [key for batch in batches for key, count in batch.records if count == 1]
-    assert said == sorted(keys, key=place_of)
+    assert said == sorted(keys, key=ordinal_of)
 
 
 @given(st.lists(KEYS, unique_by=stable_hash, max_size=50), st.integers(1, 7), st.data())
@@ -263,7 +263,7 @@ def test_a_slice_that_is_over_in_the_midst_of_final_results_leaves_the_rest_for_
 
 @pytest.mark.parametrize(("key", "same"), [(1.0, 1), ((2.0, "x"), (2, "x")), (True, 1)])
 def test_a_key_that_was_taken_for_another_stands_where_that_one_does(key: Any, same: Any) -> None:
-    assert place_of(key) == place_of(same)
+    assert ordinal_of(key) == ordinal_of(same)
 
 
 @pytest.mark.parametrize("batches_before", [0, 3, 7])

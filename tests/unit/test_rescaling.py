@@ -226,7 +226,7 @@ def test_a_task_has_said_everything_only_if_all_had_whose_groups_it_has() -> Non
 
 @pytest.mark.parametrize("said", [7, [1], ["a", 0], [0, "a", 3], [0, "a", [[1, 2]]]])
 def test_progress_that_is_none_is_named(said: Any) -> None:
-    with pytest.raises(StateError, match=r"expected \[operator, place\]"):
+    with pytest.raises(StateError, match=r"expected \[operator, ordinal\]"):
         read_said(said)
 
 

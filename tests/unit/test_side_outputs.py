@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.endpoints import Nothing, Nowhere
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -15,25 +16,11 @@ from crosscut.graph.channels import read_aside
 from crosscut.graph.explain import explained
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import Edge, JobGraph, OperatorNode, ProcessSpec, SideOutput, SplitSpec
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
 from crosscut.protocol.job.identity import AnotherJob, compared
 from crosscut.task.chain import Chain
-
-
-class Nothing(Source):
-    def splits(self, parallelism: int) -> Sequence[Split]:
-        return ()
-
-    def reader(self, split: Split, position: JSON) -> SplitReader:
-        raise NotImplementedError
-
-
-class Nowhere(Sink):
-    def writer(self, context: SinkContext) -> SinkWriter:
-        raise NotImplementedError
 
 
 class Parity(cc.KeyedProcess[int, int]):

@@ -1,6 +1,6 @@
 """The order in which keyed operators say their final results: the same wherever and whenever it is done.
 
-So a place in it can be part of a snapshot, and a restored task goes on behind what it has said. The
+So an ordinal in it can be part of a snapshot, and a restored task goes on after what it has said. The
 order of a dict would not do: it is another one when the state has been restored.
 """
 
@@ -12,32 +12,32 @@ from typing import Any
 
 from crosscut.keys import encoded_key, key_group
 
-PLACE_BYTES = 16
+ORDINAL_BYTES = 16
 _KEYS_PER_BUCKET = 1_000
 _PREFIXES = 1 << 32
-"""How many values the first eight digits of a place have."""
+"""How many values the first eight digits of an ordinal have."""
 
 
-def place_of(key: Any) -> str:
-    """Return where `key` stands: places compare as the keys are said."""
-    return blake2b(encoded_key(key), digest_size=PLACE_BYTES).hexdigest()
+def ordinal_of(key: Any) -> str:
+    """Return where `key` stands: ordinals compare as the keys are said."""
+    return blake2b(encoded_key(key), digest_size=ORDINAL_BYTES).hexdigest()
 
 
 class Forerunners:
     """What has been said already by those that had a task's keys before the parallelism changed.
 
     Args:
-        ranges: Key groups, and up to which place their last owner had come: operator, and place.
+        ranges: Key groups, and up to which ordinal their last owner had come: operator, and ordinal.
     """
 
     def __init__(self, ranges: Sequence[tuple[range, tuple[int, str]]], max_parallelism: int) -> None:
         self._max_parallelism = max_parallelism
-        self._places = {group: place for groups, place in ranges for group in groups}
+        self._ordinals = {group: ordinal for groups, ordinal in ranges for group in groups}
 
-    def have_said(self, key: Any, place: str) -> bool:
-        """Whether the final result of `key`, whose place this is, has been said."""
-        operator, said = self._places.get(key_group(key, self._max_parallelism), (0, ""))
-        return operator > 0 or place <= said
+    def have_said(self, key: Any, ordinal: str) -> bool:
+        """Whether the final result of `key`, whose ordinal this is, has been said."""
+        operator, said = self._ordinals.get(key_group(key, self._max_parallelism), (0, ""))
+        return operator > 0 or ordinal <= said
 
 
 class FinalOrder:
@@ -45,9 +45,9 @@ class FinalOrder:
 
     Args:
         key_count: How many there will be, about.
-        after: The place of the last one that has been said; "" if none has.
+        after: The ordinal of the last one that has been said; "" if none has.
         forerunners: Whoever had some of the keys before, if they had said some of these.
-        share: Which share of all places it takes, and how many there are: keys that are not are left out.
+        share: Which share of all ordinals it takes, and how many there are: keys that are not are left out.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class FinalOrder:
         self._share, self._shares = share
         self._after = after
         self._forerunners = forerunners
-        # By the beginning of the place: they are in order, and each is put in order when it is its turn.
+        # By the beginning of the ordinal: they are in order, and each is put in order when it is its turn.
         self._buckets: list[list[Any]] = [[] for _ in range(1 + key_count // _KEYS_PER_BUCKET)]
 
     def add(self, keys: Iterable[Any]) -> None:
         """Add keys, each once; those that have been said are left out."""
         buckets, after, forerunners = self._buckets, self._after, self._forerunners
         for key in keys:
-            place = place_of(key)
-            share, within = divmod(int(place[:8], 16) * self._shares, _PREFIXES)
+            ordinal = ordinal_of(key)
+            share, within = divmod(int(ordinal[:8], 16) * self._shares, _PREFIXES)
             if (
                 share == self._share
-                and place > after
-                and (forerunners is None or not forerunners.have_said(key, place))
+                and ordinal > after
+                and (forerunners is None or not forerunners.have_said(key, ordinal))
             ):
                 buckets[within * len(buckets) // _PREFIXES].append(key)
 
@@ -80,5 +80,5 @@ class FinalOrder:
         """Yield some keys at a time, in order, when all have been added."""
         for position, keys in enumerate(self._buckets):
             self._buckets[position] = []
-            keys.sort(key=place_of)
+            keys.sort(key=ordinal_of)
             yield keys

@@ -15,7 +15,7 @@ from typing import Any
 from crosscut.batch import Batch
 from crosscut.errors import InternalError
 from crosscut.graph.specs import Emit
-from crosscut.operators.final import FinalOrder, Forerunners, place_of
+from crosscut.operators.final import FinalOrder, Forerunners, ordinal_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.encoding import ATOMIC, owned_copy
@@ -78,7 +78,7 @@ class KeyedOperator(Operator):
                     self.course.rest = None
                     if said.records:
                         is_first = False
-                        after = place_of(said.records[-1])
+                        after = ordinal_of(said.records[-1])
                         del keys[: len(said)]
                     yield Batch(results), after
 

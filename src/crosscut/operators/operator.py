@@ -108,11 +108,12 @@ class Operator(ABC):
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         """Yield what is still to come when all inputs have ended, at most `course.rows_max` records at once.
 
-        With each batch comes its place: that up to which all has been said then. It is part of the snapshot,
-        and "" before the first. Nothing is said twice in the life of a job, so the order is always the same.
+        With each batch comes an ordinal: that up to which all has been said then. It is part of the
+        snapshot, and "" before the first. Nothing is said twice in the life of a job, so the order is always
+        the same.
 
         Args:
-            after: What comes behind this place is still to come.
+            after: What comes after this ordinal is still to come.
         """
         return iter(())
 

@@ -263,8 +263,8 @@ class Chain:
                 self._take_aside(operator)
                 self._run(self._timed(due, operator), position + 1)
                 yield
-            for batch, place in operator.end(after):
-                self.said = (position, place)
+            for batch, ordinal in operator.end(after):
+                self.said = (position, ordinal)
                 if self._is_timed(operator) and batch.timestamps is None:
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
                 self._take_aside(operator)

@@ -98,7 +98,7 @@ class CountedWindows(WindowOperator):
             yield said.batch()
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
-        # Whatever has been said has left the state, so that is where it goes on: not behind a place.
+        # Whatever has been said has left the state, so that is where it goes on: not after an ordinal.
         items = self._state.main.items()
         while keys := [key for key, _ in islice(items, self.course.rows_max)]:
             while keys:

@@ -15,7 +15,7 @@ Everything of a checkpoint has exactly one owner afterwards:
   been processed, each record at the watermark of the task it was on its way to. Elsewhere the lowest
   counts. A split keeps its own;
 * **how far final results have been said** by key group: two halves of a task may have come to different
-  places.
+  ordinals.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _WEIGHT = 3
 Link = tuple[VertexId, VertexId, bool]
 """An edge between two vertices: source, target, and whether it shuffles by key."""
 
-Place = tuple[int, str]
-"""How far a task has come with its final results: operator, and place in its order."""
+Reached = tuple[int, str]
+"""How far a task has come with its final results: operator, and ordinal in its order."""
 
 
 def parallelism_of(checkpoint: CheckpointCompleted) -> int:
@@ -268,7 +268,7 @@ def deal(rows: Iterable[Any], parallelism: int) -> list[JSON]:
 # Final results: how far they have been said, by key group.
 
 
-def said_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Place]]:
+def said_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Reached]]:
     """Return how far a task that owns `groups` has come, by key group, in order.
 
     Raises:
@@ -279,10 +279,10 @@ def said_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Place]]:
     own, before = read_said(snapshot.said)
     if not before:
         return [(groups, own)]
-    return [(one, max(place, own)) for one, place in before]
+    return [(one, max(reached, own)) for one, reached in before]
 
 
-def read_said(said: JSON) -> tuple[Place, list[tuple[range, Place]]]:
+def read_said(said: JSON) -> tuple[Reached, list[tuple[range, Reached]]]:
     """Return what `Snapshot.said` says: how far the task has come, and its forerunners, by key group.
 
     Raises:
@@ -291,29 +291,29 @@ def read_said(said: JSON) -> tuple[Place, list[tuple[range, Place]]]:
     match said:
         case None:
             return (0, ""), []
-        case [int() as position, str() as place]:
-            return (position, place), []
-        case [int() as position, str() as place, list(ranges)]:
-            return (position, place), [_range(one, said) for one in ranges]
+        case [int() as position, str() as ordinal]:
+            return (position, ordinal), []
+        case [int() as position, str() as ordinal, list(ranges)]:
+            return (position, ordinal), [_range(one, said) for one in ranges]
         case _:
             raise _unreadable(said)
 
 
-def _range(found: Any, said: JSON) -> tuple[range, Place]:
+def _range(found: Any, said: JSON) -> tuple[range, Reached]:
     match found:
-        case [int() as first, int() as stop, int() as position, str() as place]:
-            return range(first, stop), (position, place)
+        case [int() as first, int() as stop, int() as position, str() as ordinal]:
+            return range(first, stop), (position, ordinal)
         case _:
             raise _unreadable(said)
 
 
 def _unreadable(said: JSON) -> StateError:
-    return StateError(f"a snapshot says of the end of input {said!r:.100}: expected [operator, place]")
+    return StateError(f"a snapshot says of the end of input {said!r:.100}: expected [operator, ordinal]")
 
 
-def shown_said(own: Place, before: Iterable[tuple[range, Place]]) -> JSON:
+def shown_said(own: Reached, before: Iterable[tuple[range, Reached]]) -> JSON:
     """Return what `read_said` reads; None if nothing has been said."""
-    ranges: list[JSON] = [[one.start, one.stop, *place] for one, place in before]
+    ranges: list[JSON] = [[one.start, one.stop, *reached] for one, reached in before]
     if not ranges:
         return None if own == (0, "") else [*own]
     return [*own, ranges]
@@ -333,18 +333,18 @@ def _said(
     )
 
 
-def combined_said(before: Iterable[tuple[range, Place]], mine: range) -> tuple[bool, JSON]:
+def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> tuple[bool, JSON]:
     """Return whether a task with the groups `mine` has said everything, and else how far it has come."""
     ranges = [
-        (range(max(one.start, mine.start), min(one.stop, mine.stop)), place)
-        for one, place in before
+        (range(max(one.start, mine.start), min(one.stop, mine.stop)), reached)
+        for one, reached in before
         if one.start < mine.stop and mine.start < one.stop
     ]
-    places = {place for _, place in ranges}
-    if places == {ALL_SAID}:
+    found = {reached for _, reached in ranges}
+    if found == {ALL_SAID}:
         return True, None
-    if len(places) == 1:
-        return False, shown_said(places.pop(), ())
+    if len(found) == 1:
+        return False, shown_said(found.pop(), ())
     return False, shown_said((0, ""), ranges)
 
 

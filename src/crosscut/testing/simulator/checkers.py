@@ -17,7 +17,7 @@ from crosscut.graph.specs import AsyncMapSpec
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import CommitPermit
 from crosscut.keys import groups_of_task, key_group
-from crosscut.operators.final import place_of
+from crosscut.operators.final import ordinal_of
 from crosscut.protocol.job.entries import (
     CheckpointCompleted,
     EpochClaimed,
@@ -302,8 +302,8 @@ class Checkers:
 
     def _told(self, snapshot: Snapshot, state: Mapping[Any, Any], groups: range) -> set[Any]:
         """Return the keys whose final results have been said, by whomever."""
-        said = {group: place for ranges, place in said_ranges(snapshot, groups) for group in ranges}
-        return {key for key in state if said[self._group(key)] >= (0, place_of(key))}
+        said = {group: reached for ranges, reached in said_ranges(snapshot, groups) for group in ranges}
+        return {key for key in state if said[self._group(key)] >= (0, ordinal_of(key))}
 
     def _content(self, part: Part) -> bytes:
         data = self._read(part.path) if part.path else base64.b64decode(part.inline)
