@@ -136,8 +136,7 @@ class AsyncMap(Operator):
         record = self._records[call_id].record
         is_about_it = isinstance(error, Exception) and is_about_record(error)
         if is_about_it and asked <= self._spec.retries:
-            delay_ms = min(RETRY_DELAY_MS * 2.0 ** (asked - 1), RETRY_DELAY_MS_MAX)
-            self._start(call_id, asked + 1, delay_ms)
+            self._start(call_id, asked + 1, retry_delay_ms(asked))
         elif is_about_it and isinstance(error, Exception) and self._has_letters:
             self._ended[call_id] = None, error
         else:
@@ -189,6 +188,11 @@ class AsyncMap(Operator):
         if not asked:
             raise InternalError(f"operator {self.uid!r} was told of call {call_id}, which is not under way")
         return asked
+
+
+def retry_delay_ms(asked: int) -> float:
+    """Return how long to wait after a call has failed for a record that was asked for `asked` times."""
+    return min(RETRY_DELAY_MS * 2.0 ** (asked - 1), RETRY_DELAY_MS_MAX)
 
 
 def _call_id(row: tuple[CallId, Any]) -> CallId:

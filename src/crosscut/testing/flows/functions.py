@@ -229,8 +229,12 @@ def _yielding_half(modulus: int, one: Any) -> Iterator[Any]:
 
 
 CALL_TIMEOUT_S = 0.1
-CALL_RETRIES = 6
-"""So many calls of one record fail by chance in one world of millions; a record without answer takes 7 s."""
+CALL_RETRIES = 3
+"""A record without an answer is given up after 0.7 s: what is behind it waits for so long."""
+OUTAGE_S = 0.09
+"""Shorter than the time between two calls for a record, so that they are not both in it."""
+BETWEEN_OUTAGES_S = 0.8
+"""Longer than all calls for a record take: at most one of them fails by chance."""
 
 
 def has_no_answer(one: Any) -> bool:
@@ -251,15 +255,15 @@ def returned(one: Any) -> Any:
 
 
 async def awaited(one: Any) -> Any:
-    """Return the answer after some time: the coroutine function of a `map_async`. Some calls fail, or never
-    end; which ones is up to the moment."""
+    """Return the answer after some time: the coroutine function of a `map_async`. Calls that begin in one of
+    the outages, which come and go, fail or never end."""
     loop = asyncio.get_running_loop()
-    moment = int(loop.time() * 1e6)
+    outages, since = divmod(loop.time(), BETWEEN_OUTAGES_S)
     await asyncio.sleep(number_of(one) % 40 / 1_000)
-    if moment % 16 == 3:
+    if since < OUTAGE_S:
+        if outages % 2:
+            await loop.create_future()
         raise ConnectionError("refused now and then")
-    if moment % 16 == 7:
-        await loop.create_future()
     return answer(one)
 
 

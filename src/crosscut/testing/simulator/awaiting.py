@@ -6,9 +6,11 @@ import asyncio
 import selectors
 from asyncio import events
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from crosscut.callables import is_async
+from crosscut.operators.async_map import retry_delay_ms
 
 
 class _SkippingSelector(selectors.DefaultSelector):
@@ -40,20 +42,33 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
         return super().time() + self._skipping.skipped_s
 
 
-def result_of(function: Callable[[Any], Any], record: Any, timeout_ms: float) -> Any:
-    """Return what `function(record)` returns, a coroutine or not.
+def result_of(function: Callable[[Any], Any], record: Any, timeout_ms: float, retries: int) -> Any:
+    """Return what `function(record)` returns, a coroutine or not, called as often as `map_async` calls it.
 
     Raises:
-        TimeoutError: A coroutine takes longer than `timeout_ms`.
+        TimeoutError: The last coroutine takes longer than `timeout_ms`.
+        Exception: The last call raises it.
     """
     if not is_async(function):
+        for _ in range(retries):
+            with suppress(Exception):
+                return function(record)
         return function(record)
     # The caller may itself be called by a virtual loop.
     running = events._get_running_loop()
     events._set_running_loop(None)
     loop = _SkippingLoop()
     try:
-        return loop.run_until_complete(asyncio.wait_for(function(record), timeout_ms / 1_000))
+        return loop.run_until_complete(_awaited(function, record, timeout_ms, retries))
     finally:
         loop.close()
         events._set_running_loop(running)
+
+
+async def _awaited(function: Callable[[Any], Any], record: Any, timeout_ms: float, retries: int) -> Any:
+    for asked in range(1, retries + 1):
+        with suppress(Exception):
+            return await asyncio.wait_for(function(record), timeout_ms / 1_000)
+        # What fails now may be well by then.
+        await asyncio.sleep(retry_delay_ms(asked) / 1_000)
+    return await asyncio.wait_for(function(record), timeout_ms / 1_000)

@@ -290,13 +290,7 @@ class _Run:
                 # Its turns go by the clock of the job.
                 return (item._replace(key=None),)
             case AsyncMapSpec(function, _, timeout_ms, retries):
-                for attempt in range(retries + 1):
-                    try:
-                        return (item._replace(record=result_of(function, record, timeout_ms), key=None),)
-                    except Exception:
-                        if attempt == retries:
-                            raise
-                raise AssertionError("a call is made at least once")
+                return (item._replace(record=result_of(function, record, timeout_ms, retries), key=None),)
             case ForEachSpec(function):
                 function(record)
                 return ()
