@@ -44,7 +44,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.text(), values(get_args(hint)[1]), max_size=3)
     if isinstance(hint, UnionType):
         return st.one_of(*map(values, get_args(hint)))
-    return {int: INTEGERS, str: st.text(), bool: st.booleans(), type(None): st.none()}[hint]
+    floats = st.floats(allow_nan=False, allow_infinity=False)
+    return {int: INTEGERS, float: floats, str: st.text(), bool: st.booleans(), type(None): st.none()}[hint]
 
 
 def objects(kind: Any) -> st.SearchStrategy[Any]:
