@@ -105,6 +105,29 @@ def test_timers_that_are_always_put_off_take_no_more_memory() -> None:
     assert timers.next_time == 1_049_990
 
 
+def test_a_timer_in_the_past_outlives_others_that_are_put_off() -> None:
+    """It has more in its row than its place, and those that are gone are cleared away around it."""
+    timers = timers_of(state_with_timers())
+    timers.register("late", 5, not_before=100)
+    for time in range(2_000):
+        timers.register("key", time + 1_000)
+        timers.delete("key", time + 1_000)
+    assert len(timers._heap) < 2_000
+    assert list(timers.due(200)) == [(5, "late")]
+    assert timers.not_before == 100
+
+
+def test_timers_of_several_tasks_may_be_put_back() -> None:
+    """Two of one time and place, of keys that have no order."""
+    state = state_with_timers()
+    for key in ("a", 7):
+        state.named[NAME].put((key, 5), 0)
+    timers = timers_of(state)
+    for key in ("a", 7):
+        timers.put_back(key, 5, timers.delete(key, 5))
+    assert list(timers.due(10)) == [(5, "a"), (5, 7)]
+
+
 def test_timers_of_several_tasks_that_come_together_have_one_order() -> None:
     """Their places may be the same, and their keys need not have an order of their own."""
 

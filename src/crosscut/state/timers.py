@@ -52,9 +52,8 @@ class Timers:
         """When the next one is due; None if there is none."""
         heap = self._heap
         while heap:
-            time, place, _, key = heap[0]
-            if _read(self._table.get((key, time)))[0] == place:
-                return time
+            if self._is_set(heap[0]):
+                return heap[0][0]
             heappop(heap)
             self._stale_count -= 1
         return None
@@ -92,8 +91,7 @@ class Timers:
         self._stale_count += 1
         if self._stale_count > max(_STALE_MIN, len(self._heap) // 2):
             # Else timers that are always put off would stay here until their time has come.
-            table = self._table
-            self._heap = [entry for entry in self._heap if table.get((entry[3], entry[0])) == entry[1]]
+            self._heap = [entry for entry in self._heap if self._is_set(entry)]
             heapify(self._heap)
             self._stale_count = 0
         return value
@@ -101,7 +99,7 @@ class Timers:
     def put_back(self, key: Any, time: int, value: Any) -> None:
         """Let a timer that `delete` has taken away be as it was, in its old place."""
         self._table.put((key, time), value)
-        heappush(self._heap, (time, _read(value)[0], "", key))
+        heappush(self._heap, (time, _read(value)[0], repr(key), key))
 
     def due(self, up_to: int) -> Iterator[tuple[int, Any]]:
         """Take out, one at a time, and yield as (time, key) those whose time is at most `up_to`.
@@ -113,6 +111,10 @@ class Timers:
             _, self.not_before = _read(self._table.get((key, time)))
             self._table.delete((key, time))
             yield time, key
+
+    def _is_set(self, entry: tuple[int, int, str, Any]) -> bool:
+        time, place, _, key = entry
+        return _read(self._table.get((key, time)))[0] == place
 
 
 def _read(value: Any) -> tuple[int, int]:
