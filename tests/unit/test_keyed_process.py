@@ -195,6 +195,18 @@ def test_state_outside_of_a_key_is_refused_by_name() -> None:
         Site(Early()).gives(("a", 1))
 
 
+class Closed(Keeper):
+    def open(self) -> None:
+        raise OSError("nobody there")
+
+
+def test_no_record_is_to_blame_for_a_process_that_can_not_be_opened() -> None:
+    """It would be the same one after each restart, and the job would give up on it."""
+    with pytest.raises(UserCodeError, match="'the-process' raised OSError: nobody there") as caught:
+        Site(Closed()).gives(("a", 1), ("b", 2), ("c", 3))
+    assert (caught.value.record, caught.value.is_first) == ("1", True)
+
+
 class Ends(cc.KeyedProcess[int, int]):
     count = cc.ValueState[int](0)
 

@@ -354,6 +354,14 @@ def test_what_a_timer_raises_names_the_operator_the_key_and_the_time() -> None:
     with pytest.raises(UserCodeError, match="operator 'process' raised KeyError") as caught:
         site.says(20)
     assert caught.value.record == "{'key': 'a', 'timer': 15}"
+    assert not caught.value.is_first
+    # In a restored job the first one may meet a service that is down: then it is not the one to blame.
+    again = Site(Broken(), site.state)
+    again.state.named["event timers"].put(("a", 15), 0)
+    again = Site(Broken(), again.state)
+    with pytest.raises(UserCodeError) as caught:
+        again.says(20)
+    assert caught.value.is_first
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ class Operator(ABC):
             records: The records that were being processed.
             remaining: The iterator over them; the last one it gave is to blame.
         """
-        index = len(records) - remaining.__length_hint__() - 1  # type: ignore[attr-defined]
+        # What is raised before the first one, as by a process that can't be opened, comes with that.
+        index = max(0, len(records) - remaining.__length_hint__() - 1)  # type: ignore[attr-defined]
         is_first = not index and not self.taken_count
         return user_code_error(self.uid, error, records[index], is_first=is_first)
 

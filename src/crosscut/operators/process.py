@@ -59,6 +59,7 @@ class Process(Operator):
         self._turn_ms: int | None = None
         # The timer that is called, and whether it is one of event time.
         self._calling: tuple[int, bool] | None = None
+        self._has_called = False
         self._set_at_once: Counter[Any] = Counter()
         # Those that have state before their first record, and may not have it yet; the first one last.
         self._to_begin: list[Any] = []
@@ -189,8 +190,11 @@ class Process(Operator):
                 self._open_once()
                 results.extend(self._said_at(on_timer, time))
             except BaseException as error:
-                raise user_code_error(self.uid, error, {"timer": time, "key": key}) from error
+                is_first = not self._has_called and not self.taken_count
+                about = {"timer": time, "key": key}
+                raise user_code_error(self.uid, error, about, is_first=is_first) from error
             self._calling = None
+            self._has_called = True
             if timestamps is not None:
                 timestamps += [context.timestamp] * (len(results) - len(timestamps))
 
