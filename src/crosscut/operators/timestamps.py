@@ -53,8 +53,7 @@ class AssignTimestamps(Operator):
 
     def awaited(self, splits: Iterable[str]) -> dict[str, int]:
         """Return the watermarks of those splits that have one and are not idle."""
-        known = self._combined.awaited
-        return {split: known[split] for split in splits if split in known}
+        return self._combined.awaited(splits)
 
     @property
     def holder(self) -> str:

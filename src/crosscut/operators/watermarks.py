@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from crosscut.batch import Batch
@@ -44,14 +44,13 @@ class CombinedWatermark(Generic[Side]):
         """The watermark of each side that has not ended."""
         return self._sides
 
-    @property
-    def awaited(self) -> dict[Side, int]:
-        """The watermark of each side that has said one, and has neither ended nor is idle."""
-        return {
-            one: watermark
-            for one, watermark in self._sides.items()
-            if watermark is not None and one not in self._idle
-        }
+    def awaited(self, sides: Iterable[Side]) -> dict[Side, int]:
+        """Return the watermark of each of these sides that has said one, and has neither ended nor is idle.
+
+        It is asked for at each read, of the few that are open: there may be many more.
+        """
+        known = ((one, self._sides.get(one)) for one in sides if one not in self._idle)
+        return {one: watermark for one, watermark in known if watermark is not None}
 
     def may_fall_idle(self, side: Side) -> bool:
         """Whether it has neither ended nor is idle."""
