@@ -163,13 +163,26 @@ def test_who_is_idle_or_has_not_begun_or_has_ended_keeps_nobody_waiting() -> Non
     waits = cc.Wait(1)
     source = Listed(fast=[[n * 100] for n in range(1, 4)], quiet=[[1], *[waits] * 9], unread=[[0], [500]])
     task = task_of(source, idle_after_ms=50)
-    assert work(task, 1_000) == [100, 1]
     # While one has nothing to read, another is begun; it goes ahead like the first.
-    assert work(task, 1_010) == [0, 500]
+    assert work(task, 1_000) == [100, 1, 0, 500]
+    assert work(task, 1_010) == []
     said: list[Any] = []
     for now_ms in range(1_020, 1_200, 10):
         said += work(task, now_ms)
     assert said == [200, 300, EndOfInput()]
+
+
+def test_a_split_that_waits_beside_others_that_are_held_is_asked_once_and_has_one_more_begun() -> None:
+    quiet: list[Any] = [[1], *[cc.Wait(1)] * 100]
+    steps = {"fast": [[100]] * 5, "quiet": quiet} | {f"more {n}": [[500], [600]] for n in range(50)}
+    source = Listed(**steps)
+    queue = SplitQueue(source, [(split, split.start) for split in source.splits(1)])
+    assert [queue.read(10), queue.read(10)] == [[100], [1]]
+    assert queue.read(10, {"fast"}) == [500]
+    for times in range(2, 12):
+        assert queue.read(10, {"fast", "more 0"}) == cc.Wait(1)
+        assert len(source.steps["quiet"]) == 100 - times
+    assert len(queue.open_ids) == 3
 
 
 def test_a_restored_task_knows_how_far_its_splits_were() -> None:

@@ -97,15 +97,19 @@ class SplitQueue:
         self.just_ended = []
         self.just_waiting = []
         shortest = Wait(float("inf"))
+        # So many at the end of the queue, each once: else one that waits beside others that are held is asked
+        # as often as there are splits, and one more is opened each time.
+        looked_at = 0
         idle_count = 0
-        for _ in range(len(self._open) + len(self._unread)):
+        while True:
             while self._unread and len(self._open) < self._source.open_splits_max + idle_count:
-                self._open_next()
-            if not self._open:
+                self._open_next(len(self._open) - looked_at)
+            if looked_at == len(self._open):
                 break
             current = self._open[0]
             if current.split.split_id in held:
                 self._open.rotate(-1)
+                looked_at += 1
                 shortest = min(shortest, Wait(HELD_MS), key=lambda wait: wait.delay_ms)
                 continue
             found = current.reader.read(limit)
@@ -118,6 +122,7 @@ class SplitQueue:
                     current.empty_reads = 0
                     self.just_waiting.append(current.split.split_id)
                     idle_count += 1
+                    looked_at += 1
                     self._open.rotate(-1)
                     shortest = min(shortest, Wait(delay_ms), key=lambda wait: wait.delay_ms)
                 case list():
@@ -128,6 +133,7 @@ class SplitQueue:
                         return found
                     # Against the contract, and harmless unless it is asked again and again.
                     current.empty_reads += 1
+                    looked_at += 1
                     shortest = min(shortest, Wait(1.0), key=lambda wait: wait.delay_ms)
                 case _:
                     raise ConnectorError(
@@ -136,7 +142,7 @@ class SplitQueue:
                     )
         return Wait(0) if self.is_drained else shortest
 
-    def _open_next(self) -> None:
+    def _open_next(self, place: int) -> None:
         split, position = self._unread[0]
         try:
             reader = self._source.reader(split, position)
@@ -152,7 +158,7 @@ class SplitQueue:
                 traceback=user_code_error(self._uid, error, None).traceback,
             ) from error
         self._unread.popleft()
-        self._open.append(_OpenSplit(split, reader))
+        self._open.insert(place, _OpenSplit(split, reader))
 
     @property
     def open_ids(self) -> list[str]:
