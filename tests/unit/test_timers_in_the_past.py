@@ -24,6 +24,7 @@ from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.task import Task
+from crosscut.timestamps import END_OF_TIME
 
 N1 = CheckpointId(1)
 
@@ -173,6 +174,24 @@ def test_timers_that_catch_up_with_the_watermark_are_no_such_thing() -> None:
     site.takes(("a", 0))
     last = 2 * TIMERS_AT_ONCE_MAX
     assert [time for time, _ in site.says(last)] == list(range(last + 1))
+
+
+class TwoSteps(cc.KeyedProcess[Any, Any]):
+    def on_record(self, record: Any, ctx: cc.Context) -> None:
+        ctx.set_timer(record[1])
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        if time < 1_000_000:
+            ctx.set_timer(time + 1_000_000)
+        else:
+            yield time
+
+
+def test_many_timers_of_one_key_that_are_left_may_each_set_another_at_the_end_of_input() -> None:
+    site = Site(TwoSteps())
+    count = TIMERS_AT_ONCE_MAX + 1
+    site.takes(*[("a", time) for time in range(count)])
+    assert len(site.says(END_OF_TIME)) == count
 
 
 # Tasks.

@@ -24,6 +24,9 @@ from crosscut.user_metrics import Metrics
 TIMERS_AT_ONCE_MAX = 10_000
 """That timers of one key may set so that they are due at once, until they are taken for ones without end."""
 
+AT_THE_END_EACH = 10
+"""At the end of input there may be that many for each timer that is left then, if that is more."""
+
 _SEVERAL = frozenset({GeneratorType, list, tuple})
 """What nearly every process returns, and `several` would have nothing to say to."""
 
@@ -61,6 +64,8 @@ class Process(Operator):
         self._calling: tuple[int, bool] | None = None
         self._has_called = False
         self._set_at_once: Counter[Any] = Counter()
+        self._at_once_max = TIMERS_AT_ONCE_MAX
+        self._has_ended = False
         # Those that have state before their first record, and may not have it yet; the first one last.
         self._to_begin: list[Any] = []
         # When expired values were last removed.
@@ -126,6 +131,10 @@ class Process(Operator):
         if self._turn_ms is None:
             self._turn_ms = self.course.now_ms
         has_ended = context.watermark == END_OF_TIME
+        if has_ended and not self._has_ended:
+            # Each of those that are left may set some more, and all of them may be of one key.
+            self._has_ended = True
+            self._at_once_max = max(TIMERS_AT_ONCE_MAX, AT_THE_END_EACH * self.timer_count)
         due_now = END_OF_TIME if has_ended else self._turn_ms
         is_event = _is_due(self._event_timers, context.watermark)
         if not is_event and not _is_due(self._processing_timers, due_now):
@@ -249,9 +258,9 @@ class Process(Operator):
         is_new = self._timers_of(is_event_time=is_event_time).register(key, time, said or 0)
         if is_new and self._is_without_progress(time, is_event_time=is_event_time):
             self._set_at_once[key] += 1
-            if self._set_at_once[key] > TIMERS_AT_ONCE_MAX:
+            if self._set_at_once[key] > self._at_once_max:
                 raise FlowError(
-                    f"key {key!r:.100} has set {TIMERS_AT_ONCE_MAX} timers, each of them due at once, "
+                    f"key {key!r:.100} has set {self._at_once_max} timers, each of them due at once, "
                     f"{self._hint()}",
                     operator=self.uid,
                 )
