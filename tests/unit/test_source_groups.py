@@ -175,8 +175,8 @@ def test_who_is_idle_or_has_not_begun_or_has_ended_keeps_nobody_waiting() -> Non
 
 
 def test_a_split_that_waits_beside_others_that_are_held_is_asked_once_and_has_one_more_begun() -> None:
-    quiet: list[Any] = [[1], *[cc.Wait(1)] * 100]
-    steps = {"fast": [[100]] * 5, "quiet": quiet} | {f"more {n}": [[500], [600]] for n in range(50)}
+    steps: dict[str, list[Any]] = {"fast": [[100]] * 5, "quiet": [[1], *[cc.Wait(1)] * 100]}
+    steps |= {f"more {n}": [[500], [600]] for n in range(50)}
     source = Listed(**steps)
     queue = SplitQueue(source, [(split, split.start) for split in source.splits(1)])
     assert [queue.read(10), queue.read(10)] == [[100], [1]]
