@@ -23,6 +23,7 @@ from crosscut.keys import decoded_key, encoded_key
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
+from crosscut.state.named import NamedTable
 from crosscut.state.reading import stored_blocks, stored_contents
 from crosscut.state.rocksdb import database
 from crosscut.state.rocksdb import state as state_module
@@ -141,6 +142,30 @@ def test_what_is_kept_in_memory_is_bounded_by_bytes_as_well(
         state.fetch(list(range(first, first + 5)))
         assert len(table.stored.near) <= 10
     assert [table.get(key) for key in range(100)] == ["x" * 1_000] * 100
+
+
+def test_names_are_known_at_any_step_of_writing_several_layers(
+    backend: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that two layers have is written once, with the second one."""
+    monkeypatch.setattr(table_module, "ROWS_PER_STEP", 1)
+    state = backend.new_state(TASK)(int, named=[NamedTable("entries")])
+    assert isinstance(state, RocksState)
+    entries = state.named["entries"]
+    for number in range(3):
+        entries.put(("key", number), 1)
+    state.freeze(N1)
+    state.abandon(N1)
+    for number in range(3):
+        entries.put(("key", number), entries.get(("key", number)) + 1)
+    state.freeze(N2)
+    for _ in state.writing(N2):
+        assert entries.names("key") == [0, 1, 2]
+        assert [entries.get(("key", number)) for number in range(3)] == [2, 2, 2]
+    state.link(N2)
+    entries.delete(("key", 1))
+    assert entries.names("key") == [0, 2]
+    state.close()
 
 
 def test_a_value_that_cant_be_measured_is_left_to_the_checkpoint(site: Site) -> None:

@@ -229,7 +229,7 @@ class RocksTable(Table):
                 yield
             self._base_count += layer.growth
             self._frozen.pop(0)
-            self._layer_written()
+            self._layer_written(is_whole=not newer)
             self._link_layers()
 
     def _in_order(self, layer: Layer, newer: list[Layer]) -> Iterator[list[tuple[bytes, Any, Any]]]:
@@ -281,8 +281,8 @@ class RocksTable(Table):
             self.expiry.reset()
         self._begin_layer()
 
-    def _layer_written(self) -> None:
-        """Called when the oldest frozen layer is in the database."""
+    def _layer_written(self, *, is_whole: bool) -> None:
+        """Called when the oldest frozen layer is in the database, but for what the next ones write over."""
 
     def _link_layers(self) -> None:
         # Where nothing is stored, nothing is looked for: so many processes use some of their tables only.
@@ -323,8 +323,12 @@ class RocksNamedTable(RocksTable, NamedTable):
         super().reset(row_count)
         self._came = [{}]
 
-    def _layer_written(self) -> None:
-        self._came.pop(0)
+    def _layer_written(self, *, is_whole: bool) -> None:
+        came = self._came.pop(0)
+        if not is_whole:
+            # Rows that the next layers have too are in no database before those are written.
+            for key, names in came.items():
+                self._came[0].setdefault(key, set()).update(names)
 
     def _row_came(self, row: Any) -> None:
         key, name = row
