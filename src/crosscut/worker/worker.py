@@ -179,7 +179,8 @@ class Worker:
             self._process.watch(None)
             self._listener.close()
             link.close_gently("the worker ends")
-            await self._halt()
+            # After a change of epoch that is under way: its calls use what is closed here.
+            await self._halt_turn()
             self._at_hand.close()
 
     def _register(self) -> None:
