@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
@@ -17,6 +18,7 @@ METRICS_MAX = 100
 BUCKETS_MAX = 50
 DEFAULT_BUCKETS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0)
 
+_MOST = sys.float_info.max
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 
 
@@ -38,7 +40,8 @@ class Counter:
         """
         if not 0 <= amount < math.inf:
             raise FlowError(f"a counter was given {amount!r:.100}: expected a number from 0 on")
-        self.value += amount
+        # A float and no number of NumPy's, and finite: what else a report held would end the job.
+        self.value = min(self.value + float(amount), _MOST)
 
 
 class Gauge:
@@ -83,7 +86,7 @@ class Histogram:
         if not -math.inf < value < math.inf:
             raise FlowError(f"a histogram was given {value!r:.100}: expected a finite number")
         self.counts[bisect_left(self.bounds, value)] += 1
-        self.value += value
+        self.value = max(-_MOST, min(self.value + float(value), _MOST))
 
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
@@ -147,6 +150,7 @@ class Metrics:
         elif len(self.metrics) >= METRICS_MAX:
             problem = f"the operator has {METRICS_MAX} metrics: a name must not depend on a record"
         else:
-            self.metrics[name] = metric
+            # Of a member of an enumeration, its text.
+            self.metrics[str.__str__(name)] = metric
             return metric
         raise FlowError(f"operator {self._uid!r}: {metric.kind} {name!r:.100}: {problem}", operator=self._uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError
 from crosscut.graph.specs import OperatorNode, ProcessSpec
+from crosscut.ids import Epoch, TaskId, VertexId
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.measures import Reading
+from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.task.chain import Chain
 from crosscut.user_metrics import BUCKETS_MAX, METRICS_MAX, Metrics
+from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
 
 class Orders(cc.KeyedProcess[int, int]):
@@ -75,3 +79,30 @@ def test_a_name_for_each_record_is_refused_before_it_fills_the_reports() -> None
     with pytest.raises(FlowError, match="has 100 metrics: a name must not depend on a record"):
         metrics.counter("one_more")
     assert metrics.counter("order_7").value == 1
+
+
+class Number(float):
+    """Adds up to one of its kind, as NumPy's do."""
+
+    def __radd__(self, other: float) -> Number:
+        return Number(float(other) + float(self))
+
+
+class Name(StrEnum):
+    ORDERS = "orders"
+
+
+@pytest.mark.parametrize("kind", ["counter", "gauge", "histogram"])
+@pytest.mark.parametrize("value", [Number(2.5), 1e308, 3, True])
+def test_whatever_numbers_and_names_user_code_has_a_report_can_hold_them(kind: str, value: float) -> None:
+    """A worker that can not say how it is doing is taken for lost, again and again."""
+    metrics = Metrics("orders")
+    for _ in range(3):
+        one: Any = getattr(metrics, kind)(Name.ORDERS)
+        (one.add if kind == "counter" else one.set if kind == "gauge" else one.observe)(value)
+    ((name, found),) = metrics.metrics.items()
+    task = TaskStatistics(
+        TaskId(VertexId("orders"), 0), readings=(Reading("orders", name, kind, found.value),)
+    )
+    beat = WorkerHeartbeat(Epoch(1), (task,))
+    assert decode_control(encode_control(beat), WORKER_MESSAGES) == beat
