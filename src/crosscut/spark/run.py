@@ -8,8 +8,9 @@ import secrets
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +67,9 @@ Answer = TypeVar("Answer")
 
 WORKERS_END_TIMEOUT_S = 5.0
 LISTENERS_END_TIMEOUT_S = 5.0
-METRICS_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 10.0
+LOOK_EVERY_S = 0.1
+"""So often whoever waits for the loop looks whether there still is one."""
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 
@@ -187,17 +190,7 @@ class Run:
         if driver is None or loop is None:
             raise JobFailedError(f"job {self._name!r} has not started")
 
-        async def read() -> JobStatus:
-            return driver.status()
-
-        try:
-            return asyncio.run_coroutine_threadsafe(read(), loop).result(10)
-        except (RuntimeError, asyncio.CancelledError):
-            # The loop ended meanwhile.
-            self.ended.wait(WORKERS_END_TIMEOUT_S * 2)
-            if self.last_status is None:
-                raise
-            return self.last_status
+        return read_on(loop, driver.status, STATUS_TIMEOUT_S)
 
     def metrics(self) -> JobMetrics:
         """Return the numbers of the job at this moment, or at its end.
@@ -210,22 +203,10 @@ class Run:
             nothing = Watching(self._name, self._settings.parallelism, int, lambda event: None)
             status = self.status()
             return build_metrics(self._graph, status, self.phase, nothing, None, settings, _wall_ms())
-
-        async def read() -> JobMetrics:
+        if self.last_status is not None:
+            # Nothing changes any more.
             return driver.metrics(self._graph, settings)
-
-        while self.last_status is None and not loop.is_closed():
-            reading = read()
-            try:
-                return asyncio.run_coroutine_threadsafe(reading, loop).result(METRICS_TIMEOUT_S)
-            except RuntimeError:
-                # The loop has ended between the question and the call.
-                reading.close()
-            except (CancelledError, TimeoutError):
-                # It has ended meanwhile, or has much to do.
-                continue
-        # Nothing changes any more.
-        return driver.metrics(self._graph, settings)
+        return read_on(loop, lambda: driver.metrics(self._graph, settings))
 
     def ask(
         self,
@@ -425,6 +406,40 @@ class Run:
 
 def _wall_ms() -> int:
     return int(SystemClock().now().timestamp() * 1_000)
+
+
+def read_on(
+    loop: asyncio.AbstractEventLoop, read: Callable[[], Answer], timeout_s: float | None = None
+) -> Answer:
+    """Return what `read` returns on `loop`; or here, once the loop has been closed: nothing changes then.
+
+    A loop that ends drops what it was given last without a word, so whoever waits for it looks again.
+
+    Args:
+        timeout_s: None: no limit.
+
+    Raises:
+        TimeoutError: The loop has had something else to do for so long.
+    """
+    found: Future[Answer] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            found.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(look)
+    except RuntimeError:
+        return read()
+    ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while not wait([found], LOOK_EVERY_S).done:
+        if loop.is_closed():
+            return read()
+        if ends_s is not None and time.monotonic() >= ends_s:
+            raise TimeoutError(f"the driver has not answered within {timeout_s:g} s")
+    return found.result()
 
 
 def absolute(url: str) -> str:
