@@ -101,3 +101,19 @@ def test_a_listener_may_wait_for_the_end_itself() -> None:
     listeners.add(stops)
     listeners.tell(event(1))
     assert returned.wait(DEADLINE_S)
+
+
+def test_one_that_exits_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    listeners, others = Listeners("a job"), list[JobEvent]()
+
+    def exits(one: JobEvent) -> None:
+        raise SystemExit(1)
+
+    with caplog.at_level(logging.WARNING, "crosscut.job"):
+        listeners.add(exits)
+        listeners.add(others.append)
+        listeners.tell(event(0))
+        listeners.tell(event(1))
+        listeners.close(5.0)
+    assert others == [event(0), event(1)]
+    assert [one.getMessage()[:37] for one in caplog.records] == ["job 'a job': a listener has raised at"]

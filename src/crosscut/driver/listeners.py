@@ -90,7 +90,8 @@ class Listeners:
     def _call(self, heard: _Heard, event: JobEvent) -> None:
         try:
             heard.listener(event)
-        except Exception:
+        except BaseException:
+            # Also sys.exit(): it would leave the others without a thread.
             if not heard.has_raised:
                 heard.has_raised = True
                 LOGGER.warning(
