@@ -15,7 +15,7 @@ from crosscut.driver.meter import Meter, TaskRates, TaskTotals
 from crosscut.driver.metrics import build_metrics, shown_settings
 from crosscut.driver.status import Observations, build_status
 from crosscut.ids import CheckpointId, Epoch, VertexId
-from crosscut.protocol.events import EntryAppended, LinkClosed, StopRequested
+from crosscut.protocol.events import CancelRequested, EntryAppended, LinkClosed, StopRequested
 from crosscut.protocol.measures import Reading, SnapshotTimes
 from crosscut.protocol.messages import (
     RecordsFlowing,
@@ -23,6 +23,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     TaskStatistics,
     TransactionsCommitted,
+    WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.timestamps import END_OF_TIME
@@ -199,6 +200,29 @@ def test_the_events_of_a_life_come_in_order_and_the_last_is_the_end() -> None:
     assert isinstance(started, events.Started) and isinstance(ended, events.Ended)
     assert (started.resumed_from, started.parallelism, started.epoch) == (None, 2, 1)
     assert (ended.outcome, ended.resumes_from) == ("stopped", 1)
+
+
+def test_nothing_is_told_after_the_end_and_no_task_runs_any_more() -> None:
+    """A worker may have said something before it heard that the job is over."""
+    talk = Watched()
+    talk.running()
+    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(at(2)))
+    talk.ready(2)
+    talk.hear(CancelRequested())
+    talk.at(10).message(0, RecordsFlowing(E2))
+    for second in (1, 2):
+        task = TaskStatistics(K0, records_in=50 * second)
+        talk.at(1_000 * second).message(0, WorkerHeartbeat(E2, (task,)))
+    assert [type(one).__name__ for one in talk.told] == ["Started", "FailedOver", "Ended"]
+    assert talk.watching.meter.rates(K0) == TaskRates()
+
+
+def test_a_last_checkpoint_that_fails_is_not_under_way_for_ever() -> None:
+    talk = Watched()
+    talk.running()
+    talk.hear(StopRequested())
+    talk.hear(LinkClosed(LINKS[1], "reset"))
+    assert [one.outcome for one in talk.watching.checkpoints.all()] == ["failed"]
 
 
 # The model.

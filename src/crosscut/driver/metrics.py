@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from crosscut.driver.meter import TaskRates, TaskTotals
@@ -139,7 +139,9 @@ class JobMetrics:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data. What the summary repeats of the rest is left out of it."""
-        data = asdict(self)
+        # Emptied first: a long job has thousands of them, and this is asked for each second.
+        summary = replace(self.summary, tasks=(), checkpoints=(), recoveries=())
+        data = asdict(replace(self, summary=summary))
         for repeated in ("tasks", "checkpoints", "recoveries"):
             del data["summary"][repeated]
         data["settings"] = dict(self.settings)

@@ -66,7 +66,7 @@ class Watching:
         self._restart_count = 0
         self._failed_count = 0
         self._rescaled_from = 0
-        self._has_run = False
+        self._has_run = self._is_over = False
         self._phase = Phase.CLAIMING
 
     def handled(self, now_ns: int, coordinator: Coordinator, effects: Iterable[JobEffect]) -> None:
@@ -93,6 +93,9 @@ class Watching:
 
     def heard(self, now_ns: int, epoch: Epoch, message: WorkerMessage) -> None:
         """A worker that is one of the job's has said something about its own tasks; the job is in `epoch`."""
+        if self._is_over:
+            # What was under way when it ended: no event comes after the last one.
+            return
         match message:
             case WorkerHeartbeat() if message.epoch == epoch:
                 self.meter.note(now_ns, epoch, message.tasks)
@@ -107,6 +110,7 @@ class Watching:
 
     def ended(self, coordinator: Coordinator, end: EndJob) -> None:
         """The job is over."""
+        self._is_over = True
         self.meter.forget()
         cause = end.cause
         if cause is not None and cause is not self._failure and end.outcome == "failed":
@@ -183,7 +187,7 @@ class Watching:
 
     def _note_phase(self, now_ns: int, coordinator: Coordinator) -> None:
         phase, self._phase = self._phase, coordinator.phase
-        if phase is Phase.RUNNING and coordinator.phase not in _RUNNING:
+        if phase in _RUNNING and coordinator.phase not in _RUNNING:
             for n in self.checkpoints.under_way:
                 self.checkpoints.failed(now_ns, n, "its epoch is over")
         if phase is not Phase.RESTORING or coordinator.phase not in (Phase.RUNNING, Phase.FINISHING):
