@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.unit.watched import Watched
 
 from crosscut.errors import CheckpointError, SettingsError, StoreError
 from crosscut.web import recorder as recorder_module
+from crosscut.web import server as server_module
 from crosscut.web.answers import Answers, Request
 from crosscut.web.page import FRESH_S, VARIABLE, Page
 from crosscut.web.record import NAME, read_record, write_record
@@ -267,6 +270,24 @@ def test_silent_and_vanished_browsers_are_turned_away_and_the_others_served(
     assert PATIENCE_S < DEADLINE_S
 
 
+def test_a_request_that_comes_byte_by_byte_keeps_no_place(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PATIENCE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", page.port), DEADLINE_S) as slow:
+        slow.settimeout(0.05)
+        ends_s, is_open = time.monotonic() + DEADLINE_S, True
+        while is_open:
+            assert time.monotonic() < ends_s
+            try:
+                slow.send(b"G")
+                is_open = slow.recv(1) != b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                is_open = False
+
+
 @pytest.mark.parametrize("length", ["1000000000000", "-1", "x"])
 def test_a_body_that_is_too_long_is_not_read(page: Page, length: str) -> None:
     assert get(page, "/api/job", **{"Content-Length": length})[0] == 413
@@ -407,3 +428,38 @@ def test_a_store_that_hangs_does_not_keep_a_job_from_its_end(
     assert hangs.wait(DEADLINE_S)
     assert not goes_on.is_set(), "close has returned"
     goes_on.set()
+
+
+def test_who_was_fenced_leaves_the_record_to_the_driver_that_has_taken_over(tmp_path: Path) -> None:
+    talk = Watched()
+    write_record(str(tmp_path), {"job": "of the other driver"})
+    fenced = replace(talk.metrics(), status="fenced")
+    recorder = Recorder("a job", lambda: fenced, str(tmp_path))
+    recorder.start()
+    recorder.close()
+    assert read_record(str(tmp_path))["job"] == "of the other driver"
+
+
+def test_no_password_of_a_directory_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    directory = "nothing-knows-this://user:se-cret@host/jobs"
+    with pytest.raises(StoreError) as told:
+        read_record(directory)
+    recorder = Recorder("a job", Watched().metrics, directory)
+    with caplog.at_level(logging.INFO, "crosscut.job"):
+        recorder.start()
+        recorder.close()
+    assert "se-cret" not in f"{told.value!r} {caplog.text}" and "can't be written down" in caplog.text
+
+
+def test_a_record_at_a_file_url_is_for_its_owner_only(tmp_path: Path) -> None:
+    write_record(f"file://{tmp_path}", {"job": 1})
+    assert (tmp_path / NAME).stat().st_mode & 0o077 == 0
+    assert read_record(f"file://{tmp_path}")["job"] == 1
+
+
+def test_a_job_that_can_not_be_looked_at_says_why() -> None:
+    def gone() -> bytes:
+        raise StoreError("the record is gone")
+
+    found = Answers(TOKEN, gone, lambda accepted: (b"", "")).answer(request("/api/job"))
+    assert (found.status, json.loads(found.body)) == (503, {"said": "the record is gone"})

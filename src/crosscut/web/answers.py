@@ -115,9 +115,16 @@ class Answers:
             if request.method not in ("GET", "HEAD"):
                 return _said(405, "expected GET")
             if path == "/api/job":
-                return Answer(200, "application/json", self._document())
+                return self._job()
             return self._metrics(request.headers.get("accept", ""))
         return self._act(path, request, host)
+
+    def _job(self) -> Answer:
+        try:
+            return Answer(200, "application/json", self._document())
+        except CrosscutError as error:
+            # As of a record that is gone meanwhile.
+            return _said(503, str(error))
 
     def _metrics(self, accepted: str) -> Answer:
         try:

@@ -15,7 +15,7 @@ import fsspec
 
 from crosscut.errors import StoreError
 from crosscut.store.files import TEMPORARY
-from crosscut.urls import shown_url
+from crosscut.urls import Redaction, local_path
 
 NAME = "seen.json"
 FORMAT = 1
@@ -29,16 +29,17 @@ def write_record(directory: str, document: dict[str, Any]) -> int:
         OSError: It can't be written.
     """
     data = json.dumps({"format": FORMAT, **document}, separators=(",", ":"), allow_nan=False).encode()
-    if "://" in directory:
+    local = local_path(directory)
+    if local is None:
         files, path = fsspec.core.url_to_fs(directory)
         files.pipe_file(f"{path.rstrip('/')}/{NAME}", data)
         return len(data)
     # Always the same name: what a killed driver has left there is replaced, and not added to.
-    temporary = os.path.join(directory, f"{TEMPORARY}{NAME}")
+    temporary = os.path.join(local, f"{TEMPORARY}{NAME}")
     try:
         with open(temporary, "wb", opener=_private) as file:
             file.write(data)
-        os.replace(temporary, os.path.join(directory, NAME))
+        os.replace(temporary, os.path.join(local, NAME))
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -52,10 +53,11 @@ def read_record(directory: str) -> dict[str, Any]:
     Raises:
         StoreError: There is none, or it can't be read; the message says what to do.
     """
-    shown = shown_url(directory)
-    files, path = fsspec.core.url_to_fs(directory)
-    name = f"{path.rstrip('/')}/{NAME}"
+    redacted = Redaction(directory)
+    shown = redacted.url
     try:
+        files, path = fsspec.core.url_to_fs(directory)
+        name = f"{path.rstrip('/')}/{NAME}"
         if files.size(name) > BYTES_MAX:
             raise StoreError(f"{shown}/{NAME} is larger than {BYTES_MAX} bytes: it is not of a job")
         document = json.loads(files.cat_file(name))
@@ -64,8 +66,8 @@ def read_record(directory: str) -> dict[str, Any]:
             f"{shown} holds no {NAME}: is it the checkpoint directory of a job? A job writes one from its "
             f"first second on"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{shown}/{NAME} can't be read: {error}") from error
+    except (OSError, ValueError, RecursionError, ImportError) as error:
+        raise StoreError(f"{shown}/{NAME} can't be read: {redacted(str(error))}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise StoreError(f"{shown}/{NAME} is of another release: expected format {FORMAT}")
     return document

@@ -9,6 +9,7 @@ from typing import Any
 
 from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import CrosscutError
+from crosscut.urls import Redaction
 from crosscut.web.record import write_record
 from crosscut.web.series import Series, point_of
 
@@ -73,6 +74,9 @@ class Recorder:
                 continue
             with self._lock:
                 self._series.note(point_of(metrics))
+            if metrics.status == "fenced":
+                # The record is that of the driver which has taken the job over.
+                continue
             if is_over or due_in_s <= 0:
                 least_s = REMOTE_EVERY_S if "://" in self._directory else EVERY_S
                 due_in_s = max(least_s, self._write(metrics) / BYTES_PER_S)
@@ -83,5 +87,6 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - a file system's package may raise anything
             if not self._has_failed:
                 self._has_failed = True
-                LOGGER.info("job %r: what it looks like can't be written down: %s", self._name, error)
+                why = Redaction(self._directory)(str(error))
+                LOGGER.info("job %r: what it looks like can't be written down: %s", self._name, why)
             return 0

@@ -10,6 +10,8 @@ import errno
 import logging
 import socket
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
@@ -44,6 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Answer(413, "text/plain", b""))
             return
         body = self.rfile.read(length)
+        self.server.has_come_in(self.connection)
         self._send(self.server.answers.answer(Request(self.command, self.path, headers, body)))
 
     do_GET = do_HEAD = do_POST = _serve
@@ -83,6 +86,7 @@ class PageServer(ThreadingHTTPServer):
         self.answers = answers
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._places = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._coming: dict[socket.socket, float] = {}
         for tried in range(port, port + PORTS_TRIED) if port else (0,):
             try:
                 super().__init__((host, tried), _Handler)
@@ -113,16 +117,31 @@ class PageServer(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._coming[request] = time.monotonic() + PATIENCE_S
         try:
             super().process_request(request, client_address)
         except BaseException:
             self._places.release()
+            self.has_come_in(request)
             raise
+
+    def has_come_in(self, request: socket.socket) -> None:
+        """All of a request is here, or will never be."""
+        self._coming.pop(request, None)
+
+    def service_actions(self) -> None:
+        # The timeout of a socket is for each byte: whoever sends one now and then would keep its place.
+        now_s = time.monotonic()
+        for request in [one for one, ends_s in tuple(self._coming.items()) if ends_s <= now_s]:
+            self.has_come_in(request)
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_come_in(request)
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
