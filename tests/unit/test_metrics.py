@@ -14,7 +14,9 @@ from crosscut import events
 from crosscut.driver.meter import Meter, TaskRates, TaskTotals
 from crosscut.driver.metrics import build_metrics, shown_settings
 from crosscut.driver.status import Observations, build_status
+from crosscut.driver.traces import CheckpointTraces
 from crosscut.ids import CheckpointId, Epoch, VertexId
+from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.events import CancelRequested, EntryAppended, LinkClosed, StopRequested
 from crosscut.protocol.measures import Reading, SnapshotTimes
 from crosscut.protocol.messages import (
@@ -23,6 +25,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     TaskStatistics,
     TransactionsCommitted,
+    TriggerCheckpoint,
     WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
@@ -215,6 +218,18 @@ def test_nothing_is_told_after_the_end_and_no_task_runs_any_more() -> None:
         talk.at(1_000 * second).message(0, WorkerHeartbeat(E2, (task,)))
     assert [type(one).__name__ for one in talk.told] == ["Started", "FailedOver", "Ended"]
     assert talk.watching.meter.rates(K0) == TaskRates()
+
+
+def test_a_checkpoint_that_was_given_up_and_is_complete_after_all_has_no_reason_any_more() -> None:
+    talk = Watched()
+    talk.running()
+    talk.complete(1, 2)
+    entry, traces = talk.coordinator.completed, CheckpointTraces()
+    assert entry is not None
+    traces.performed(0, lambda: 0, [SendMessage(LINKS[0], TriggerCheckpoint(E1, N1))])
+    traces.failed(1, N1, "its epoch is over")
+    traces.completed(2, entry, 0, 0)
+    assert [(one.outcome, one.reason) for one in traces.all()] == [("completed", "")]
 
 
 def test_a_last_checkpoint_that_fails_is_not_under_way_for_ever() -> None:

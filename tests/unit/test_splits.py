@@ -17,6 +17,7 @@ from crosscut.protocol.messages import SplitAssignment
 from crosscut.task import splits as splits_module
 from crosscut.task.splits import (
     EMPTY_READS_MIN,
+    LAG_MAX,
     SplitQueue,
     check_shares,
     checked_splits,
@@ -357,3 +358,18 @@ def test_more_splits_than_fit_into_one_message_are_refused_with_number_and_limit
 
 def test_what_a_share_may_take_leaves_room_in_the_message() -> None:
     assert CONTROL_LIMITS[FrameType.CONTROL] > splits_module.SHARE_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("told", "lag"), [([3, 4], 7), ([10**30, 1], LAG_MAX), ([-5], 0), ([None, "many"], None), ([], None)]
+)
+def test_a_lag_is_what_readers_know_and_never_more_than_a_report_can_hold(
+    monkeypatch: pytest.MonkeyPatch, told: list[Any], lag: int | None
+) -> None:
+    """What a worker can't report is no reason to take it for lost."""
+    queue = queue_of(Scripted({str(index): ["a", "b"] for index in range(len(told))}))
+    for _ in told:
+        queue.read(1)
+    found = iter(told)
+    monkeypatch.setattr(ScriptedReader, "lag", property(lambda reader: next(found)))
+    assert queue.lag == lag

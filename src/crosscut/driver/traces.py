@@ -163,6 +163,8 @@ class CheckpointTraces:
         self._traces[entry.checkpoint_id] = replace(
             trace,
             outcome="completed",
+            # It may have been given up when its epoch was over, and its entry was durable all the same.
+            reason="",
             duration_ms=(now_ns - steps.began_ns) / 1e6,
             append_ms=(now_ns - (steps.acknowledged_ns or now_ns)) / 1e6,
             state_bytes=state_bytes,

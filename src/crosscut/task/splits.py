@@ -24,6 +24,8 @@ SHARE_BYTES_MAX = CONTROL_LIMITS[FrameType.CONTROL] * 3 // 4
 HELD_MS = 1_000.0
 """Splits that wait for slower ones are looked at again after so long, if nothing is heard before."""
 
+LAG_MAX = (1 << 63) - 1
+"""More than that a report can't hold."""
 EMPTY_READS_MIN = 100
 """Empty lists in a row after which a reader is said to give nothing; some give one now and then."""
 
@@ -83,7 +85,7 @@ class SplitQueue:
                 continue
             if isinstance(found, int):
                 known.append(found)
-        return sum(known) if known else None
+        return max(0, min(sum(known), LAG_MAX)) if known else None
 
     def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0).
