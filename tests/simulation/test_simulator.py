@@ -55,7 +55,10 @@ MADE_FOR: dict[str, str] = {
 }
 """What a batch as small as this may not come to, and the theme of the worlds that are made for it."""
 
-RARE = {"drop: failed after abort", *MADE_FOR}
+ALIGNED = {"message: SourcesReached", "message: AlignSources"}
+"""What worlds with sources that wait for each other are for, in `test_simulator_time`."""
+
+RARE = {"drop: failed after abort", *MADE_FOR, *ALIGNED}
 """The same, and what scenarios and unit tests show on purpose."""
 
 THEMED_MAX = 60
