@@ -16,6 +16,7 @@ import pytest
 
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import Plain
+from crosscut.connectors.object_stage import Objects
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.errors import ConnectorError, FlowError, InternalError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -529,3 +530,39 @@ def test_records_that_cannot_be_encoded_leave_the_transaction_as_it_was(tmp_path
     writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
     assert visible(tmp_path) == ["a", "c"]
     writer.close()
+
+
+def test_an_object_whose_staged_one_stays_is_not_committed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1, I2: the store refuses the delete after the copy; a reader takes objects away, all this time."""
+    pytest.importorskip("fsspec", reason="pip install fsspec")
+    objects = Objects("memory://staged-stays")
+    taken: list[bytes] = []
+
+    def take() -> None:
+        for name in objects.names(""):
+            if name.startswith("part-"):
+                taken.append(objects.read(name))
+                objects.delete(name)
+
+    def recovered(epoch: int, *handles: JSON) -> StagedFiles:
+        writer = writer_of("memory://staged-stays", epoch=epoch)  # type: ignore[arg-type]
+        writer.recover(permit(1, epoch) if handles else None, handles)
+        return writer
+
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EIO, "Please reduce your request rate")
+
+    writer = recovered(1)
+    handle = stage(writer, ["a"], 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "delete", refused)
+        # Neither the commit nor its repetition has come to its end.
+        with pytest.raises(ConnectorError, match="reduce your request rate"):
+            writer.commit(permit(1), [handle])
+        with pytest.raises(ConnectorError, match="reduce your request rate"):
+            writer.commit(permit(1), [handle])
+    recovered(2, handle)
+    take()
+    recovered(3, handle)
+    take()
+    assert taken == [b"a\n"]

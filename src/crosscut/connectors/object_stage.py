@@ -161,7 +161,15 @@ class ObjectStage:
     def publish(self, name: str, target: Objects, final: str) -> None:
         """Copy an object to its final name, and remove the staged one."""
         target.copy(f"{self._below}/{name}", final)
-        self.remove(name)
+        self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """Remove the staged one of two: while it is there, whoever commits again would publish it again.
+
+        Raises:
+            OSError: It may be there still.
+        """
+        self.objects.delete(f"{self._below}/{name}")
 
     def read(self, name: str) -> bytes:
         """Return the content of an object."""
@@ -174,7 +182,7 @@ class ObjectStage:
     def remove(self, name: str) -> None:
         """Remove an object that nobody needs. A failure costs space, not correctness, so it is only told."""
         try:
-            self.objects.delete(f"{self._below}/{name}")
+            self.drop(name)
         except OSError as error:
             _log.warning("could not remove %s (%s); it is not needed any more", self.path / name, error)
 

@@ -98,12 +98,19 @@ class Stage:
         """Move a file to its final name in the directory `target`: visible and not staged, in one step."""
         os.rename(name, final, src_dir_fd=self._descriptor, dst_dir_fd=target)
 
+    def drop(self, name: str) -> None:
+        """Remove the staged one of two names: while it is there, whoever commits again would move it again.
+
+        Raises:
+            OSError: It may be there still.
+        """
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
     def remove(self, name: str) -> None:
         """Remove a file that nobody needs. A failure costs space, not correctness, so it is only told."""
         try:
-            os.unlink(name, dir_fd=self._descriptor)
-        except FileNotFoundError:
-            pass
+            self.drop(name)
         except OSError as error:
             _log.warning("could not remove %s (%s); it is not needed any more", self.path / name, error)
 

@@ -333,7 +333,7 @@ class StagedFiles(SinkWriter):
         self._place.settle(target)
         for one, step in steps:
             if step is Step.TIDY:
-                stage.remove(one.staged)
+                stage.drop(one.staged)
         if failures:
             raise failures[0]
 
