@@ -126,6 +126,23 @@ def test_rows_of_a_postgres_table_are_read_from_any_row_on(server: PostgresServe
     check_source(replace(cc.postgres.source(server.conninfo, "people", "name"), page_rows=70))  # type: ignore[type-var]
 
 
+def test_keys_of_types_with_a_length_and_names_of_any_kind_lose_no_row(server: PostgresServer) -> None:
+    server.query('create table codes (code char(6) primary key, mask bit(12) not null unique, "50%" integer)')
+    server.query(
+        "insert into codes select 'k' || lpad(i::text, 4, '0'), i::bit(12), i from generate_series(1, 100) i"
+    )
+    for key in ("code", "mask"):
+        codes = replace(cc.postgres.source(server.conninfo, "codes", key, columns=["50%"]), page_rows=30)  # type: ignore[type-var]
+        assert [row["50%"] for row in read_source(codes)] == list(range(1, 101))
+
+
+def test_options_of_the_connection_string_hold_for_the_sink_too(server: PostgresServer) -> None:
+    server.query("create schema elsewhere")
+    there = f"{server.conninfo} options='-c search_path=elsewhere'"
+    cc.postgres.sink(there, "in_a_schema", {"a": "text"}).check()
+    assert server.query("select count(*) from elsewhere.in_a_schema") == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("table", "key", "columns", "message"),
     [

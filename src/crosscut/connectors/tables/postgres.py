@@ -162,9 +162,11 @@ class _Postgres(Database):
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="crosscut",
-                options=f"-c lock_timeout={LOCK_TIMEOUT_MS} -c synchronous_commit=on",
             )
             try:
+                # Not as `options`: those that conninfo names, a search path perhaps, would be lost.
+                connection.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}")
+                connection.execute("set synchronous_commit = on")
                 with connection.transaction():
                     self._prepare(connection)
             except BaseException:

@@ -25,9 +25,10 @@ PAGE_ROWS = 4_096
 _WAIT_MS = 1
 _INTEGERS = ("smallint", "integer", "bigint")
 
+# Types with their lengths: "character" and "bit" alone are of length 1, and a cast cuts what is longer.
 # What the columns of a key are, if they are those of a unique index that is valid and holds all rows.
 _KEY = """
-    select a.attname, format_type(a.atttypid, null), a.attnotnull, exists (
+    select a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, exists (
         select from pg_index i where i.indrelid = a.attrelid and i.indisunique and i.indisvalid
         and i.indpred is null and i.indexprs is null and (
             select array_agg(k.attname order by k.attname) from pg_attribute k
@@ -222,17 +223,20 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             if self._connection is None:
                 self._connection = source.connected()
                 self._types = source.key_types(self._connection)
-            key = ", ".join(source.key_in_order)
-            bound = ", ".join(f"%s::{kind}" for kind in self._types)
+            key = _literal(", ".join(source.key_in_order))
+            bound = ", ".join(f"%s::{_literal(kind)}" for kind in self._types)
             where = f"({key}) <= ({bound})" + (f" and ({key}) > ({bound})" if after is not None else "")
             wanted = ["t.*"] if source.columns is None else [f"t.{quoted(name)}" for name in source.columns]
-            query = (
-                f"select {', '.join([*source.key_as_text, *wanted])} from {quoted(source.table)} t "
-                f"where {where} order by {key} limit {source.page_rows}"
-            )
+            what = _literal(f"{', '.join([*source.key_as_text, *wanted])} from {quoted(source.table)} t")
+            query = f"select {what} where {where} order by {key} limit {source.page_rows}"
             cursor = self._connection.execute(query, [*self._to, *(after or ())])
             count = len(source.key)
             names = [one.name for one in cursor.description[count:]]
             return [(list(row[:count]), dict(zip(names, row[count:], strict=True))) for row in cursor]
         except psycopg.Error as error:
             raise ConnectorError(f"{source.describe()}: {shown(error)}") from None
+
+
+def _literal(text: str) -> str:
+    """Return a part of a query that has parameters, in which "%" is itself."""
+    return text.replace("%", "%%")
