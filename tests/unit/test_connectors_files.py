@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -180,7 +182,8 @@ def test_what_a_sink_writes_a_source_reads(tmp_path: Path) -> None:
     assert read_source(cc.files.read_jsonl(tmp_path / "part.jsonl.gz")) == records
 
 
-ZSTD = pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'").compress(b"line\n" * 1_000)
+zstd_packed = pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'").compress
+ZSTD = zstd_packed(b"line\n" * 1_000)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,32 @@ def test_a_packed_file_that_can_not_be_read_is_named(
     with pytest.raises(ConnectorError, match=words) as refused:
         read_source(cc.files.lines(tmp_path / "in.*"))
     assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_a_packed_file_that_has_become_shorter_is_not_taken_for_read(tmp_path: Path, suffix: str) -> None:
+    """I12: cut where one part of it ends and the next begins, it is whole as far as anybody can tell."""
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+        "zst": zstd_packed,
+    }
+    part = pack[suffix](b"line\n" * 20)
+    path = tmp_path / f"in.txt.{suffix}"
+    path.write_bytes(part + part)
+    source = cc.files.lines(path)
+    (split,) = source.splits(1)
+    reader = source.reader(split, 0)
+    found: list[str] = []
+    while len(found) < 30:
+        lines = reader.read(30 - len(found))
+        found += lines if isinstance(lines, list) else []
+    position = reader.position
+    reader.close()
+    path.write_bytes(part)
+    with pytest.raises(ConnectorError, match=r"has 100 bytes, expected at least 149: it was cut or replaced"):
+        source.reader(split, position)
 
 
 def test_secrets_in_a_url_are_not_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,38 @@ def test_files_that_are_gone_are_forgotten_only_where_there_is_no_room(tmp_path:
             appear(tmp_path, f"{number}.txt", [str(number)])
         reading.until(lambda: len(reading.records) == 24)
     reading.close()
+
+
+def test_a_file_that_is_moved_away_while_somebody_looks_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = glob.glob
+
+    def slow(*arguments: Any, **named: Any) -> list[str]:
+        found = listed(*arguments, **named)
+        (tmp_path / "read.txt").unlink(missing_ok=True)
+        return found
+
+    reading = Reading(watched(tmp_path))
+    appear(tmp_path, "read.txt", ["read"])
+    reading.until(lambda: reading.records == ["read"])
+    monkeypatch.setattr(glob, "glob", slow)
+    appear(tmp_path, "new.txt", ["new"])
+    reading.until(lambda: reading.records == ["read", "new"])
+    reading.close()
+    # Who reads what is there once has none to lose.
+    (tmp_path / "read.txt").write_text("never\n")
+    with pytest.raises(ConnectorError, match=r"can't read .*read\.txt"):
+        read_source(cc.files.lines(tmp_path / "*.txt"))
+
+
+def test_a_file_that_a_pattern_finds_by_two_ways_is_read_once(tmp_path: Path) -> None:
+    directory = tmp_path / "logs" / "logs"
+    directory.mkdir(parents=True)
+    (directory / "a.txt").write_text("a\n")
+    source = cc.files.lines(tmp_path / "**" / "logs" / "**" / "*.txt")
+    assert read_source(source) == ["a"]
+    assert read_source(Watched(source, 1.0, ends=True)) == ["a"]  # type: ignore[arg-type]
 
 
 def test_only_files_can_be_watched_and_what_is_watched_is_said(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class InputFiles:
         Raises:
             ConnectorError: There are none, or they can't be looked at.
         """
-        found = list(self._remote() if is_remote(self.pattern) else self._local())
+        found = list(self._remote() if is_remote(self.pattern) else self._local(may_vanish=may_be_none))
         if not found and not may_be_none:
             raise ConnectorError(
                 f"no file matches {shown_url(self.pattern)!r}, looked for in {self._root()}: expected at "
@@ -162,17 +162,21 @@ class InputFiles:
             if found[key]["type"] == "file" and not any(part.startswith(".") for part in parts):
                 yield InputFile(key, key, int(found[key]["size"]))
 
-    def _local(self) -> Iterator[InputFile]:
+    def _local(self, *, may_vanish: bool) -> Iterator[InputFile]:
         # A file may really be called "a[1].txt".
         literal = os.path.isfile(os.path.join(self.directory, self.pattern))
         names = (
             [self.pattern] if literal else glob.glob(self.pattern, root_dir=self.directory, recursive=True)
         )
-        for name in sorted(names):
+        # A pattern with two "**" finds a file by several ways.
+        for name in sorted(set(names)):
             path = os.path.join(self.directory, name)
             try:
                 status = os.stat(path)
             except OSError as error:
+                if may_vanish and isinstance(error, FileNotFoundError):
+                    # Moved away since it was listed, as files may be that have been read.
+                    continue
                 raise unreadable(path, error) from error
             if stat.S_ISREG(status.st_mode):
                 yield InputFile(name, path, status.st_size)
@@ -253,7 +257,7 @@ class InputStream:
         """Go to byte `offset`; in a packed file it takes as long as reading up to there."""
         self._offset = offset
         if self._thread is None:
-            self._guarded(self._file.seek, offset)
+            self._guarded(self._go_to, offset)
 
     def read(self, size: int) -> bytes | None:
         """Return at most `size` bytes, none at the end; None: not there yet, ask again.
@@ -292,10 +296,19 @@ class InputStream:
         with suppress(Exception):
             self._raw.close()
 
+    def _go_to(self, offset: int) -> None:
+        self._file.seek(offset)
+        # What unpacks goes no further than to the end, and says nothing.
+        if (end := self._file.tell()) < offset:
+            raise EOFError(
+                f"its content has {end} bytes, expected at least {offset}: it was cut or replaced while the "
+                f"job was reading it"
+            )
+
     def _read_at(self, offset: int, size: int) -> bytes:
         def read() -> bytes:
             if self._file.tell() != offset:
-                self._file.seek(offset)
+                self._go_to(offset)
             data: bytes = self._file.read(size)
             return data
 
