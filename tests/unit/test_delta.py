@@ -15,6 +15,8 @@ from crosscut.testing.sinks import open_writer, permit, stage
 
 deltalake = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta]'")
 
+arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[delta]'")
+
 SCHEMA = {"id": "int64", "country": "string"}
 
 
@@ -45,13 +47,53 @@ def test_a_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
 def test_an_empty_text_that_delta_would_make_none_is_refused(tmp_path: Path) -> None:
     sink = cc.delta.sink(str(tmp_path), SCHEMA, partition_by="country")
     writer = open_writer(sink, 1)
-    with pytest.raises(ConnectorError, match=r"row \(2, ''\) has an empty text there"):
+    with pytest.raises(ConnectorError, match=r"row \(2, ''\) has '' there, which Delta keeps as no value"):
         stage(writer, [(1, None), (2, "")], 1)
     writer.close()
     # The table says what it is divided by, whatever the sink says.
     writer = open_writer(cc.delta.sink(str(tmp_path), SCHEMA), 2)
-    with pytest.raises(ConnectorError, match="has an empty text there"):
+    with pytest.raises(ConnectorError, match="has '' there"):
         stage(writer, [(2, "")], 1)
+
+
+@pytest.mark.parametrize(
+    ("there", "schema", "message"),
+    [
+        ({"id": [1]}, {"id": "float64"}, "column id is of type long, and the schema makes it double"),
+        ({"id": ["a"]}, {"id": "int64"}, "column id is of type string, and the schema makes it long"),
+        ({"id": [1], "more": [2]}, {"id": "int64"}, "has columns that the schema has not: more"),
+    ],
+)
+def test_a_table_that_would_change_or_refuse_each_row_is_refused_before_the_job_starts(
+    tmp_path: Path, there: Any, schema: Any, message: str
+) -> None:
+    """I12: Delta makes 1 of 1.5 without a word, and refuses rows that lack a column too late."""
+    deltalake.write_deltalake(str(tmp_path), arrow.table(there))
+    with pytest.raises(ConnectorError, match=message):
+        cc.delta.sink(str(tmp_path), schema).check()
+
+
+def test_a_column_may_be_wider_than_the_schema(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path), arrow.table({"id": [1]}))
+    writer = open_writer(cc.delta.sink(str(tmp_path), {"id": "int16"}), 1)
+    writer.commit(permit(1), [stage(writer, [(2,)], 1)])
+    assert sorted(_ids(str(tmp_path))) == [1, 2]
+
+
+def test_values_that_delta_keeps_as_others_where_they_divide_a_table_are_refused(tmp_path: Path) -> None:
+    schema = {"id": "int64", "key": "binary", "country": "string"}
+    sink = cc.delta.sink(str(tmp_path), schema, partition_by=["key", "country"])
+    writer = open_writer(sink, 1)
+    with pytest.raises(ConnectorError, match="has bytes there"):
+        stage(writer, [(1, b"\xff", "a")], 1)
+    with pytest.raises(ConnectorError, match="has '__HIVE_DEFAULT_PARTITION__' there"):
+        stage(writer, [(1, None, "__HIVE_DEFAULT_PARTITION__")], 1)
+
+
+def test_a_type_that_delta_has_not_is_an_error_of_the_table(tmp_path: Path) -> None:
+    with pytest.raises(ConnectorError, match=r"could not open it: .*Invalid data type for") as failed:
+        cc.delta.sink(str(tmp_path), {"id": "duration[us]"}).check()
+    assert "\n" not in str(failed.value)
 
 
 def test_a_writer_of_another_table_and_other_tasks_are_no_matter(tmp_path: Path) -> None:

@@ -31,6 +31,17 @@ Options = Mapping[str, "str | Environment"]
 
 _SECRET_BYTES_MIN = 4
 
+_NO_VALUE = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts that Delta keeps as no value in a column that divides the table."""
+
+_WIDER = {
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long",),
+    "float": ("double",),
+}
+"""What a column may be to take values of a type: Delta would cut a fraction off without a word."""
+
 
 def sink(
     location: str,
@@ -126,10 +137,15 @@ class _Delta(Database):
         for name in set(self._partitioned_by) & set(names):
             index = names.index(name)
             for row in rows:
-                if row[index] == "":
+                if row[index] in _NO_VALUE:
                     raise ConnectorError(
-                        f"{self._what} is divided by {name}, and row {shortened(row)} has an empty text "
-                        f"there, which Delta keeps as no value: map it to None, or to a text"
+                        f"{self._what} is divided by {name}, and row {shortened(row)} has {row[index]!r} "
+                        f"there, which Delta keeps as no value: map it to None, or to another text"
+                    )
+                if isinstance(row[index], bytes | bytearray | memoryview):
+                    raise ConnectorError(
+                        f"{self._what} is divided by {name}, and row {shortened(row)} has bytes there, which "
+                        f"Delta keeps as another text: map them to a text, such as value.hex()"
                     )
 
     @contextmanager
@@ -158,22 +174,36 @@ class _Delta(Database):
                 partition_by=list(sink.partition_by) or None,
                 storage_options=options,
             )
-            there = [field.name for field in table.schema().fields]
-        if missing := sorted(set(sink.schema.names) - set(there)):
+            there = {field.name: field.type for field in table.schema().fields}
+            ours = {field.name: field.type for field in library.Schema.from_arrow(sink.schema).fields}
+        if missing := sorted(ours.keys() - there.keys()):
             raise ConnectorError(
                 f"{self._what} has no column {', '.join(missing)}; it has {', '.join(there)}"
             )
+        if others := sorted(there.keys() - ours.keys()):
+            raise ConnectorError(
+                f"{self._what} has columns that the schema has not: {', '.join(others)}; add them, "
+                f"with None for rows that have no value"
+            )
+        for name, kind in ours.items():
+            if kind.type != there[name].type and there[name].type not in _WIDER.get(kind.type, ()):
+                raise ConnectorError(
+                    f"{self._what}: column {name} is of type {there[name].type}, and the schema makes it "
+                    f"{kind.type}; give it the type of the table"
+                )
         self._partitioned_by = tuple(table.metadata().partition_columns)
         return table
 
     @contextmanager
     def _explained(self, action: str) -> Iterator[None]:
-        library = required("deltalake.exceptions", "delta")
         try:
             yield
-        except (library.DeltaError, OSError, ValueError) as error:
+        except ConnectorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of its casts it raises Exception, with a list of calls
+            text = self._shown(str(error).partition("\n   0: ")[0])
             raise ConnectorError(
-                f"{self._what}: could not {action} it: {type(error).__name__}: {self._shown(str(error))}"
+                f"{self._what}: could not {action} it: {type(error).__name__}: {text}"
             ) from None
 
     def _shown(self, text: str) -> str:
