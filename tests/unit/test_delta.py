@@ -142,6 +142,24 @@ def test_a_commit_that_another_epoch_has_overtaken_since_it_looked_changes_nothi
     assert _ids(str(tmp_path)) == []
 
 
+def test_a_start_is_told_who_has_written_to_the_table(tmp_path: Path) -> None:
+    """F4: else a job that begins with an older savepoint, or with nothing, writes rows a second time."""
+    sink = cc.delta.sink(str(tmp_path / "lake"), SCHEMA)
+    assert sink.committed() == ()
+    assert not (tmp_path / "lake").exists()
+    writer = open_writer(sink, 1)
+    handles = [stage(writer, [(1, "a")], 1), stage(writer, [(2, "a")], 2)]
+    writer.commit(permit(1), handles[:1])
+    writer.commit(permit(2), handles)
+    open_writer(sink, 3, driver="driver-2", restore=2, handles=handles).close()
+    open_writer(sink, 1, lineage="another", sink_uid="other").close()
+    table = deltalake.DeltaTable(str(tmp_path / "lake"))
+    noted = deltalake.CommitProperties(custom_metadata={"crosscut": "of somebody else"})
+    deltalake.write_deltalake(table, table.to_pyarrow_table(), mode="append", commit_properties=noted)
+    found = sorted((one.lineage, one.epoch, one.driver, one.checkpoint_id) for one in sink.committed())
+    assert found == [("another", 1, "driver-1", 0), (writer._context.lineage, 3, "driver-2", 2)]  # type: ignore[attr-defined]
+
+
 def test_secrets_are_in_no_error_and_no_description(monkeypatch: pytest.MonkeyPatch) -> None:
     """S12."""
     monkeypatch.setenv("DELTA_KEY", "hunter2hunter2")

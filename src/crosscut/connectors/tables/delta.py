@@ -8,6 +8,7 @@ that is both the marker and the fence.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +24,19 @@ from crosscut.connectors.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.urls import HIDDEN, Redaction
 
 Options = Mapping[str, "str | Environment"]
 
 _SECRET_BYTES_MIN = 4
+
+_NOTE = "crosscut"
+"""Of the information about a commit: who has made it. Unlike application transactions it can be listed."""
+
+_COMMITS_MAX = 1_000
+"""That a start looks at, the newest first."""
 
 _NO_VALUE = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that Delta keeps as no value in a column that divides the table."""
@@ -109,6 +116,10 @@ class DeltaSink(Sink):
         """Raise ConnectorError if the table can't be opened or made, or lacks a column."""
         _Delta(self).opened()
 
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return who has written as which task, as far as the newest commits of the table tell."""
+        return _Delta(self).committed()
+
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
         to_row = row_maker(self.schema.names, self.row, self.describe())
@@ -166,13 +177,12 @@ class _Delta(Database):
         """
         library, sink = required("deltalake", "delta"), self._sink
         with self._explained("open"):
-            options = {k: str(v) for k, v in revealed(sink.storage_options).items()} or None
             table = library.DeltaTable.create(
                 sink.location,
                 schema=sink.schema,
                 mode="ignore",
                 partition_by=list(sink.partition_by) or None,
-                storage_options=options,
+                storage_options=self._options(),
             )
             there = {field.name: field.type for field in table.schema().fields}
             ours = {field.name: field.type for field in library.Schema.from_arrow(sink.schema).fields}
@@ -193,6 +203,23 @@ class _Delta(Database):
                 )
         self._partitioned_by = tuple(table.metadata().partition_columns)
         return table
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        """Return what the newest commits of the table say; nothing is made or changed."""
+        library, location = required("deltalake", "delta"), self._sink.location
+        with self._explained("look into"):
+            options = self._options()
+            if not library.DeltaTable.is_deltatable(location, options):
+                return ()
+            commits = library.DeltaTable(location, storage_options=options).history(_COMMITS_MAX)
+        newest: dict[tuple[str, str, TaskId], CommittedOutput] = {}
+        for one in commits:
+            if (found := _noted(one.get(_NOTE), self._what)) is not None:
+                newest.setdefault((found.lineage, found.sink_uid, found.task), found)
+        return tuple(newest.values())
+
+    def _options(self) -> dict[str, str] | None:
+        return {k: str(v) for k, v in revealed(self._sink.storage_options).items()} or None
 
     @contextmanager
     def _explained(self, action: str) -> Iterator[None]:
@@ -223,6 +250,7 @@ class _DeltaSession(Session):
         self._what = what
         self._rows: list[Any] = []
         self._versions: dict[str, int] = {}
+        self._note = ""
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         base = _application(context)
@@ -247,6 +275,18 @@ class _DeltaSession(Session):
             f"{base}/epoch": context.epoch,
             f"{base}/driver": _number(context.driver),
         }
+        task = context.task
+        self._note = json.dumps(
+            {
+                "lineage": context.lineage,
+                "sink": context.sink_uid,
+                "vertex": task.vertex,
+                "task": task.index,
+                "epoch": context.epoch,
+                "driver": context.driver,
+                "checkpoint": checkpoint_id,
+            }
+        )
 
     def insert(self, data: bytes) -> int:
         rows = required("pyarrow", "delta").ipc.open_stream(data).read_all()
@@ -257,7 +297,7 @@ class _DeltaSession(Session):
         """Make the commit."""
         library = required("deltalake", "delta")
         marks = [library.Transaction(name, version) for name, version in self._versions.items()]
-        properties = library.CommitProperties(app_transactions=marks)
+        properties = library.CommitProperties(app_transactions=marks, custom_metadata={_NOTE: self._note})
         if self._rows:
             rows = required("pyarrow", "delta").concat_tables(self._rows)
             library.write_deltalake(self._table, rows, mode="append", commit_properties=properties)
@@ -270,6 +310,30 @@ class _DeltaSession(Session):
 def _application(context: SinkContext) -> str:
     task = context.task
     return f"crosscut/{context.lineage}/{context.sink_uid}/{task.vertex}/{task.index}"
+
+
+def _noted(note: object, what: str) -> CommittedOutput | None:
+    """Return what `_DeltaSession.mark` has noted; None for commits of anybody else."""
+    try:
+        match json.loads(note) if isinstance(note, str) else None:
+            case {
+                "lineage": str(lineage),
+                "sink": str(sink),
+                "vertex": str(vertex),
+                "task": int(index),
+                "epoch": int(epoch),
+                "driver": str(driver),
+                "checkpoint": int(n),
+            }:
+                task = TaskId(VertexId(vertex), index)
+                return CommittedOutput(
+                    what, Lineage(lineage), sink, task, Epoch(epoch), driver, CheckpointId(n)
+                )
+            case _:
+                pass
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 def _number(driver: str) -> int:
