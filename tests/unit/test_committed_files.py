@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import crosscut as cc
 from crosscut.connectors.committed_files import CommittedFile, committed_files, grouped, newest_visible
+from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
 from crosscut.protocol.job.entries import CheckpointCompleted, TaskSnapshot
@@ -60,6 +64,27 @@ def test_a_checkpoint_is_visible_when_all_tasks_have_committed_it(tmp_path: Path
     assert newest_visible(tmp_path.as_posix(), "out", complete) == ONE
     commit(first, TWO, two)
     assert newest_visible(tmp_path.as_posix(), "out", complete) == TWO
+
+
+def test_output_that_is_noted_and_not_moved_yet_is_not_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: a worker dies after it has noted what it publishes; who follows the output waits for it."""
+    made = writer(tmp_path, 0)
+    one = staged(made, ONE)
+
+    def died(*_: Any, **directories: Any) -> None:
+        raise OSError("the worker has died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", died)
+        with pytest.raises(ConnectorError, match="the worker has died"):
+            commit(made, ONE, one)
+    complete = [checkpoint(ONE, (0, ONE, one))]
+    assert committed_files(str(tmp_path), "out") == []
+    assert newest_visible(tmp_path.as_posix(), "out", complete) == NOTHING
+    commit(made, ONE, one)
+    assert newest_visible(tmp_path.as_posix(), "out", complete) == ONE
 
 
 def test_a_checkpoint_without_new_output_is_visible_at_once(tmp_path: Path) -> None:

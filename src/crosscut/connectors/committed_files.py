@@ -11,6 +11,7 @@ from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import committed_file, staged_by
 from crosscut.ids import CheckpointId, Lineage, TaskId
+from crosscut.interfaces import JSON
 from crosscut.protocol.job.entries import CheckpointCompleted
 
 FORMATS = {"JsonLines": "jsonl", "ParquetFiles": "parquet", "TextFiles": "txt"}
@@ -86,11 +87,23 @@ def newest_visible(directory: str, sink_uid: str, retained: Sequence[CheckpointC
             through[whose] = max(one.checkpoint_id, through.get(whose, CheckpointId(0)))
     for checkpoint in reversed(retained):
         staged = [
-            (by, pending.checkpoint_id)
+            (by, pending.checkpoint_id, pending.handle)
             for one in checkpoint.snapshots
             for pending in one.snapshot.pending
             if (by := staged_by(pending.handle, sink_uid)) is not None
         ]
-        if all(n <= through.get(by, CheckpointId(0)) for by, n in staged):
+        if all(
+            n <= through.get(by, CheckpointId(0)) and not _is_staged(directory, handle)
+            for by, n, handle in staged
+        ):
             return checkpoint.checkpoint_id
     return CheckpointId(0)
+
+
+def _is_staged(directory: str, handle: JSON) -> bool:
+    """Whether a transaction is yet to be made visible: what is published is noted before it is moved."""
+    match handle:
+        case {"staged": str(staged)}:
+            return os.path.lexists(os.path.join(directory, staged))
+        case _:
+            return False
