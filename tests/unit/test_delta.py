@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, HistoryError
+from crosscut.ids import Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import SinkContext
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import open_writer, permit, stage
 
@@ -17,6 +21,7 @@ deltalake = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[delta]'")
 
+TASKS = 48
 SCHEMA = {"id": "int64", "country": "string"}
 
 
@@ -111,6 +116,24 @@ def test_a_writer_of_another_table_and_other_tasks_are_no_matter(tmp_path: Path)
     handles.append(stage(writer, [(3, "c")], 2))
     writer.commit(permit(2), handles)
     assert sorted(_ids(str(tmp_path))) == [1, 2, 2, 3]
+
+
+def test_many_tasks_commit_at_once(tmp_path: Path) -> None:
+    """I10: each commit makes a version, and of all that want to make the next one only one does."""
+    sink = cc.delta.sink(str(tmp_path), SCHEMA)
+    sink.check()
+    ready = threading.Barrier(TASKS)
+
+    def begin(index: int) -> None:
+        context = SinkContext(Lineage("a"), Epoch(1), TaskId(VertexId("v"), index), "out")
+        writer: Any = sink.writer(context)
+        with writer._database.transaction() as session:
+            ready.wait()
+            session.mark(context, 0)
+
+    with ThreadPoolExecutor(TASKS) as pool:
+        list(pool.map(begin, range(TASKS)))
+    assert len(sink.committed()) == TASKS
 
 
 def test_a_marker_that_is_gone_is_never_guessed_at(tmp_path: Path) -> None:

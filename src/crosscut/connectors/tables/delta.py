@@ -35,6 +35,9 @@ _SECRET_BYTES_MIN = 4
 _NOTE = "crosscut"
 """Of the information about a commit: who has made it. Unlike application transactions it can be listed."""
 
+_COMMIT_ATTEMPTS = 1_000
+"""For the next version of the table, which all tasks want at once: of 48, 26 fail with the usual 15."""
+
 _COMMITS_MAX = 1_000
 """That a start looks at, the newest first."""
 
@@ -297,7 +300,11 @@ class _DeltaSession(Session):
         """Make the commit."""
         library = required("deltalake", "delta")
         marks = [library.Transaction(name, version) for name, version in self._versions.items()]
-        properties = library.CommitProperties(app_transactions=marks, custom_metadata={_NOTE: self._note})
+        properties = library.CommitProperties(
+            app_transactions=marks,
+            custom_metadata={_NOTE: self._note},
+            max_commit_retries=_COMMIT_ATTEMPTS,
+        )
         if self._rows:
             rows = required("pyarrow", "delta").concat_tables(self._rows)
             library.write_deltalake(self._table, rows, mode="append", commit_properties=properties)
