@@ -10,6 +10,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.committed_files import CommittedFile, committed_files, grouped, newest_visible
+from crosscut.connectors.stage import Stage
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
@@ -90,6 +91,34 @@ def test_output_that_is_noted_and_not_moved_yet_is_not_visible(
 def test_a_checkpoint_without_new_output_is_visible_at_once(tmp_path: Path) -> None:
     assert newest_visible(tmp_path.as_posix(), "out", [checkpoint(THREE)]) == THREE
     assert newest_visible(tmp_path.as_posix(), "out", []) == NOTHING
+
+
+def test_a_file_that_is_only_about_to_be_moved_is_not_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = writer(tmp_path, 0)
+    one = staged(made, ONE)
+    complete = [checkpoint(ONE, (0, ONE, one))]
+    seen: list[CheckpointId] = []
+
+    def publish(stage: Stage, name: str, target: int, final: str) -> None:
+        # The ledger knows of it by now. Whoever went on behind it here would never read it.
+        seen.append(newest_visible(tmp_path.as_posix(), "out", complete))
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(ConnectorError, match="killed"):
+        patched.setattr(Stage, "publish", publish)
+        commit(made, ONE, one)
+    assert seen == [NOTHING]
+    commit(made, ONE, one)
+    assert newest_visible(tmp_path.as_posix(), "out", complete) == ONE
+
+
+def test_output_in_an_object_store_is_refused_instead_of_empty() -> None:
+    with pytest.raises(
+        ConnectorError, match="'out' has committed to s3://bucket/lines is in an object store"
+    ):
+        committed_files("s3://bucket/lines", "out")
 
 
 def test_output_that_was_taken_away_was_visible(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.local_paths import is_remote
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import committed_file, staged_by
+from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Lineage, TaskId
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -37,6 +39,12 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
     Raises:
         ConnectorError: The directory can't be read.
     """
+    if is_remote(directory):
+        # As a path it would be a directory that is not there, and so without a file.
+        raise ConnectorError(
+            f"what sink {sink_uid!r} has committed to {directory} is in an object store, where it can't be "
+            f"followed by checkpoints: have Spark read its files there"
+        )
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -87,23 +95,26 @@ def newest_visible(directory: str, sink_uid: str, retained: Sequence[CheckpointC
             through[whose] = max(one.checkpoint_id, through.get(whose, CheckpointId(0)))
     for checkpoint in reversed(retained):
         staged = [
-            (by, pending.checkpoint_id, pending.handle)
+            (by, pending)
             for one in checkpoint.snapshots
             for pending in one.snapshot.pending
             if (by := staged_by(pending.handle, sink_uid)) is not None
         ]
         if all(
-            n <= through.get(by, CheckpointId(0)) and not _is_staged(directory, handle)
-            for by, n, handle in staged
+            pending.checkpoint_id <= through.get(by, CheckpointId(0))
+            and not _awaits_rename(directory, pending.handle)
+            for by, pending in staged
         ):
             return checkpoint.checkpoint_id
     return CheckpointId(0)
 
 
-def _is_staged(directory: str, handle: JSON) -> bool:
-    """Whether a transaction is yet to be made visible: what is published is noted before it is moved."""
+def _awaits_rename(directory: str, handle: JSON) -> bool:
+    """Whether a file that a ledger names has no final name yet: it names them before they are moved."""
     match handle:
-        case {"staged": str(staged)}:
-            return os.path.lexists(os.path.join(directory, staged))
+        case {"staged": str(staged), "final": str(final)}:
+            # In this order: the file may be moved meanwhile.
+            is_staged = os.path.lexists(os.path.join(directory, staged))
+            return is_staged and not os.path.lexists(os.path.join(directory, final))
         case _:
             return False

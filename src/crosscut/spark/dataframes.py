@@ -53,8 +53,8 @@ def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
     When a job starts that has no checkpoint, a Spark job stages the rows, once, as Parquet in the
     checkpoint directory; from there they are read. So a DataFrame that is not deterministic is read exactly
     once, too, and a resumed job goes on with the rows that it began with. Staged files are deleted when no
-    checkpoint that is kept has still to read them. The rows of a file come in their order; a partition of more
-    than about 32 MiB becomes several.
+    checkpoint that is kept has still to read them. The rows of a file come in their order; a partition of
+    more than about 32 MiB becomes several.
 
     Args:
         df: Of the SparkSession of this program; not a streaming one.
