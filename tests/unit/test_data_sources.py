@@ -332,6 +332,45 @@ def test_after_a_failure_the_restored_messages_are_committed_and_the_others_abor
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "3.txt"]
 
 
+def test_what_another_process_may_have_committed_is_not_aborted(tmp_path: Path) -> None:
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS)
+    here = writer_of(sink, index=3)
+    here.recover(None, [])
+    (handle, _) = [staged(here, n, (n, "a")) for n in (2, 9)]
+    # Epoch 2 runs in another process, restores checkpoint 2 and commits it; epoch 3 comes back to this one.
+    elsewhere = writer_of(sink, epoch=2, index=4)
+    elsewhere.commit(permit(2, epoch=2), [handle])
+    writer_of(sink, epoch=3, index=3).recover(permit(5, epoch=3), [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "9.txt"]
+
+
+def test_no_message_is_committed_before_an_older_one(tmp_path: Path) -> None:
+    committed: list[int] = []
+    is_down = [True]
+
+    class Down(FakeStreamDataSource):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+            writer: Any = FakeStreamDataSource.streamWriter(self, schema, overwrite)
+
+            def commit(messages: list[Any], batch: int) -> None:
+                if is_down.pop() if is_down else False:
+                    raise OSError("down")
+                # As many do: what is not above the last one is a repetition.
+                if batch > max(committed, default=0):
+                    committed.append(batch)
+
+            writer.commit = commit
+            return writer
+
+    writer = writer_of(cc.spark.sink(Down, {"path": str(tmp_path)}, NUMBERS), index=5)
+    writer.recover(None, [])
+    handles = [staged(writer, n, (n, "a")) for n in (2, 3)]
+    with pytest.raises(ConnectorError, match="commit\\(\\) raised OSError: down"):
+        writer.commit(permit(3), handles)
+    writer.commit(permit(3), handles)
+    assert committed == [2, 3]
+
+
 def test_a_write_that_fails_is_aborted_and_named(tmp_path: Path) -> None:
     class Broken(FakeStreamDataSource):
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:

@@ -133,9 +133,12 @@ class _Writer(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         if permit is not None:
             self.commit(permit, handles)
-        # What is left was staged by an older epoch, for a checkpoint that was never completed.
+        # What is left was staged by an older epoch. Of a checkpoint behind the restored one that was never
+        # completed; others may have been, and another process has committed them meanwhile.
         for n in sorted(self._prepared):
-            self._abort([self._prepared.pop(n)], n)
+            message = self._prepared.pop(n)
+            if permit is None or n > permit.checkpoint_id:
+                self._abort([message], n)
 
     def write(self, records: list[Any]) -> None:
         self._open += [row_of(self._columns, self._to_row(record)) for record in records]
@@ -162,16 +165,11 @@ class _Writer(SinkWriter):
         return {"checkpoint": n, "message": base64.b64encode(packed).decode("ascii")}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        failed: ConnectorError | None = None
+        # None after one that has failed: a writer may take a lower n than its last one for a repetition.
         for handle in handles:
             n, message = self._message(handle)
-            try:
-                self._of.called("commit", lambda m=message, n=n: self._made().commit([m], n))  # type: ignore[misc]
-                self._prepared.pop(n, None)
-            except ConnectorError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            self._of.called("commit", lambda m=message, n=n: self._made().commit([m], n))  # type: ignore[misc]
+            self._prepared.pop(n, None)
 
     def _made(self) -> Any:
         if self._writer is None:
