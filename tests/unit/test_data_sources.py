@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_a_batch_that_was_planned_is_planned_the_same_after_a_failure() -> None:
     reader.close()
 
 
+def test_a_commit_that_a_failure_has_swallowed_comes_after_the_next_checkpoint() -> None:
+    source, told, split = recorded()
+    reader = source.reader(split, {"start": {"n": 2}, "end": None, "partition": 0, "rows": 0})
+    reader.acknowledge(reader.position)
+    assert told.committed.wait(60)
+    assert told.events == [("commit", {"n": 2})]
+    reader.close()
+
+
 # What they do wrong.
 
 
@@ -237,6 +247,23 @@ def test_a_reader_that_raises_in_a_task_is_named(method: str) -> None:
     assert fails(lambda: reader.read(1)) == (
         f"data source Unruly: {method}() raised RuntimeError: the service is down"
     )
+
+
+def test_fewer_partitions_of_a_batch_than_were_read_before_are_refused() -> None:
+    source, _, split = recorded()
+    position = {"start": {"n": 0}, "end": {"n": 2}, "partition": 3, "rows": 1}
+    assert "returned 2 partitions of a batch of which the job has read 3" in fails(
+        partial(source.reader(split, position).read, 9)
+    )
+
+
+def test_fewer_rows_of_a_partition_than_were_read_before_are_refused() -> None:
+    source, _, split = recorded()
+    position = {"start": {"n": 0}, "end": {"n": 2}, "partition": 1, "rows": 3}
+    said = "read() returned 2 rows of a partition of which the job has read 3 before"
+    assert said in fails(partial(source.reader(split, position).read, 9))
+    batch = cc.spark.source(FakeDataSource, {"NUMROWS": 5}, NAME_AND_STATE)
+    assert "returned 5 rows" in fails(partial(batch.reader(only_split(batch), 6).read, 9))
 
 
 def test_a_commit_that_raises_is_told_and_does_not_fail_the_job(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,8 +28,19 @@ class PythonRows:
     as_rows: bool
 
     def of(self, read: Callable[[], Iterator[Any]], *, skip: int) -> Iterator[Any]:
-        """Return the records from number `skip` on. `read` is called when the first is asked for."""
-        return islice(self._all(read), skip, None)
+        """Yield the records from number `skip` on. `read` is called when the first is asked for.
+
+        Raises:
+            ConnectorError: There are fewer now than were read before.
+        """
+        rows = self._all(read)
+        found = sum(1 for _ in islice(rows, skip))
+        if found < skip:
+            raise ConnectorError(
+                f"data source {self.name}: read() returned {found} rows of a partition of which the job has "
+                f"read {skip} before: which it has is not known any more; expected the same rows again"
+            )
+        yield from rows
 
     def _all(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         names = list(self.columns)

@@ -131,7 +131,8 @@ class PythonSource(Source[Any]):
         match split.detail, position:
             case None, {"start": dict(), "partition": int(), "rows": int()} if self.reading == "stream":
                 at: Any = position
-                return _StreamSplit(self, batches_of(self.of), rows, at)
+                is_new = position == split.start
+                return _StreamSplit(self, batches_of(self.of), rows, at, is_new=is_new)
             case str(packed), int(row) if self.reading == "batch" and row >= 0:
                 # The job log has it from the driver, as it has the state of the job, which is pickled, too.
                 partition = pickle.loads(base64.b64decode(packed))  # noqa: S301
@@ -205,7 +206,13 @@ class _StreamSplit(_Threaded):
     """All batches of a stream reader, one after the other."""
 
     def __init__(
-        self, source: PythonSource, batches: Batches, rows: PythonRows, position: dict[str, Any]
+        self,
+        source: PythonSource,
+        batches: Batches,
+        rows: PythonRows,
+        position: dict[str, Any],
+        *,
+        is_new: bool,
     ) -> None:
         super().__init__()
         self._of = source.of
@@ -218,7 +225,8 @@ class _StreamSplit(_Threaded):
         # Of the batch that is read: its partitions, and the rest of the one that is.
         self._partitions: list[Rows] | None = None
         self._rows: Iterator[Any] | None = None
-        self._committed = self._start
+        # Of a restored position nobody knows whether it was: the failure may have come first.
+        self._committed = self._start if is_new else None
 
     @property
     def position(self) -> JSON:
@@ -234,6 +242,12 @@ class _StreamSplit(_Threaded):
                 end, partitions = planned
                 if end is None:
                     return Wait(POLL_MS)
+                if self._partition and self._partition >= len(partitions):
+                    raise ConnectorError(
+                        f"data source {self._of.name}: partitions() returned {len(partitions)} partitions of "
+                        f"a batch of which the job has read {self._partition} before, and more was to come: "
+                        f"expected the same partitions again"
+                    )
                 self._end, self._partitions = end, partitions
             if self._partition >= len(self._partitions):
                 if self._end is not None:
@@ -254,10 +268,11 @@ class _StreamSplit(_Threaded):
 
     def acknowledge(self, position: JSON) -> None:
         at: Any = position
-        if at["start"] != self._committed:
-            self._committed = at["start"]
+        end: dict[str, Any] = at["start"]
+        if end != self._committed:
+            self._committed = end
             # The reader belongs to the thread.
-            self._thread.submit(self._commit, self._committed)
+            self._thread.submit(self._commit, end)
 
     def close(self) -> None:
         with suppress(RuntimeError):
