@@ -179,7 +179,8 @@ class OutputStreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         """Return the newest that is all visible."""
-        return {"checkpoint": max(start["checkpoint"], self._output.newest())}
+        after = CheckpointId(start["checkpoint"])
+        return {"checkpoint": max(after, self._output.newest(after))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return the files of the checkpoints after `start`, up to `end`."""

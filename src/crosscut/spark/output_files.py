@@ -21,6 +21,9 @@ from crosscut.protocol.job.segments import claims_in
 from crosscut.savepoints.manifest import is_savepoint
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
+from crosscut.urls import shown_url
+
+NOTHING = CheckpointId(0)
 
 _RETAINED_MAX = 20
 _READ_BYTES = 1 << 20
@@ -40,10 +43,24 @@ class OutputOf:
     directory: str
     kind: str
 
-    def newest(self) -> CheckpointId:
-        """Return the newest checkpoint whose output is all visible."""
+    def newest(self, after: CheckpointId = NOTHING) -> CheckpointId:
+        """Return the newest checkpoint whose output is all visible.
+
+        Args:
+            after: Up to where it was read before.
+
+        Raises:
+            ConnectorError: The job has never come as far as `after`: it is another one.
+        """
         tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
         retained = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+        completed = retained[-1].checkpoint_id if retained else NOTHING
+        if completed < after:
+            raise ConnectorError(
+                f"the output of sink {self.uid!r} was read up to checkpoint {after}, and the newest one in "
+                f"{shown_url(self.url)} is {completed}: another job has taken its place, whose first "
+                f"checkpoints would be left out. Follow it with another checkpointLocation"
+            )
         return newest_visible(self.directory, self.uid, retained)
 
     def files(self, after: CheckpointId, through: CheckpointId) -> list[list[str]]:
