@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, StoreError
-from crosscut.ids import TaskId, VertexId
+from crosscut.ids import Epoch, TaskId, VertexId
+from crosscut.spark.staging import Staging
 from crosscut.store.checkpoint_store import open_store
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
@@ -99,6 +100,17 @@ def test_what_cannot_be_staged_is_said_at_the_start_and_does_not_stand_in_the_wa
         start(session.range(2).selectExpr(f"{column} AS id"))
     started.finish(start(session.range(5)))
     assert sorted(row["id"] for row in out.records()) == list(range(5))
+
+
+def test_a_job_that_has_ended_stages_nothing_more(session: SparkSession, tmp_path: Path) -> None:
+    # Spark takes its time to plan: the job may end before there is anything to cancel.
+    where = tmp_path / "checkpoints"
+    staging = Staging(session.sparkContext, name="numbers", group="of-the-ended", store_url=str(where))
+    staging.cancel()
+    graph = flow_of(numbers(session, 1), cc.collect(), 100).compile(2, 128)
+    with pytest.raises(ConnectorError, match=r"the DataFrame can't be staged: .*cancelled"):
+        staging.assignments(graph, Epoch(1))
+    assert staged(tmp_path) == []
 
 
 def test_another_schema_than_that_of_the_checkpoint_is_refused_by_name(

@@ -83,11 +83,11 @@ class Staging:
         return assignments(graph, discover)
 
     def cancel(self) -> None:
-        """End what is under way: nobody waits for it any more."""
+        """End what is under way, or about to be: nobody waits for it any more."""
         if self._context._jsc is not None:
-            # If Spark is gone, so is its job.
+            # If Spark is gone, so is its job. Its plan may still be made, or the next DataFrame's.
             with suppress(Py4JError, OSError):
-                self._context.cancelJobGroup(self._group)
+                self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def _staged(self, uid: str, df: DataFrame, epoch: Epoch) -> list[Split]:
         store_url = self._store_url
