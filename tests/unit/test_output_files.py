@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
+import crosscut as cc
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.interfaces import CommitPermit, SinkContext
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.spark.crosscut_format import OutputStreamReader
 from crosscut.spark.output_files import OutputOf, schema_of
 from crosscut.store.checkpoint_store import open_store
 
+TASK = TaskId(VertexId("shown"), 0)
 
-def reader_of(url: Path, *completed: int) -> OutputStreamReader:
+
+def output_of(url: Path, *completed: int, pending: Snapshot | None = None) -> OutputOf:
     store = open_store(str(url))
     claim = EpochClaimed(Epoch(1), Lineage("a1"), "d", "f", 1, 1, CheckpointId(1))
     store.append(LogIndex(1, 0), SegmentOpened(claim, None))
     for number, n in enumerate(completed, 1):
-        store.append(LogIndex(1, number), CheckpointCompleted(Epoch(1), CheckpointId(n), ()))
-    output = OutputOf(str(url), "lines", str(url / "out"), "jsonl")
+        store.append(
+            LogIndex(1, number),
+            CheckpointCompleted(Epoch(1), CheckpointId(n), (TaskSnapshot(TASK, pending or Snapshot()),)),
+        )
+    return OutputOf(str(url), "lines", str(url / "out"), "jsonl")
+
+
+def reader_of(url: Path, *completed: int) -> OutputStreamReader:
+    output = output_of(url, *completed)
     return OutputStreamReader(output, schema_of(output))
 
 
@@ -35,3 +49,24 @@ def test_another_job_in_the_same_place_is_not_followed(tmp_path: Path) -> None:
         reader_of(tmp_path / "younger", 4, 7).latestOffset({"checkpoint": 8}, None)
     with pytest.raises(ConnectorError, match="is 0: another job has taken its place"):
         reader_of(tmp_path / "new").latestOffset({"checkpoint": 1}, None)
+
+
+def test_a_query_waits_for_output_that_is_being_committed(tmp_path: Path) -> None:
+    writer = cc.files.jsonl(tmp_path / "out").writer(
+        SinkContext(Lineage("a1"), Epoch(1), TASK, "lines", driver="d")
+    )
+    writer.recover(None, [])
+    writer.write(["a"])
+    handle = writer.prepare(writer.rotate(CheckpointId(4)))
+    pending = Snapshot(pending=(PendingTransaction(CheckpointId(4), handle),))
+    output = output_of(tmp_path / "checkpoints", 4, pending=pending)
+    output = replace(output, directory=str(tmp_path / "out"))
+    assert output.newest() == 0
+    with pytest.raises(ConnectorError, match="has not committed all output of checkpoint 4"):
+        output.newest_there(timeout_s=0)
+    permit = CommitPermit(Lineage("a1"), Epoch(1), CheckpointId(4))
+    commit = Timer(0.2, writer.commit, (permit, [handle]))
+    commit.start()
+    assert output.newest_there() == 4
+    commit.join()
+    assert output_of(tmp_path / "new").newest_there() == 0

@@ -113,7 +113,7 @@ class CrosscutDataSource(DataSource):
         if output is None:
             return StateReader(self.tasks(), self._state, schema)
         check_columns(output, schema)
-        newest = output.newest()
+        newest = output.newest_there()
         return OutputReader(output, schema, min(newest, self.checkpoint or newest))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -25,6 +26,10 @@ from crosscut.urls import shown_url
 
 NOTHING = CheckpointId(0)
 
+COMMIT_S = 10.0
+"""How long a query waits for output that is being committed."""
+
+_LOOK_S = 0.05
 _RETAINED_MAX = 20
 _READ_BYTES = 1 << 20
 
@@ -52,8 +57,7 @@ class OutputOf:
         Raises:
             ConnectorError: The job has never come as far as `after`: it is another one.
         """
-        tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
-        retained = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+        retained = self._retained()
         completed = retained[-1].checkpoint_id if retained else NOTHING
         if completed < after:
             raise ConnectorError(
@@ -62,6 +66,32 @@ class OutputOf:
                 f"checkpoints would be left out. Follow it with another checkpointLocation"
             )
         return newest_visible(self.directory, self.uid, retained)
+
+    def newest_there(self, timeout_s: float = COMMIT_S) -> CheckpointId:
+        """Return the newest checkpoint whose output is all visible; 0 if none is complete.
+
+        While the output of all that are retained is being committed there is none, and whoever asks once
+        would find nothing at all. So it is waited for.
+
+        Raises:
+            ConnectorError: It takes longer than `timeout_s`.
+        """
+        deadline = monotonic() + timeout_s
+        while (retained := self._retained()) and not (
+            found := newest_visible(self.directory, self.uid, retained)
+        ):
+            if monotonic() >= deadline:
+                raise ConnectorError(
+                    f"sink {self.uid!r} has not committed all output of checkpoint "
+                    f"{retained[0].checkpoint_id}, the oldest one that is retained: is the job running? "
+                    f"Start it again, which commits it, or read later"
+                )
+            sleep(_LOOK_S)
+        return found if retained else NOTHING
+
+    def _retained(self) -> list[CheckpointCompleted]:
+        tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
+        return [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
 
     def files(self, after: CheckpointId, through: CheckpointId) -> list[list[str]]:
         """Return the paths of the files of some checkpoints, in their order, in groups for Spark tasks."""
