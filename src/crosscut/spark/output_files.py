@@ -14,7 +14,6 @@ from pyspark.sql.types import StringType, StructType
 from crosscut.connectors.committed_files import FORMATS, committed_files, grouped, newest_visible
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import InputFiles, InputStream
-from crosscut.connectors.local_paths import is_remote
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -117,11 +116,6 @@ def output_at(url: str, uid: str) -> OutputOf | None:
         raise ConnectorError(
             f"sink {uid!r} is of class {found.connector}: expected one of "
             f"crosscut.files.jsonl, text and parquet"
-        )
-    if is_remote(found.details):
-        raise ConnectorError(
-            f"sink {uid!r} writes into {found.details}: expected a directory of a file system; read an "
-            f"object store as any other files, such as spark.read.json(...): what is visible is committed"
         )
     return OutputOf(url, uid, found.details, FORMATS[found.connector])
 
