@@ -24,6 +24,7 @@ from crosscut.interfaces import CommitPermit, SinkContext
 READ_TIMEOUT_S = 90.0
 """For reading the markers: longer than a transaction of another task may hold them back."""
 
+LEADER_POLL_S = 0.1
 PARTITIONS = 16
 _SETTINGS = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -152,11 +153,21 @@ class Markers:
         client = library().Consumer(
             configuration(self._servers, self._options, isolation_level="read_uncommitted", **ours)
         )
+        kafka = library()
+        # A topic that was just created, or lost a broker, has no leader for a moment.
+        passing = (kafka.KafkaError.NOT_LEADER_FOR_PARTITION, kafka.KafkaError.LEADER_NOT_AVAILABLE)
+        deadline_s = time.monotonic() + TIMEOUT_S
         try:
-            low, high = client.get_watermark_offsets(assigned, timeout=TIMEOUT_S)
+            while True:
+                try:
+                    low, high = client.get_watermark_offsets(assigned, timeout=TIMEOUT_S)
+                    return low, high
+                except kafka.KafkaException as error:
+                    if error.args[0].code() not in passing or time.monotonic() > deadline_s:
+                        raise
+                time.sleep(LEADER_POLL_S)
         finally:
             client.close()
-        return low, high
 
 
 def decoded(data: bytes, topic: str, servers: str) -> tuple[dict[str, Any], Marker]:
