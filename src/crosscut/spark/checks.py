@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import stat
@@ -49,13 +50,19 @@ def warn_of_single_attempts(context: SparkContext) -> None:
     """Say so if Spark gives up on all workers when it has lost one: its default in local mode."""
     master = context.master or ""
     if is_local(context) and not master.startswith("local-cluster") and "," not in master:
-        warnings.warn(
+        _warn(
             f"Spark's master is {master!r}, which allows a Spark task one attempt: if a worker is lost, "
             f"Spark ends all of them and the job submits them again, which takes seconds and counts as two "
-            f"failures; with master '{_with_attempts(master)}' Spark would replace the lost one",
-            RuntimeWarning,
-            stacklevel=5,
+            f"failures; with master '{_with_attempts(master)}' Spark would replace the lost one"
         )
+
+
+def _warn(text: str) -> None:
+    """Warn at the line outside of this package that has led here."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "crosscut":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 def _with_attempts(master: str) -> str:
@@ -86,7 +93,7 @@ def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
         )
         if strict:
             raise SettingsError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
+        _warn(text)
 
 
 def checked_host(settings: Settings, context: SparkContext) -> str:
@@ -110,7 +117,7 @@ def checked_host(settings: Settings, context: SparkContext) -> str:
         )
         if settings.strict:
             raise SettingsError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
+        _warn(text)
     return address
 
 
@@ -122,7 +129,7 @@ def checked_encryption(settings: Settings, context: SparkContext, host: str) -> 
         if found.is_refused or settings.strict:
             raise SettingsError(found.complaint)
         if settings.encryption != "off":
-            warnings.warn(found.complaint, RuntimeWarning, stacklevel=5)
+            _warn(found.complaint)
     return found.is_encrypted
 
 
