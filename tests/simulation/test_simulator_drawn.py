@@ -30,6 +30,8 @@ SEEDS = 240
 GROUPS = 4
 
 
+# A single world may take half a minute of a processor.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_the_output_of_a_drawn_flow_is_exact_in_every_world(group: int) -> None:
     seen: Counter[str] = Counter()
