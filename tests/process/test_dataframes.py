@@ -64,7 +64,7 @@ def test_a_resumed_job_reads_what_was_staged_and_leaves_nothing(
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: job.report().epoch > 1 and job.status == "running", "the failover")
     until(lambda: len(staged(tmp_path)) == 3, "the end of what the other driver left")
-    job.checkpoint(timeout=60)
+    until(lambda: job.checkpoint(timeout=60) and out.records(), "the first committed records")
     assert job.stop(timeout=60)
     before = len(out.records())
     assert 0 < before < ROWS
