@@ -152,8 +152,6 @@ def test_a_task_waits_for_slower_ones_and_a_barrier_does_not_wait_for_anybody() 
     assert work(task) == [Barrier(CheckpointId(1))]
     assert any(isinstance(one, StoreFrozen) for one in task.outlets.errands)
     assert not task.align([SlowestSource("group of others", FAR, 100, None)])
-    # As nothing changes by it, the split is asked no sooner than it would be.
-    assert not task.align([SlowestSource(GROUP, OTHER, 6, 10)])
     assert task.align([SlowestSource(GROUP, OTHER, 25, 30)])
     assert work(task) == [30, 40]
     task.align([SlowestSource(GROUP, ONE, 40, None)])

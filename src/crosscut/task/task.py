@@ -366,17 +366,13 @@ class Task:
         return channel
 
     def align(self, groups: Iterable[SlowestSource]) -> bool:
-        """The coordinator says how far groups of sources are; return whether other splits are held now.
-
-        If not, nobody is asked for records any sooner than it has said.
-        """
-        if self._aligned is None or self._splits is None:
-            return False
+        """The coordinator says how far groups of sources are; return whether one is that of this task."""
+        is_mine = False
         for one in groups:
-            if one.group == self._aligned.group:
+            if self._aligned is not None and one.group == self._aligned.group:
                 self._aligned.heard(self.task_id, one)
-        before = self._held_splits
-        return self._held(self._splits) != before
+                is_mine = True
+        return is_mine
 
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
