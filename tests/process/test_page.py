@@ -239,5 +239,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
     # And the counts are those of the records.
     metrics = job.metrics()
     numbers_out, payments_in = metrics.vertices[0].records_out, metrics.vertices[1].records_in
-    assert metrics.edges[0].records == numbers_out >= payments_in > 0
+    assert metrics.edges[0].records == numbers_out > 0
+    # Which is more can't be said: what the killed worker did after its last report is counted nowhere.
+    assert payments_in > 0
     assert metrics.status == "stopped"
