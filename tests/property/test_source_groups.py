@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import crosscut as cc
 from crosscut.batch import Batch
-from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
+from crosscut.ids import ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.messages import SlowestSource, SourceReached
+from crosscut.protocol.messages import AlignSources, SourceReached, SourcesReached
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.task.outputs import build_output
 from crosscut.task.splits import SplitQueue
@@ -25,7 +25,7 @@ WITHIN_MS = 10
 IDLE_AFTER_MS = 3
 STEPS = st.lists(st.integers(0, 100) | st.just(cc.Wait(1)), max_size=8)
 SPLITS = st.lists(STEPS, min_size=1, max_size=4)
-CHANCES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60)
+CHANCES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=60)
 
 
 class Listed(cc.Source[Any]):
@@ -84,8 +84,13 @@ class Member:
             has_event_time=True,
             aligned=AlignedSplits("group", WITHIN_MS),
         )
-        self.up: deque[SourceReached] = deque()
-        self.down: deque[SlowestSource] = deque()
+        self.index = WorkerIndex(index)
+        self.said: SourceReached | None = None
+        self.said_count = 0
+        self.up: deque[SourcesReached] = deque()
+        self.down: deque[AlignSources] = deque()
+        self.heard: list[SourcesReached] = []
+        self.told: list[AlignSources] = []
 
     @property
     def reached(self) -> int | None:
@@ -94,8 +99,10 @@ class Member:
         return found.watermark
 
     def says(self) -> None:
-        if (reached := self.task.reached) is not None:
-            self.up.append(reached)
+        if (reached := self.task.reached) is not None and reached != self.said:
+            self.said = reached
+            self.said_count += 1
+            self.up.append(SourcesReached(Epoch(1), self.said_count, (reached,)))
 
     def reads(self, now_ms: int) -> list[int]:
         """Read once; return what has been read, of the split that is named by `times.origin`."""
@@ -119,13 +126,28 @@ class Job:
     def hears(self, member: Member) -> None:
         """The coordinator takes one word of a task."""
         if member.up:
-            for news in self.groups.note([member.up.popleft()]):
-                for one in self.members:
-                    one.down.append(news)
+            member.heard.append(member.up.popleft())
+            self.groups.note(member.index, member.heard[-1])
+            self.says()
+
+    def says(self) -> None:
+        """The coordinator says what is news, unless it pauses."""
+        if (news := self.groups.news()) is not None:
+            for one in self.members:
+                one.down.append(news)
 
     def is_told(self, member: Member) -> None:
         if member.down:
-            member.task.align([member.down.popleft()])
+            member.told.append(member.down.popleft())
+            member.task.align(member.told[-1])
+
+    def repeat(self, member: Member, which: int) -> None:
+        """Words that have come already come again."""
+        if member.heard:
+            self.groups.note(member.index, member.heard[which % len(member.heard)])
+            self.says()
+        if member.told:
+            member.task.align(member.told[which % len(member.told)])
 
     def exchange(self) -> None:
         """All is said and heard that there is to say."""
@@ -133,6 +155,8 @@ class Job:
             member.says()
             while member.up:
                 self.hears(member)
+        self.groups.pause_over()
+        self.says()
         for member in self.members:
             while member.down:
                 self.is_told(member)
@@ -158,11 +182,15 @@ def test_all_splits_come_to_their_end_whenever_words_arrive(
                 member.says()
             case 2:
                 job.hears(member)
-            case _:
+            case 3:
                 job.is_told(member)
-    for _ in range(200):
+            case _:
+                job.repeat(member, who)
+    for turn in range(200):
         job.now_ms += 1
         job.exchange()
+        for what, who in chances[turn : turn + 1]:
+            job.repeat(job.members[who % len(job.members)], what)
         read += sum(len(member.reads(job.now_ms)) for member in job.members)
     assert job.is_over
     assert read == sum(isinstance(step, int) for splits in tasks for steps in splits for step in steps)

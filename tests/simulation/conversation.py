@@ -295,7 +295,7 @@ def messages(epoch: Epoch) -> tuple[WorkerMessage, ...]:
         TaskQuiet(epoch, n, K0),
         SourceDrained(epoch, S0),
         TransactionsCommitted(epoch, n, K0),
-        SourcesReached(epoch, (SourceReached(S0, 5),)),
+        SourcesReached(epoch, 1, (SourceReached(S0, 5),)),
         WorkerHeartbeat(epoch),
     )
 
@@ -317,6 +317,7 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
     "discover",
     "log-call",
     "delete",
+    "align",
 )
 
 

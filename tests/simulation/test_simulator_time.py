@@ -15,12 +15,13 @@ from crosscut.operators.cells import TimedCells
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.messages import SourcesReached
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
 from crosscut.testing.simulator.graphs import WINDOW_MS
-from crosscut.testing.simulator.options import options_of
+from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, options_of
 from crosscut.testing.simulator.shrink import live, shrunk
 
 WORLDS = 80
@@ -128,14 +129,41 @@ def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
     assert waited[True] > 10 * ALIGNED_WORLDS
 
 
-def test_finds_a_group_that_waits_for_who_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = SourceGroups.note
+def who_has_ended_is_waited_for(plain: Callable[..., bool]) -> Callable[..., bool]:
+    def note(self: SourceGroups, worker: Any, said: SourcesReached) -> bool:
+        tasks = tuple(one for one in said.tasks if one.watermark is not None)
+        return plain(self, worker, replace(said, tasks=tasks))
 
-    def note(self: SourceGroups, tasks: Any) -> Any:
-        return plain(self, [one for one in tasks if one.watermark is not None])
+    return note
 
-    monkeypatch.setattr(SourceGroups, "note", note)
-    drawn = (options_of(seed, ("aligned sources",), EXACTLY_ONCE) for seed in range(SEEDS_MAX))
+
+def older_words_of_workers_are_believed(plain: Callable[..., bool]) -> Callable[..., bool]:
+    def note(self: SourceGroups, *arguments: Any) -> bool:
+        self._heard.clear()
+        return plain(self, *arguments)
+
+    return note
+
+
+def the_rest_of_a_pause_is_forgotten(self: SourceGroups) -> None:
+    """What is news while nothing is said never is."""
+    self._touched.clear()
+    self._pauses = False
+
+
+REPEATED: tuple[FaultKind, ...] = ("repeat a message",)
+PLANTED_GROUPS: dict[str, tuple[str, Callable[[Any], Any], tuple[FaultKind, ...]]] = {
+    "a group waits for who has ended": ("note", who_has_ended_is_waited_for, FAULT_KINDS),
+    "an old word of a worker is believed": ("note", older_words_of_workers_are_believed, REPEATED),
+    "news of a pause is forgotten": ("pause_over", lambda _: the_rest_of_a_pause_is_forgotten, FAULT_KINDS),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED_GROUPS)
+def test_finds_the_planted_bug_of_groups(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, planted, kinds = PLANTED_GROUPS[name]
+    monkeypatch.setattr(SourceGroups, method, planted(getattr(SourceGroups, method)))
+    drawn = (options_of(seed, ("aligned sources",), EXACTLY_ONCE, kinds=kinds) for seed in range(SEEDS_MAX))
     # Without checkpoints, of which there are hundreds until it is clear that it will never finish.
     failures = (live(replace(options, is_periodic=False)).failure for options in drawn)
     assert any("I10" in failure for failure in failures)

@@ -63,7 +63,7 @@ def lies() -> tuple[WorkerMessage, ...]:
         TaskQuiet(E1, N1, K0),
         SourceDrained(E1, S0),
         TransactionsCommitted(E1, N1, K0),
-        SourcesReached(E1, (SourceReached(S1, 5), SourceReached(S0, 5))),
+        SourcesReached(E1, 1, (SourceReached(S1, 5), SourceReached(S0, 5))),
         WorkerHeartbeat(E1, (TaskStatistics(K1), TaskStatistics(K0))),
     )
 

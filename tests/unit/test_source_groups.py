@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.simulation.conversation import S0, S1, Talk, both
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError
 from crosscut.graph.source_groups import aligned_splits, source_groups
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.effects import StartTimer
+from crosscut.protocol.events import Timer
+from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.messages import AlignSources, SlowestSource, Snapshot, SourceReached, SourcesReached
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.task.items import Barrier, EndOfInput
@@ -26,42 +31,115 @@ from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_
 GROUP = "source numbers"
 ONE, OTHER, FAR = (TaskId(VertexId("numbers"), index) for index in range(3))
 OUT = ChannelId(0, ONE, TaskId(VertexId("after"), 0))
+E1 = Epoch(1)
+
+
+def said(number: int, *groups: SlowestSource) -> AlignSources:
+    return AlignSources(Epoch(0), number, groups)
+
+
+def reached(number: int, *tasks: SourceReached) -> SourcesReached:
+    return SourcesReached(Epoch(0), number, tasks)
 
 
 def test_a_split_waits_while_it_is_further_ahead_of_the_slowest_than_the_limit() -> None:
     splits = AlignedSplits(GROUP, 10)
     assert splits.held({}) == frozenset()
     assert splits.held({"a": 5, "b": 15, "c": 16}) == {"c"}
-    splits.heard(ONE, SlowestSource(GROUP, OTHER, 0, 5))
+    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 0, 5)))
     assert splits.held({"a": 5, "b": 15, "c": 10}) == {"b"}
     # It is the slowest itself: others are the next ones, and it knows better how far it is.
-    splits.heard(ONE, SlowestSource(GROUP, ONE, 0, 30))
+    splits.heard(ONE, said(2, SlowestSource("group of others", FAR, 100), SlowestSource(GROUP, ONE, 0, 30)))
     assert splits.held({"a": 25, "b": 35, "c": 36}) == {"c"}
-    splits.heard(ONE, SlowestSource(GROUP))
+    splits.heard(ONE, said(3, SlowestSource(GROUP)))
     assert splits.held({"a": 100}) == frozenset()
+
+
+def test_a_word_that_comes_again_after_a_newer_one_makes_nobody_wait() -> None:
+    splits = AlignedSplits(GROUP, 10)
+    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
+    splits.heard(ONE, said(2, SlowestSource(GROUP, OTHER, 95)))
+    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
+    assert splits.held({"a": 100}) == frozenset()
+    groups = SourceGroups({ONE.vertex: GROUP})
+    assert groups.note(WorkerIndex(0), reached(1, SourceReached(ONE, 5)))
+    assert groups.note(WorkerIndex(1), reached(1, SourceReached(OTHER, 5)))
+    assert groups.note(WorkerIndex(0), reached(2, SourceReached(ONE, 95)))
+    assert not groups.note(WorkerIndex(0), reached(1, SourceReached(ONE, 5)))
+    assert not groups.note(WorkerIndex(0), reached(2, SourceReached(ONE, 5)))
+    assert groups.note(WorkerIndex(1), reached(2, SourceReached(OTHER, None)))
+    assert groups.news() == said(1, SlowestSource(GROUP, ONE, 95))
 
 
 def test_the_coordinator_says_who_is_slowest_and_who_comes_next_when_that_is_news() -> None:
     groups = SourceGroups({ONE.vertex: GROUP, VertexId("names"): "group all", VertexId("words"): "group all"})
     names, words = TaskId(VertexId("names"), 0), TaskId(VertexId("words"), 0)
-    assert groups.note([SourceReached(ONE, 5)]) == (SlowestSource(GROUP, ONE, 5),)
-    assert groups.note([SourceReached(OTHER, 9), SourceReached(names, 1)]) == (
+    count = 0
+
+    def news(*some: SourceReached) -> tuple[SlowestSource, ...]:
+        nonlocal count
+        count += 1
+        groups.note(WorkerIndex(0), reached(count, *some))
+        groups.pause_over()
+        found = groups.news()
+        return found.groups if found is not None else ()
+
+    assert news(SourceReached(ONE, 5)) == (SlowestSource(GROUP, ONE, 5),)
+    assert news(SourceReached(OTHER, 9), SourceReached(names, 1)) == (
         SlowestSource(GROUP, ONE, 5, 9),
         SlowestSource("group all", names, 1),
     )
-    assert groups.note([SourceReached(FAR, 20)]) == ()
-    assert groups.note([SourceReached(words, 7)]) == (SlowestSource("group all", names, 1, 7),)
-    assert groups.note([SourceReached(ONE, None)]) == (SlowestSource(GROUP, OTHER, 9, 20),)
-    assert groups.note([SourceReached(OTHER, None), SourceReached(FAR, None)]) == (SlowestSource(GROUP),)
-    assert groups.note([SourceReached(TaskId(VertexId("alone"), 0), 3)]) == ()
-    groups.begin()
-    assert groups.note([SourceReached(FAR, 20)]) == (SlowestSource(GROUP, FAR, 20),)
+    assert news(SourceReached(FAR, 20)) == ()
+    assert news(SourceReached(words, 7)) == (SlowestSource("group all", names, 1, 7),)
+    assert news(SourceReached(ONE, None)) == (SlowestSource(GROUP, OTHER, 9, 20),)
+    assert news(SourceReached(OTHER, None), SourceReached(FAR, None)) == (SlowestSource(GROUP),)
+    assert news(SourceReached(TaskId(VertexId("alone"), 0), 3)) == ()
+    groups.begin(Epoch(2))
+    groups.note(WorkerIndex(0), reached(1, SourceReached(FAR, 20)))
+    assert groups.news() == AlignSources(Epoch(2), 1, (SlowestSource(GROUP, FAR, 20),))
+
+
+def test_what_is_news_within_a_pause_is_said_once_after_it() -> None:
+    groups = SourceGroups({ONE.vertex: GROUP})
+    pauses = []
+    for number in range(1, 12):
+        for worker, watermark in enumerate((50, 40, 30)):
+            at = SourceReached(TaskId(ONE.vertex, worker), watermark + number)
+            groups.note(WorkerIndex(worker), reached(number, at))
+            # Nothing is said while the pause lasts, however much there is.
+            assert (groups.news() is None) == (number > 1 or worker > 0)
+        groups.pause_over()
+        assert groups.news() == said(number + 1, SlowestSource(GROUP, FAR, 30 + number, 40 + number))
+        pauses.append(groups.pause_ms)
+    assert pauses == [4, 8, 16, 32, 64, 128, 200, 200, 200, 200, 200]
+    groups.pause_over()
+    assert groups.news() is None
+
+
+def test_the_coordinator_says_it_to_all_and_pauses_then() -> None:
+    talk = Talk(lambda terms: Coordinator(replace(terms, source_groups=((S0.vertex, GROUP),))))
+    talk.running()
+    first = AlignSources(E1, 1, (SlowestSource(GROUP, S0, 5),))
+    assert talk.message(0, SourcesReached(E1, 1, (SourceReached(S0, 5),))) == [
+        StartTimer(Timer("align", E1), 2),
+        *both(first),
+    ]
+    assert talk.message(1, SourcesReached(E1, 1, (SourceReached(S1, 9),))) == []
+    second = AlignSources(E1, 2, (SlowestSource(GROUP, S0, 5, 9),))
+    assert talk.fire("align") == [
+        StartTimer(Timer("align", E1), 4),
+        *both(second),
+    ]
+    assert talk.message(1, SourcesReached(E1, 1, (SourceReached(S1, 1),))) == []
+    assert talk.coordinator.dropped["late word of how far sources are"] == 1
+    # There was no news: nobody needs to come back.
+    assert talk.fire("align") == []
 
 
 def test_their_words_are_the_same_after_the_wire() -> None:
-    said = SourcesReached(Epoch(3), (SourceReached(ONE, 5), SourceReached(OTHER, None)))
-    assert decode_control(encode_control(said), WORKER_MESSAGES) == said
-    answer = AlignSources(Epoch(3), (SlowestSource(GROUP, ONE, 5, None), SlowestSource("group all")))
+    word = SourcesReached(Epoch(3), 7, (SourceReached(ONE, 5), SourceReached(OTHER, None)))
+    assert decode_control(encode_control(word), WORKER_MESSAGES) == word
+    answer = AlignSources(Epoch(3), 2, (SlowestSource(GROUP, ONE, 5, None), SlowestSource("group all")))
     assert decode_control(encode_control(answer), COORDINATOR_MESSAGES) == answer
 
 
@@ -144,17 +222,19 @@ def test_a_task_reads_its_splits_abreast() -> None:
 
 def test_a_task_waits_for_slower_ones_and_a_barrier_does_not_wait_for_anybody() -> None:
     task = task_of(Listed(fast=[[n * 10] for n in range(1, 6)]))
-    task.align([SlowestSource(GROUP, OTHER, 5, 10)])
+    task.align(said(1, SlowestSource(GROUP, OTHER, 5, 10)))
     assert work(task) == [10, 20]
     assert task.reached == SourceReached(ONE, 20)
     assert (task.statistics().held_splits, task.wait_ms > 0) == (1, True)
     task.trigger(CheckpointId(1))
     assert work(task) == [Barrier(CheckpointId(1))]
     assert any(isinstance(one, StoreFrozen) for one in task.outlets.errands)
-    assert not task.align([SlowestSource("group of others", FAR, 100, None)])
-    assert task.align([SlowestSource(GROUP, OTHER, 25, 30)])
+    assert not task.align(said(2, SlowestSource("group of others", FAR, 100, None)))
+    # As no split is freed by it, it is asked no sooner than it would be.
+    assert not task.align(said(3, SlowestSource(GROUP, OTHER, 6, 10)))
+    assert task.align(said(4, SlowestSource(GROUP, OTHER, 25, 30)))
     assert work(task) == [30, 40]
-    task.align([SlowestSource(GROUP, ONE, 40, None)])
+    task.align(said(5, SlowestSource(GROUP, ONE, 40, None)))
     assert work(task) == [50, EndOfInput()]
     assert task.reached == SourceReached(ONE, None)
 

@@ -131,7 +131,7 @@ LinkId = int
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
     "retry-append", "stop", "finish", "pause", "read-log", "read-again", "discover", "log-call",
-    "delete",
+    "delete", "align",
 ]  # fmt: skip
 
 

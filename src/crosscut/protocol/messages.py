@@ -143,9 +143,14 @@ class SourceReached:
 
 @dataclass(frozen=True, slots=True)
 class SourcesReached:
-    """What is news of source tasks that are in a group; see `crosscut.protocol.source_groups`."""
+    """What is news of source tasks that are in a group; see `crosscut.protocol.source_groups`.
+
+    Attributes:
+        number: Grows with each of a worker in an epoch: one that comes late takes nothing back.
+    """
 
     epoch: Epoch
+    number: int
     tasks: tuple[SourceReached, ...]
 
 
@@ -340,9 +345,14 @@ class SlowestSource:
 
 @dataclass(frozen=True, slots=True)
 class AlignSources:
-    """What is news of groups of sources: splits that are far ahead wait."""
+    """What is news of groups of sources: splits that are far ahead wait.
+
+    Attributes:
+        number: Grows with each in an epoch, likewise.
+    """
 
     epoch: Epoch
+    number: int
     groups: tuple[SlowestSource, ...]
 
 

@@ -7,15 +7,19 @@ a limit above the lowest of the group.
 Only splits count that are being read, whose watermark is known, and that are neither idle nor at their end.
 So the lowest one never waits, and as long as it can be read or falls idle, the group goes on. What is known
 of other tasks is older than what is known of one's own: it is lower, which makes nobody wait for ever, since
-whoever has come further says so.
+whoever has come further says so. It says so once: so a word that comes again after a newer one must not be
+believed, and words are numbered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from crosscut.ids import TaskId, VertexId
-from crosscut.protocol.messages import SlowestSource, SourceReached
+from crosscut.ids import Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.protocol.messages import AlignSources, SlowestSource, SourcesReached
+
+PAUSE_MS = 200
+"""The coordinator says how far groups are as often, at most: for P workers that is 5 P messages a second."""
 
 
 class AlignedSplits:
@@ -30,11 +34,16 @@ class AlignedSplits:
         self.group = group
         self._within_ms = within_ms
         self._others: int | None = None
+        self._newest = 0
 
-    def heard(self, task: TaskId, slowest: SlowestSource) -> None:
-        """The coordinator says how far the group is; `task` is the one that these splits belong to."""
-        is_mine = slowest.task == task
-        self._others = slowest.next_watermark if is_mine else slowest.watermark
+    def heard(self, task: TaskId, news: AlignSources) -> None:
+        """The coordinator says how far groups are; `task` is the one that these splits belong to."""
+        if news.number <= self._newest:
+            return
+        self._newest = news.number
+        for one in news.groups:
+            if one.group == self.group:
+                self._others = one.next_watermark if one.task == task else one.watermark
 
     def held(self, watermarks: Mapping[str, int]) -> frozenset[str]:
         """Return the splits that are not to be read now.
@@ -58,31 +67,63 @@ class SourceGroups:
 
     def __init__(self, groups: Mapping[VertexId, str]) -> None:
         self._groups = groups
+        self._epoch = Epoch(0)
+        self._heard: dict[WorkerIndex, int] = {}
         self._reached: dict[str, dict[TaskId, int]] = {}
+        self._touched: dict[str, None] = {}
         self._said: dict[str, SlowestSource] = {}
+        self._said_count = 0
+        self._pauses = False
 
-    def begin(self) -> None:
+    def begin(self, epoch: Epoch) -> None:
         """An epoch begins: nothing is known of its tasks."""
+        self._epoch = epoch
+        self._heard.clear()
         self._reached.clear()
+        self._touched.clear()
         self._said.clear()
+        self._said_count = 0
+        self._pauses = False
 
-    def note(self, tasks: Iterable[SourceReached]) -> tuple[SlowestSource, ...]:
-        """Note how far tasks are; return what is news of their groups."""
-        touched: dict[str, None] = {}
-        for one in tasks:
+    @property
+    def pause_ms(self) -> int:
+        """For how long nothing is said now. Short at first: until tasks know of each other, none waits."""
+        return min(PAUSE_MS, 1 << min(self._said_count, 8))
+
+    def note(self, worker: WorkerIndex, said: SourcesReached) -> bool:
+        """Note how far tasks of `worker` are; return whether that is newer than what it has said before."""
+        if said.number <= self._heard.get(worker, 0):
+            return False
+        self._heard[worker] = said.number
+        for one in said.tasks:
             group = self._groups.get(one.task.vertex)
             if group is None:
                 continue
-            touched[group] = None
+            self._touched[group] = None
             reached = self._reached.setdefault(group, {})
             if one.watermark is None:
                 reached.pop(one.task, None)
             else:
                 reached[one.task] = one.watermark
-        found = (self._slowest(group) for group in touched)
+        return True
+
+    def news(self) -> AlignSources | None:
+        """Return what is to be said of groups now. After it nothing is, until `pause_ms` are over."""
+        if self._pauses:
+            return None
+        found = (self._slowest(group) for group in self._touched)
         news = tuple(one for one in found if one != self._said.get(one.group))
+        self._touched.clear()
+        if not news:
+            return None
         self._said |= {one.group: one for one in news}
-        return news
+        self._said_count += 1
+        self._pauses = True
+        return AlignSources(self._epoch, self._said_count, news)
+
+    def pause_over(self) -> None:
+        """So long nothing has been said."""
+        self._pauses = False
 
     def _slowest(self, group: str) -> SlowestSource:
         first, second = None, None

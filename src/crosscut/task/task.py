@@ -11,7 +11,7 @@ turn), `departures` (the way out), `snapshots` (barriers and their effects), `tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
@@ -37,7 +37,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.measures import SnapshotTimes
-from crosscut.protocol.messages import SlowestSource, SourceDrained, SourceReached, TaskStatistics
+from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.keyed import KeyedState
@@ -365,14 +365,16 @@ class Task:
         self._snapshots.let_in()
         return channel
 
-    def align(self, groups: Iterable[SlowestSource]) -> bool:
-        """The coordinator says how far groups of sources are; return whether one is that of this task."""
-        is_mine = False
-        for one in groups:
-            if self._aligned is not None and one.group == self._aligned.group:
-                self._aligned.heard(self.task_id, one)
-                is_mine = True
-        return is_mine
+    def align(self, news: AlignSources) -> bool:
+        """The coordinator says how far groups of sources are; return whether a split needs to wait no longer.
+
+        If none does, no reader is asked sooner than it has said.
+        """
+        if self._aligned is None or self._splits is None:
+            return False
+        self._aligned.heard(self.task_id, news)
+        before = self._held_splits
+        return not before <= self._held(self._splits)
 
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""

@@ -22,8 +22,8 @@ from crosscut.interfaces import SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import (
+    AlignSources,
     RecordsFlowing,
-    SlowestSource,
     SourceReached,
     SourcesReached,
     TaskFailed,
@@ -105,6 +105,7 @@ class TaskPool:
         self._running_since_ns = 0
         self._has_flowed = False
         self._reached: dict[TaskId, SourceReached] = {}
+        self._reached_count = 0
         self._reaching: asyncio.TimerHandle | None = None
         self._reach_every_s = REACHED_EVERY_S / 100
 
@@ -186,7 +187,8 @@ class TaskPool:
                 self._reached[task.task_id] = reached
                 news.append(reached)
         if news:
-            self.report(SourcesReached(self.epoch, tuple(news)))
+            self._reached_count += 1
+            self.report(SourcesReached(self.epoch, self._reached_count, tuple(news)))
         # Soon at the beginning: until tasks have heard of each other, none waits for another.
         self._reach_every_s = min(REACHED_EVERY_S, 2 * self._reach_every_s)
         self._reaching = self._loop.call_later(self._reach_every_s, self._say_reached)
@@ -331,10 +333,10 @@ class TaskPool:
         """The loops that have these heads are exhausted."""
         self._tell(lambda task: task.close_loops(heads))
 
-    def align(self, groups: Collection[SlowestSource]) -> None:
+    def align(self, news: AlignSources) -> None:
         """Groups of sources have come so far."""
         for runner in self._runners:
-            if runner.task.align(groups):
+            if runner.task.align(news):
                 runner.due_ns = 0
         self.schedule()
 

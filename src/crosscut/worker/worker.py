@@ -268,8 +268,8 @@ class Worker:
                 pool.completed(checkpoint_id)
             case CloseLoops(_, heads):
                 pool.close_loops(heads)
-            case AlignSources(_, groups):
-                pool.align(groups)
+            case AlignSources():
+                pool.align(message)
             case _:
                 assert_never(message)
 

@@ -31,7 +31,6 @@ from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speak
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
-    AlignSources,
     FailureCause,
     HaltTasks,
     RecordsFlowing,
@@ -274,9 +273,10 @@ class Coordinator:
             case TransactionsCommitted(_, checkpoint_id, task):
                 self._ending.committed(task, checkpoint_id)
                 return self._end_if_committed()
-            case SourcesReached(_, tasks):
-                news = self._source_groups.note(tasks)
-                return self.roster.to_holders(AlignSources(self.epoch, news)) if news else []
+            case SourcesReached():
+                if not self._source_groups.note(index, message):
+                    self.dropped["late word of how far sources are"] += 1
+                return self._align_sources()
             case RecordsFlowing() | WorkerHeartbeat():
                 return []
             case _:
@@ -308,12 +308,18 @@ class Coordinator:
             return []
         self._go(Turn.GATHERED)
         self.series.begin(self.epoch)
-        self._source_groups.begin()
+        self._source_groups.begin(self.epoch)
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
             *self._gathering.deploy(self.epoch, self.lineage, self.completed, self._log),
         ]
+
+    def _align_sources(self) -> list[JobEffect]:
+        news = self._source_groups.news()
+        if news is None:
+            return []
+        return [self._timer("align", self._source_groups.pause_ms), *self.roster.to_holders(news)]
 
     def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:
         if self.phase is not Phase.RESTORING:
@@ -357,6 +363,9 @@ class Coordinator:
                 return self._end("failed", self._gathering.too_few())
             case "restore" if self.phase is Phase.RESTORING:
                 return self._failed(self._gathering.too_slow())
+            case "align":
+                self._source_groups.pause_over()
+                return self._align_sources()
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
