@@ -188,6 +188,23 @@ def test_what_is_not_about_the_record_is_not_tried_again(error: BaseException) -
         site.raised(1, error)
 
 
+def test_as_long_as_no_call_has_returned_it_may_be_the_service_that_is_to_blame() -> None:
+    """A service that is down fails the call of the same record after each restart."""
+    site = Site()
+    site.take(1, 2)
+    site.asks()
+    with pytest.raises(UserCodeError) as raised:
+        site.raised(2, ValueError("not 2"))
+    assert raised.value.is_first
+    site.returned(1)
+    site.take(3)
+    site.gives()
+    site.asks()
+    with pytest.raises(UserCodeError) as raised:
+        site.raised(3, ValueError("not 3"))
+    assert not raised.value.is_first
+
+
 def test_a_call_ends_once() -> None:
     site = Site()
     site.take(1)

@@ -751,6 +751,36 @@ def test_a_split_is_not_idle_because_what_comes_after_is_slow() -> None:
     assert times.watermark == 70
 
 
+def test_a_split_of_which_all_is_filtered_out_is_idle_until_something_comes() -> None:
+    """Whoever reads a topic of which it wants only rare records would hold up all time behind it."""
+    steps = [[10], *[[-n] for n in range(1, 30)], [70]]
+    times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
+    splits = SplitQueue(_Listed({"a": steps}), _Listed.unread("a"))
+    task = task_of(Filter("positive", lambda n: n > 0), times, inputs=(), splits=splits, source_uid="listed")
+    said: list[tuple[int, Any]] = []
+    for clock_ms in range(1_000, 1_310, 10):
+        task.tell_time(clock_ms)
+        task.run()
+        task.flush()
+        items, task.outlets.outbox = task.outlets.outbox, []
+        said += [(clock_ms, one.records or one.idle) for _, one in items if isinstance(one, Batch)]
+    # Since 1010 nothing has come: at 1110 that is long enough, which is known when it is asked again.
+    assert said == [(1_000, [10]), (1_120, True), (1_300, [70])]
+    assert (times.watermark, times.awaited(["a"])) == (70, {"a": 70})
+
+
+def test_a_split_of_which_all_is_filtered_out_is_not_idle_because_what_comes_after_is_slow() -> None:
+    times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
+    splits = SplitQueue(_Listed({"a": [[10], [-1], [70]]}), _Listed.unread("a"))
+    task = task_of(Filter("positive", lambda n: n > 0), times, inputs=(), splits=splits, source_uid="listed")
+    # For a second the outputs take nothing, so nobody runs the task.
+    for clock_ms in (1_000, 1_001, 2_000):
+        task.tell_time(clock_ms)
+        task.run()
+        assert times.awaited(["a"])
+    assert times.watermark == 70
+
+
 def test_what_is_no_source_is_idle_when_nothing_has_come_for_long() -> None:
     task = task_of(AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100))
 

@@ -287,6 +287,93 @@ def test_what_has_expired_is_removed_in_bounded_time_though_no_record_comes_any_
     assert (len(tables["last"]), len(tables["seen"])) == (0, 0)
 
 
+class AtTimers(cc.KeyedProcess[tuple[str, int], Any]):
+    """Sets a value, and says at timers whether it is alive; records are ("set", _), ("at", time), ..."""
+
+    value = cc.ValueState[int](ttl="10ms")
+
+    def on_record(self, record: tuple[str, int], ctx: cc.Context) -> None:
+        what, time = record
+        match what:
+            case "set":
+                self.value.set(time)
+            case "at":
+                ctx.set_timer(time)
+            case _:
+                ctx.set_processing_timer(time)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        yield time, self.value.get()
+
+    def on_processing_timer(self, time: int, ctx: cc.Context) -> Iterator[Any]:
+        yield f"clock {time}", self.value.get()
+        self.value.set(time)
+        ctx.set_timer(0)
+
+
+def said_at(site: Site, watermark: int | None) -> list[Any]:
+    said: list[Any] = []
+    while (made := site.operator.advance(watermark)) is not None:
+        said += made.records
+        site.operator.course.rest = None
+    return said
+
+
+def test_a_timer_finds_what_is_alive_at_its_own_time_however_far_the_watermark_jumps(new: NewState) -> None:
+    for watermark in (200, cc.END_OF_TIME):
+        site = Site(AtTimers(), new)
+        site.operator.course.begin(100)
+        site.gives(("a", ("set", 1)), *[("a", ("at", time)) for time in (105, 109, 110, 150)], at=100)
+        assert said_at(site, watermark) == [(105, 1), (109, 1), (110, None), (150, None)]
+
+
+def test_what_has_expired_once_does_not_come_back_for_a_timer_of_an_older_time(new: NewState) -> None:
+    site = Site(AtTimers(), new)
+    site.operator.course.begin(100)
+    site.gives(("a", ("set", 1)), at=100, watermark=0)
+    said_at(site, 110)
+    site.gives(("a", ("at", 105)), at=112)
+    assert said_at(site, None) == [(105, None)]
+    # Likewise one that a timer of the clock has set, which comes after all that the watermark has made due;
+    # wherever a snapshot is taken in between.
+    site.gives(("a", ("clock", 1_000)), at=112)
+    site.operator.course.now_ms = 1_000
+    site.operator.course.begin(1)
+    made = site.operator.advance(300)
+    assert made is not None and made.records == [("clock 1000", None)]
+    assert site.state.named["event timers"].get(("a", 0))[1] == 300
+
+
+def test_what_a_timer_of_the_clock_sets_lives_from_the_time_that_is_known(new: NewState) -> None:
+    site = Site(AtTimers(), new)
+    site.operator.course.begin(100)
+    site.gives(("a", ("clock", 1_000)), at=100, watermark=500)
+    site.operator.course.now_ms = 1_000
+    assert said_at(site, None) == [("clock 1000", None), (0, 1_000)]
+    site.gives(("a", ("at", 509)), ("a", ("at", 510)), at=500)
+    assert said_at(site, 900) == [(509, 1_000), (510, None)]
+
+
+def test_what_is_set_before_any_time_is_known_lives_from_the_first_that_is(new: NewState) -> None:
+    site = Site(AtTimers(), new)
+    site.operator.course.begin(1_000)
+    site.gives(*[(key, ("clock", 1_000)) for key in range(300)], at=100)
+    site.operator.course.now_ms = 1_000
+    assert len(said_at(site, None)) == 300
+    stored(site.state, N1)
+    assert len(site.state.tables["value"]) == 300
+    # Wherever a snapshot is taken before that: it is in the rows.
+    said_at(site, 100_000)
+    for now_ms in range(1_000, 1_100, 5):
+        tick(site.operator, now_ms)
+    site.gives(*[(key, ("at", 100_009)) for key in (0, 299)], at=100_000)
+    site.gives(*[(key, ("at", 100_010)) for key in (0, 299)], at=100_000)
+    assert sorted(said_at(site, 100_020), key=str) == [(100_009, 1_000)] * 2 + [(100_010, None)] * 2
+    for now_ms in range(2_000, 2_100, 5):
+        tick(site.operator, now_ms)
+    assert len(site.state.tables["value"]) == 0
+
+
 def test_event_time_is_refused_for_records_without_timestamps_by_name() -> None:
     with pytest.raises(UserCodeError, match=r"'the-process', state 'value': its ttl is in event time"):
         Site(Timed()).gives(("a", "self.value.set(1)"))

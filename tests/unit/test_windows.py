@@ -272,6 +272,33 @@ def test_who_raises_in_a_window_is_named_with_the_record_or_with_what_the_window
         list(advanced(operator, 10))
 
 
+@pytest.mark.parametrize(
+    "window", [cc.tumbling(10), cc.session(4), cc.count_window(2), cc.global_window()], ids=repr
+)
+def test_the_first_result_may_meet_a_service_that_is_down_however_many_records_have_come(window: Any) -> None:
+    def looked_up(one: cc.Windowed[Any, Any]) -> list[Any]:
+        if one.key == "b":
+            raise ConnectionError("down")
+        return [one.key]
+
+    def raised(*keys: str) -> UserCodeError:
+        fold = folding(ProcessFold(looked_up))
+        operator: Any = window_operator("w", window_state(window), fold, window, None)
+        operator.course.begin(100)
+        with pytest.raises(UserCodeError) as found:
+            for n in range(2):
+                for key in keys:
+                    operator.process(Batch([n], [key], [n]))
+            for _ in advanced(operator, END_OF_TIME):
+                pass
+            for _ in operator.end(""):
+                pass
+        return found.value
+
+    assert raised("b").is_first
+    assert not raised("a", "b").is_first
+
+
 def test_a_window_with_more_keys_than_a_batch_speaks_in_several() -> None:
     state = window_state(Tumbling(10))
     operator = window_operator("w", state, folding(SumFold(abs)), Tumbling(10), None)

@@ -88,6 +88,7 @@ class AsyncMap(Operator):
         # What ended, in that order, and has not gone on: the result, or what was raised.
         self._ended: OrderedDict[CallId, tuple[Any, Exception | None]] = OrderedDict()
         self.requests: list[StartCall] = []
+        self._has_returned = False
         self._ask()
 
     @property
@@ -124,6 +125,7 @@ class AsyncMap(Operator):
     def returned(self, call_id: CallId, result: Any) -> None:
         """A call that was asked for has returned."""
         self._end(call_id)
+        self._has_returned = True
         self._ended[call_id] = result, None
 
     def raised(self, call_id: CallId, error: BaseException) -> None:
@@ -140,7 +142,8 @@ class AsyncMap(Operator):
         elif is_about_it and isinstance(error, Exception) and self._has_letters:
             self._ended[call_id] = None, error
         else:
-            raise user_code_error(self.uid, error, record) from error
+            # Before any call has returned it may be what they call that is to blame, and not the record.
+            raise user_code_error(self.uid, error, record, is_first=not self._has_returned) from error
 
     def hold(self, news: Batch) -> None:
         """Let news go on after the results of all records that are here."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from crosscut.errors import FlowError, StateError
 from crosscut.keyed_process import KeyedProcess, declared
-from crosscut.process_context import Context
 from crosscut.process_states import Cells, State
 from crosscut.serializers import Serializer
 from crosscut.state.encoding import owned_copy
-from crosscut.state.expiry import Expiry
+from crosscut.state.expiry import UNDATED, Expiry
 from crosscut.state.table import Table
 
 ROWS_PER_BATCH = 200
@@ -21,26 +20,37 @@ _ABSENT: Any = object()
 _Clock = tuple[Callable[[], int | None], Callable[[], int]]
 
 
+class Times(Protocol):
+    """What time it is for the values of a process."""
+
+    def now(self) -> int:
+        """Return the processing time."""
+
+    def event_time(self) -> int | None:
+        """Return the event time up to which values expire; None: none is known, nothing has expired."""
+
+    def written_at(self) -> int | None:
+        """Return the event time of what is written now; None: records have no timestamps."""
+
+
 def cells_of(
     process: KeyedProcess[Any, Any],
     cells: Mapping[str, Cells],
     tables: Mapping[str, Table],
-    context: Context,
+    times: Times,
     uid: str,
-    now: Callable[[], int],
 ) -> tuple[dict[str, Cells], list[TimedCells]]:
     """Return where the states of a process are kept, by name, and those of them that expire.
 
     Args:
         cells: What changes the tables.
-        now: Returns the processing time.
     """
     found: dict[str, Cells] = {}
     timed: list[TimedCells] = []
     for name, state in declared(process).items():
         one, table = cells[name], tables[name]
         if table.expiry is not None:
-            clock = _clock_of(state, context, uid, name, now)
+            clock = _clock_of(state, times, uid, name)
             is_event_time = state.ttl_time == "event"
             one = TimedCells(one, table, table.expiry, clock, is_event_time=is_event_time)
             timed.append(one)
@@ -127,12 +137,18 @@ class TimedCells:
         count = ROWS_PER_BATCH + self._expiry.looks_per_put * self._put_count
         self._put_count = 0
         for row in self._expiry.due(now, count):
-            if self._table.has(row) and self._has_expired(self._table.peek(row)[0]):
+            if not self._table.has(row):
+                continue
+            written = self._table.peek(row)[0]
+            if written == UNDATED:
+                self._table.put(row, (now, self._table.get(row)[1]))
+                self._expiry.note(row, now)
+            elif self._has_expired(written):
                 self._table.delete(row)
 
     def _has_expired(self, written: int) -> bool:
         now = self._now()
-        return now is not None and written + self._expiry.ttl_ms <= now
+        return now is not None and written != UNDATED and written + self._expiry.ttl_ms <= now
 
 
 class SerializedCells:
@@ -175,20 +191,21 @@ class SerializedCells:
         self._cells.put(row, self._version + data)
 
 
-def _clock_of(state: State, context: Context, uid: str, name: str, now: Callable[[], int]) -> _Clock:
+def _clock_of(state: State, times: Times, uid: str, name: str) -> _Clock:
     if state.ttl_time == "processing":
-        return now, now
+        return times.now, times.now
 
     def written() -> int:
-        if context.timestamp is None:
+        at = times.written_at()
+        if at is None:
             raise FlowError(
                 f"operator {uid!r}, state {name!r}: its ttl is in event time, which needs records with "
                 f"timestamps: call assign_timestamps before key_by, or say ttl_time='processing'",
                 operator=uid,
             )
-        return context.timestamp
+        return at
 
-    return lambda: context.watermark, written
+    return times.event_time, written
 
 
 def deserialized(found: bytes, serializer: Serializer[Any], where: str, row: Any) -> Any:

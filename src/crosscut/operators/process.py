@@ -16,6 +16,7 @@ from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.process_context import Context
 from crosscut.process_states import Cells
+from crosscut.state.expiry import UNDATED
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
@@ -49,7 +50,7 @@ class Process(Operator):
         self._context = self._new_context(sides)
         self.metrics = self._context.metrics = Metrics(uid)
         self._state = state
-        cells, self._timed = cells_of(process, self._cells(state), state.tables, self._context, uid, self.now)
+        cells, self._timed = cells_of(process, self._cells(state), state.tables, self, uid)
         self._process = attached(process, cells, self._context)
         self._event_timers = _timers(state, EVENT_TIMERS)
         self._processing_timers = _timers(state, PROCESSING_TIMERS)
@@ -62,7 +63,10 @@ class Process(Operator):
         self._turn_ms: int | None = None
         # The timer that is called, and whether it is one of event time.
         self._calling: tuple[int, bool] | None = None
-        self._has_called = False
+        # How far event time has come: to the watermark, or to the timer that is called by it.
+        self._event_ms: int | None = None
+        # Which methods have been called for a timer, in this epoch.
+        self._called: set[bool] = set()
         self._set_at_once: Counter[Any] = Counter()
         self._at_once_max = TIMERS_AT_ONCE_MAX
         self._has_ended = False
@@ -143,6 +147,7 @@ class Process(Operator):
                 self._set_at_once.clear()
             if watermark is not None:
                 self._passed = watermark
+            self._come_to_watermark()
             for timed in self._timed:
                 timed.remove_expired()
             self._looked_ms = self.course.now_ms
@@ -195,15 +200,21 @@ class Process(Operator):
                 else max(passed, self._restored)
             )
             self._calling = time, is_event_time
+            if is_event_time:
+                self._event_ms = max(self._event_ms or 0, context.timestamp)
+            else:
+                # All that the watermark has made due has been called.
+                self._come_to_watermark()
             try:
                 self._open_once()
                 results.extend(self._said_at(on_timer, time))
             except BaseException as error:
-                is_first = not self._has_called and not self.taken_count
+                # However many records have got through: what the method for timers needs may be down.
+                is_first = is_event_time not in self._called
                 about = {"timer": time, "key": key}
                 raise user_code_error(self.uid, error, about, is_first=is_first) from error
             self._calling = None
-            self._has_called = True
+            self._called.add(is_event_time)
             if timestamps is not None:
                 timestamps += [context.timestamp] * (len(results) - len(timestamps))
 
@@ -251,10 +262,30 @@ class Process(Operator):
     def now(self) -> int:
         return self.course.now_ms
 
+    def event_time(self) -> int | None:
+        """See `Times`. A timer sees what is alive at its own time, however far the watermark has jumped."""
+        return self._event_ms
+
+    def written_at(self) -> int | None:
+        """See `Times`. A timer of processing time has no event time but the one that is known."""
+        is_of_clock = self._calling is not None and not self._calling[1]
+        if not is_of_clock or self._context.timestamp is None:
+            return self._context.timestamp
+        return UNDATED if self._event_ms is None else self._event_ms
+
+    def _come_to_watermark(self) -> None:
+        # The end of all input is no time at which anything expires.
+        watermark = self._context.watermark
+        if watermark is not None and watermark != END_OF_TIME:
+            self._event_ms = max(self._event_ms or 0, watermark)
+
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
         """See `Clocks.set_timer`; return whether it is new."""
         # A snapshot may be taken before it is called, and does not say how far whoever is next has heard.
         said = self._passed if self._calling is None else self._context.timestamp
+        if self._calling is not None and not self._calling[1]:
+            # What had expired for it has not come back when that timer is called.
+            said = max(said or 0, self._event_ms or 0)
         is_new = self._timers_of(is_event_time=is_event_time).register(key, time, said or 0)
         if is_new and self._is_without_progress(time, is_event_time=is_event_time):
             self._set_at_once[key] += 1

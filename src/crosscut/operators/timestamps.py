@@ -39,6 +39,8 @@ class AssignTimestamps(Operator):
         self._idle_after_ms = idle_after_ms
         # Since when nothing has come of those that are asked; splits that wait to be read are not.
         self._silent_since: dict[str, int] = {}
+        # When records of `origin` were read last.
+        self._read_ms = 0
         self._function = function
         self._out_of_orderness_ms = out_of_orderness_ms
         self.origin = ""
@@ -101,6 +103,22 @@ class AssignTimestamps(Operator):
         # Only who has just been asked is idle: nobody was, while what comes after was slow.
         if since + self._idle_after_ms <= self.course.now_ms and self._combined.may_fall_idle(split):
             self._add_news(self._combined.heard(split, None, idle=True))
+
+    def reads(self, split: str) -> None:
+        """Records of a split were read, and come next; those in front of this operator may leave none."""
+        self.origin = split
+        if self._idle_after_ms is not None:
+            self._read_ms = self.course.now_ms
+            self._silent_since.setdefault(split, self._read_ms)
+
+    def look_back(self) -> None:
+        """All that was read last has come, as far as it does: note whether nothing has for so long."""
+        since = self._silent_since.get(self.origin)
+        if since is None or self._idle_after_ms is None or not self._is_source:
+            return
+        # By the time at which it was read: what comes after may have been slow since.
+        if since + self._idle_after_ms <= self._read_ms and self._combined.may_fall_idle(self.origin):
+            self._add_news(self._combined.heard(self.origin, None, idle=True))
 
     @property
     def next_alarm_ms(self) -> int | None:

@@ -15,6 +15,12 @@ _SLOTS_PER_TTL = 4
 """An expired row is due after a quarter of its time to live more, at most."""
 
 
+UNDATED = -(1 << 53)
+"""Stands for "written at" where no time was known yet: the life of such a row begins with the first that is.
+
+It is before all times, so such rows are due at once. JSON holds it as it is."""
+
+
 class Expiry(Protocol):
     """What a table with a time to live remembers of its rows. Each value is a pair (written at, value).
 

@@ -167,10 +167,18 @@ class Chain:
         if len(self._waiting) == 1 and not self._course.is_over:
             self.go_on()
 
+    def look_back(self) -> None:
+        """All records that were read last have been processed, and nothing waits."""
+        if self._assigners:
+            for assigner in self._assigners:
+                assigner.look_back()
+            self.tell_assigned()
+
     def note_splits(self, origin: str, ended: Iterable[str], waiting: Iterable[str]) -> None:
-        """The next records come from split `origin`; others have ended, or have nothing to read now."""
+        """Records of split `origin` come next ("": none do); others have ended, or have nothing to read."""
         for assigner in self._assigners:
-            assigner.origin = origin
+            if origin:
+                assigner.reads(origin)
             for split in waiting:
                 assigner.waits_for(split)
             for split in ended:

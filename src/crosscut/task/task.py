@@ -462,6 +462,9 @@ class Task:
     # Records.
 
     def _run_source(self, splits: SplitQueue) -> None:
+        self._chain.look_back()
+        if self._chain.is_midway:
+            return
         held = self._held(splits)
         try:
             found = splits.read(self.rows_max, held)
@@ -470,7 +473,8 @@ class Task:
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
             is_first = self.records_in == self._records_before
             raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
-        self._chain.note_splits(splits.origin, splits.just_ended, splits.just_waiting)
+        origin = "" if isinstance(found, Wait) else splits.origin
+        self._chain.note_splits(origin, splits.just_ended, splits.just_waiting)
         if isinstance(found, Wait):
             # One that others have waited for may just have ended, or fallen idle.
             self.wait_ms = found.delay_ms if self._held(splits) == held else 0.0

@@ -14,7 +14,6 @@ from itertools import islice, repeat
 from typing import Any
 
 from crosscut.batch import Batch
-from crosscut.operators.operator import user_code_error
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
@@ -251,7 +250,7 @@ class AlignedWindows(WindowOperator):
             try:
                 said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
             except BaseException as error:
-                raise user_code_error(self.uid, error, (key, value)) from error
+                raise self.result_failed(error, key, value) from error
             self._open.delete(row)
             self._fresh.pop(row, None)
             if is_kept:
@@ -276,7 +275,7 @@ class AlignedWindows(WindowOperator):
                 try:
                     said.add(self._results(key, start, end, value, is_last=False), time_of(end))
                 except BaseException as error:
-                    raise user_code_error(self.uid, error, (key, value)) from error
+                    raise self.result_failed(error, key, value) from error
                 self._open.table.put(row, (value, 0))
                 del self._fresh[row]
             self.course.rest = None

@@ -10,7 +10,6 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from crosscut.batch import Batch
-from crosscut.operators.operator import user_code_error
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator
@@ -119,7 +118,7 @@ class CountedWindows(WindowOperator):
             results = self._results(key, span.start, span.end, span.value, is_last=is_last)
             said.add(results, timestamp)
         except BaseException as error:
-            raise user_code_error(self.uid, error, (key, span.value)) from error
+            raise self.result_failed(error, key, span.value) from error
         if not is_last:
             self._state.main.put(key, span._replace(news=0))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.errors import UserCodeError
+from crosscut.operators.operator import user_code_error
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.windows.folding import Folding
 from crosscut.state.encoding import owned_copy
@@ -26,6 +28,8 @@ class WindowOperator(TimedOperator):
     ) -> None:
         super().__init__(uid, state, say_late)
         self._folding = folding
+        self._is_saying = False
+        self._has_said = False
 
     def process(self, batch: Batch) -> Batch:
         if self._folding.note_input is not None:
@@ -38,7 +42,22 @@ class WindowOperator(TimedOperator):
 
     def _results(self, key: Any, start: int, end: int, value: Any, *, is_last: bool) -> Iterable[Any]:
         """Return what a window says; unless it is the last time, nothing that its accumulator is part of."""
-        return self._folding.results(key, start, end, value if is_last else owned_copy(value))
+        self._is_saying = True
+        results = self._folding.results(key, start, end, value if is_last else owned_copy(value))
+        self._is_saying = False
+        self._has_said = True
+        return results
+
+    def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:
+        found = super().blamed(error, records, remaining)
+        if self._is_saying:
+            found.is_first = not self._has_said
+        return found
+
+    def result_failed(self, error: BaseException, key: Any, value: Any) -> UserCodeError:
+        """Return `error`, which the function of the results has raised, as one that names key and value."""
+        # However many records have got through: what that function needs may be down.
+        return user_code_error(self.uid, error, (key, value), is_first=not self._has_said)
 
 
 def time_of(end: int) -> int:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from crosscut.batch import Batch
 from crosscut.errors import InternalError
-from crosscut.operators.operator import user_code_error
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
@@ -200,7 +199,7 @@ class SessionWindows(WindowOperator):
             try:
                 said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
             except BaseException as error:
-                raise user_code_error(self.uid, error, (key, value)) from error
+                raise self.result_failed(error, key, value) from error
             self._fresh.pop(row, None)
             del self._looked_at[key]
             if is_kept:
@@ -218,7 +217,7 @@ class SessionWindows(WindowOperator):
             try:
                 said.add(self._results(key, start, end, value, is_last=False), time_of(end))
             except BaseException as error:
-                raise user_code_error(self.uid, error, (key, value)) from error
+                raise self.result_failed(error, key, value) from error
             del self._fresh[row]
             self._table.put(row, (end, is_said, 0, value))
         self.course.rest = None
