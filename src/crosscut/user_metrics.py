@@ -13,7 +13,7 @@ from typing import TypeVar
 from crosscut.errors import FlowError
 
 METRICS_MAX = 100
-"""Of one operator: each of its tasks reports them all, some times a second."""
+"""Of one operator: each of its tasks reports them all, once a second if one has changed."""
 
 BUCKETS_MAX = 50
 DEFAULT_BUCKETS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0)
@@ -97,8 +97,8 @@ class Metrics:
     once, in `open`.
 
     They are no state: what a checkpoint does not hold is counted again after a failure, and what a worker
-    has counted since its last report is lost with it. They travel with the reports of the workers, some times
-    a second, and cost nothing in between.
+    has counted since its last report is lost with it. They travel with the reports of the workers, once a
+    second if they have changed, and cost nothing in between.
     """
 
     __slots__ = ("_uid", "metrics")

@@ -9,11 +9,12 @@ import pytest
 
 import crosscut as cc
 from crosscut.batch import Batch
+from crosscut.driver.meter import Meter
 from crosscut.errors import FlowError
 from crosscut.graph.specs import OperatorNode, ProcessSpec
 from crosscut.ids import Epoch, TaskId, VertexId
 from crosscut.operators.building import build, keyed_state
-from crosscut.protocol.measures import Reading
+from crosscut.protocol.measures import Reading, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.task.chain import Chain
 from crosscut.user_metrics import BUCKETS_MAX, METRICS_MAX, Metrics
@@ -39,6 +40,44 @@ def test_a_process_counts_and_its_task_reports_it_all() -> None:
         Reading("orders", "newest", "gauge", 11.0),
         Reading("orders", "amount", "histogram", 27.0, (1.0, 10.0), (1, 2, 1)),
     )
+
+
+def test_metrics_are_said_once_a_second_if_they_have_changed_and_again_for_who_has_not_heard() -> None:
+    said = ReadingsSaid()
+    tenth_ns = 100_000_000
+
+    def at(tenths: int, count: int, *, is_over: bool = False) -> bool:
+        """Whether they are said at a heartbeat."""
+        now_ns = tenths * tenth_ns
+        if not said.is_due(now_ns, is_over=is_over):
+            return False
+        readings = (Reading("orders", "seen", "counter", count),) if count else ()
+        news = said.news(now_ns, readings)
+        assert news in (None, readings)
+        return news is not None
+
+    assert [tenths for tenths in range(50) if at(tenths, 0)] == []
+    assert [tenths for tenths in range(50, 100) if at(tenths, tenths)] == [50, 60, 70, 80, 90]
+    assert [tenths for tenths in range(100, 300) if at(tenths, 99)] == [100, 200]
+    # The last ones are not missed because a second has not passed.
+    assert [tenths for tenths in range(301, 309) if at(tenths, min(tenths, 305), is_over=True)] == [
+        301, 302, 303, 304, 305,
+    ]  # fmt: skip
+
+
+def test_a_driver_goes_by_what_it_was_told_last_in_the_epoch() -> None:
+    task = TaskId(VertexId("orders"), 0)
+    meter = Meter()
+    told = (Reading("orders", "seen", "counter", 5.0),)
+    meter.note(0, Epoch(1), [TaskStatistics(task)])
+    assert meter.readings(task) == ()
+    for readings in (told, None, None):
+        meter.note(1, Epoch(1), [TaskStatistics(task, readings=readings)])
+        assert meter.readings(task) == told
+    meter.note(2, Epoch(2), [TaskStatistics(task)])
+    assert meter.readings(task) == told
+    meter.note(3, Epoch(2), [TaskStatistics(task, readings=told)])
+    assert [one.value for one in meter.readings(task)] == [10.0]
 
 
 def test_a_context_outside_of_a_job_counts_as_well() -> None:

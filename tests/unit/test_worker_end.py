@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crosscut.graph.specs import JobGraph
+from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.connections import Credentials
 from crosscut.protocol.messages import HaltTasks, ShutDown
 from crosscut.worker import worker as worker_module
@@ -44,27 +45,57 @@ class Backend(InMemory):
         self._said.append("state is closed")
 
 
+async def connected(*_: Any) -> None:
+    """Nobody is there."""
+
+
+def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) -> Worker:
+    nothing: Any = lambda *_: SimpleNamespace(close=lambda: None)  # noqa: E731
+    process: Any = SimpleNamespace(pid=1, is_orphaned=is_orphaned, watch=nothing, settle=nothing)
+    graph = JobGraph("flow", (Vertex("first", ()),), (), 1, 8, "")
+    store: Any = None
+    terms: Any = None
+    surroundings = Surroundings(
+        graph, store, Failpoints(None, WorkerIndex(0)), SystemClock(), process, nothing, nothing, nothing,
+        backend=Backend(said),
+    )  # fmt: skip
+    plan = WorkerPlan(Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 10_000, None)
+    return Worker(plan, WorkerIndex(0), AttemptId(0), surroundings)
+
+
+def test_a_heartbeat_that_fails_ends_the_worker_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing was heard of it until the timeout, and then nobody knew why."""
+    failed: list[tuple[Any, str]] = []
+    asked = iter([False, False])
+
+    def is_orphaned() -> bool:
+        found = next(asked, None)
+        if found is None:
+            raise OSError("no such process table")
+        return found
+
+    async def scenario() -> None:
+        worker = worker_of([], is_orphaned)
+        pool: Any = Pool([])
+        pool.are_over.set()
+        pool.failed = lambda task, error: failed.append((task, str(error)))
+        worker._pool = pool
+        with pytest.raises(OSError, match="no such process table"):
+            await worker.run()
+
+    monkeypatch.setattr(worker_module, "connect", connected)
+    asyncio.run(scenario())
+    assert failed == [(TaskId(VertexId("first"), 0), "no such process table")]
+
+
 def test_state_is_closed_after_the_calls_of_an_epoch_that_is_being_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A database that is closed while it is written stays open, and its directory is taken away."""
 
-    async def connected(*_: Any) -> None:
-        """Nobody is there."""
-
     async def scenario() -> list[str]:
         said: list[str] = []
-        nothing: Any = lambda *_: SimpleNamespace(close=lambda: None)  # noqa: E731
-        process: Any = SimpleNamespace(pid=1, is_orphaned=lambda: False, watch=nothing, settle=nothing)
-        graph = JobGraph("flow", (), (), 1, 8, "")
-        store: Any = None
-        terms: Any = None
-        surroundings = Surroundings(
-            graph, store, Failpoints(None, WorkerIndex(0)), SystemClock(), process, nothing, nothing, nothing,
-            backend=Backend(said),
-        )  # fmt: skip
-        plan = WorkerPlan(Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 10_000, None)
-        worker = Worker(plan, WorkerIndex(0), AttemptId(0), surroundings)
+        worker = worker_of(said)
         pool: Any = Pool(said)
         worker._pool = pool
         running = asyncio.create_task(worker.run())

@@ -56,6 +56,7 @@ class _Known:
     last: TaskStatistics
     reports: deque[tuple[int, TaskStatistics]] = field(default_factory=deque)
     totals: TaskTotals = TaskTotals()
+    readings: tuple[Reading, ...] = ()
     past: dict[tuple[str, str], Reading] = field(default_factory=dict)
     """The metrics of user code at the end of older epochs, those that add up."""
 
@@ -114,7 +115,7 @@ class Meter:
         if known is None:
             return ()
         merged = dict(known.past)
-        for one in known.last.readings:
+        for one in known.readings:
             merged[one.operator, one.name] = _sum(merged.get((one.operator, one.name)), one)
         return tuple(merged[key] for key in sorted(merged))
 
@@ -123,12 +124,16 @@ class Meter:
         if known is None or known.epoch != epoch:
             past = {(old.operator, old.name): old for old in self.readings(one.task) if old.kind != "gauge"}
             totals = known.totals if known is not None else TaskTotals()
-            known = self._of[one.task] = _Known(epoch, one, deque([(now_ns, one)]), totals, past)
+            known = self._of[one.task] = _Known(
+                epoch, one, deque([(now_ns, one)]), totals, one.readings or (), past
+            )
             known.totals = _added(totals, self._begun.get(one.task, TaskStatistics(one.task)), one)
             return
         reports = known.reports
         known.totals = _added(known.totals, known.last, one)
         known.last = one
+        if one.readings is not None:
+            known.readings = one.readings
         if len(reports) > 1 and now_ns - reports[-2][0] < EVERY_NS:
             reports.pop()
         reports.append((now_ns, one))

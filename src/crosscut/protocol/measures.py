@@ -23,6 +23,11 @@ class SnapshotTimes:
     store_us: int = 0
 
 
+LOOK_EVERY_NS = 1_000_000_000
+SAY_AGAIN_NS = 10_000_000_000
+"""What has not changed is said again as often, for a driver that has not heard it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A metric of user code, in one operator of one task.
@@ -41,3 +46,29 @@ class Reading:
     value: float
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
+
+
+class ReadingsSaid:
+    """When a task says the metrics of user code, which may be many: seldom, and if they have changed."""
+
+    def __init__(self) -> None:
+        self._looked_ns: int | None = None
+        self._said_ns: int | None = None
+        self._said: tuple[Reading, ...] = ()
+
+    def is_due(self, now_ns: int, *, is_over: bool) -> bool:
+        """Whether to look at them.
+
+        Args:
+            is_over: The task has come to its end: what it has counted last must not be missed.
+        """
+        return is_over or self._looked_ns is None or now_ns - self._looked_ns >= LOOK_EVERY_NS
+
+    def news(self, now_ns: int, readings: tuple[Reading, ...]) -> tuple[Reading, ...] | None:
+        """Return what is to be said; None: what was said last still holds."""
+        self._looked_ns = now_ns
+        is_old = self._said_ns is None or now_ns - self._said_ns >= SAY_AGAIN_NS
+        if readings == self._said and not (is_old and readings):
+            return None
+        self._said_ns, self._said = now_ns, readings
+        return readings

@@ -173,7 +173,7 @@ class TaskStatistics:
         running_us: For so long the tasks of this epoch have been running in the worker.
         busy_us: For so much of it this task ran. The tasks of a worker share one thread.
         blocked_us: For so much of it an output took no more.
-        readings: Metrics of user code.
+        readings: Metrics of user code; None: as they were said last in this epoch, or none.
         held_splits: Of a source: splits that wait for slower ones (`align_within`).
     """
 
@@ -194,7 +194,7 @@ class TaskStatistics:
     running_us: int = 0
     busy_us: int = 0
     blocked_us: int = 0
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[Reading, ...] | None = None
     held_splits: int = 0
 
 

@@ -36,7 +36,7 @@ from crosscut.protocol.events import (
     SourcesResumed,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
-from crosscut.protocol.measures import SnapshotTimes
+from crosscut.protocol.measures import Reading, SnapshotTimes
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
@@ -290,9 +290,18 @@ class Task:
             sent=tuple(one.added_rows for one in self.departures.outputs),
             timers=self._chain.timer_count,
             lag=self._splits.lag if self._splits is not None else None,
-            readings=self._chain.readings,
             held_splits=len(self._held_splits),
         )
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The metrics of user code."""
+        return self._chain.readings
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has passed the end of its input on."""
+        return self._ending.is_forwarded
 
     @property
     def reached(self) -> SourceReached | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from crosscut.batch import Batch
 from crosscut.interfaces import SinkWriter
+from crosscut.protocol.measures import ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.task.task import Task
@@ -45,6 +46,7 @@ class TaskRunner:
         self._spent_ns = 0
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
+        self._readings_said = ReadingsSaid()
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
@@ -68,13 +70,16 @@ class TaskRunner:
 
     def statistics(self, now_ns: int, running_ns: int) -> TaskStatistics:
         """Return the task's counters, and what it did with its time since the epoch began to run."""
+        task, said = self.task, self._readings_said
+        is_due = said.is_due(now_ns, is_over=task.is_over)
         since_ns = self._blocked_since_ns
         blocked_ns = self._blocked_ns + (now_ns - since_ns if since_ns is not None else 0)
         return replace(
-            self.task.statistics(),
+            task.statistics(),
             running_us=running_ns // 1_000,
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
+            readings=said.news(now_ns, task.readings) if is_due else None,
         )
 
     def set_alarm(self, now_ns: int) -> None:

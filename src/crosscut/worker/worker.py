@@ -277,6 +277,14 @@ class Worker:
         self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))
 
     def _beat(self) -> None:
+        try:
+            self._beat_once()
+        except Exception as error:  # noqa: BLE001 - else it would be silent from now on, and nobody knew why
+            self._end(error)
+            if self._pool is not None:
+                self._pool.failed(self._task_ids()[0], error)
+
+    def _beat_once(self) -> None:
         timeout_s = self._plan.heartbeat_timeout_ms / 1_000
         silent_s = (self._now_ns() - self._heard_ns) / 1e9
         if silent_s > timeout_s:
