@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import crosscut as cc
 from crosscut.connectors.collect import Collect, collect
 from crosscut.connectors.jsonl import jsonl
+from crosscut.connectors.partitions import values_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
@@ -114,6 +115,44 @@ def parquet_target(directory: Path) -> SinkTarget:
     return SinkTarget(sink, visible, lambda i: (i, "ü" * (i % 3)), taking(visible, directory))
 
 
+def divided_target(directory: Path) -> SinkTarget:
+    """In directories by two columns; in one of them are rows without a value."""
+    library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
+
+    def visible() -> list[Any]:
+        found = []
+        for path in sorted(directory.glob("**/*.parquet")):
+            said = values_of(str(path.parent.relative_to(directory)))
+            rows = library.ParquetFile(path).read().to_pylist()
+            found += [(row["number"], said["text"], int(said["digit"] or 0)) for row in rows]
+        return sorted(found)
+
+    sink = cc.files.parquet(
+        directory,
+        {"number": "int64", "text": "string", "digit": "int8"},
+        partition_by=["text", "digit"],
+    )
+    return SinkTarget(
+        sink, visible, lambda i: (i, (None, "ü/=%", "..")[i % 3], i % 2), taking(visible, directory)
+    )
+
+
+def rolled_target(directory: Path) -> SinkTarget:
+    """Several files a checkpoint, and directory."""
+
+    def visible() -> list[Any]:
+        found = [
+            {**orjson.loads(line), "digit": int(path.parent.name.removeprefix("digit="))}
+            for path in directory.glob("digit=*/*.jsonl")
+            for line in path.read_bytes().splitlines()
+        ]
+        return sorted(found, key=lambda record: record["number"])
+
+    sink: Any = cc.files.jsonl(directory, partition_by="digit")
+    small = replace(sink, layout=replace(sink.layout, roll_bytes=40))
+    return SinkTarget(small, visible, lambda i: {"number": i, "digit": i % 3}, taking(visible, directory))
+
+
 def delta_target(directory: Path) -> SinkTarget:
     library = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta]'")
 
@@ -130,8 +169,9 @@ def delta_target(directory: Path) -> SinkTarget:
 def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:
     def take() -> list[Any]:
         taken = visible()
-        for file in directory.glob("part-*"):
-            file.unlink()
+        for file in directory.glob("**/part-*"):
+            if ".crosscut" not in file.parts:
+                file.unlink()
         return taken
 
     return take
@@ -147,6 +187,8 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
         csv_target,
         text_target,
         parquet_target,
+        divided_target,
+        rolled_target,
         delta_target,
     ],
 )

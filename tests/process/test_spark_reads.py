@@ -57,7 +57,10 @@ class Running:
         keyed = numbers.key_by(lambda number: f"k{number % KEYS}")
         keyed.count().named("counts").sink(cc.files.jsonl(directory / "counts")).named("lines")
         self.table = cc.spark.table(directory / "table", "word STRING, number BIGINT")
-        keyed.process(Seen()).named("seen").sink(self.table).named("table")
+        seen = keyed.process(Seen()).named("seen")
+        seen.sink(self.table).named("table")
+        divided = cc.spark.table(directory / "divided", "word STRING, number BIGINT", partition_by="word")
+        seen.sink(divided).named("divided")
 
 
 def has_ended(query: DataStreamWriter) -> bool:
@@ -125,8 +128,13 @@ def test_state_and_output_of_a_job_are_dataframes_and_its_output_can_be_followed
     assert table.schema.simpleString() == "struct<word:string,number:bigint>"
     assert sorted(row.number for row in table.collect()) == list(range(COUNT))
     assert job.result(resumed.table).count() == COUNT
+    divided = session.read.parquet(str(tmp_path / "divided"))
+    assert divided.schema.simpleString() == "struct<number:bigint,word:string>"
+    expected_rows = sorted((row.number, row.word) for row in table.collect())
+    assert sorted(divided.collect()) == expected_rows
+    assert sorted(job.result("divided").collect()) == expected_rows
     assert job.result("lines").columns == ["value"]
-    with pytest.raises(FlowError, match="has no sink 'nowhere'; it has 'lines', 'table'"):
+    with pytest.raises(FlowError, match="has no sink 'nowhere'; it has 'lines', 'table', 'divided'"):
         job.result("nowhere")
     with pytest.raises(AnalysisException, match="without an operator 'nobody'; it has"):
         job.state("nobody")

@@ -21,9 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crosscut.connectors import ledger, stage, staged_files
+from crosscut.connectors import ledger, stage, staged_files, targets
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import Plain
+from crosscut.connectors.partitions import ONE_FILE, Layout, undivided
 from crosscut.connectors.stage import Stage
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.connectors.staged_names import Handle, Published
@@ -101,9 +102,21 @@ class Machine:
 def machine() -> Iterator[Machine]:
     found = Machine()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (ledger, stage, staged_files):
+        for module in (ledger, stage, staged_files, targets):
             patch.setattr(module, "os", found.os)
         yield found
+
+
+def by_parity(records: list[int]) -> list[tuple[str, list[int]]]:
+    """Divide records into directories, two levels of them."""
+    parts: dict[str, list[int]] = {}
+    for record in records:
+        parts.setdefault(f"odd={record % 2}/last={record % 4}", []).append(record)
+    return list(parts.items())
+
+
+MANY_FILES = Layout(("odd", "last"), roll_bytes=6)
+"""A few records a file, in several directories."""
 
 
 def text_of(records: list[int]) -> bytes:
@@ -123,19 +136,39 @@ class Log:
 
 @dataclass
 class World:
-    """One output directory, its readers, and the jobs that write there."""
+    """One output directory, its readers, and the jobs that write there.
+
+    Attributes:
+        layout: Of all files there.
+    """
 
     machine: Machine
     directory: Path
     choices: random.Random
     taken: list[list[int]] = field(default_factory=list)
     writers: list[StagedFiles] = field(default_factory=list)
+    layout: Layout = ONE_FILE
+
+    def __post_init__(self) -> None:
+        if self.choices.random() < 0.2:
+            self.layout = MANY_FILES
+
+    def writer(self, context: SinkContext) -> StagedFiles:
+        divide = by_parity if self.layout is MANY_FILES else undivided
+        new = StagedFiles(str(self.directory), "txt", partial(Plain, text_of), context, self.layout, divide)
+        self.writers.append(new)
+        return new
 
     def read(self) -> None:
-        """A reader takes everything away, one file after the other."""
-        for path in sorted(self.directory.glob("*.txt")):
+        """A reader takes everything away, one file after the other, and perhaps directories, too."""
+        for path in sorted(self.directory.rglob("*.txt")):
             self.taken.append([int(line) for line in path.read_text().split()])
             path.unlink()
+        if self.choices.random() < 0.2:
+            for above in sorted(self.directory.glob("odd=*/*"), reverse=True):
+                above.rmdir()
+            for above in self.directory.glob("odd=*"):
+                above.rmdir()
 
     def maybe_read(self) -> None:
         if self.choices.random() < 0.3:
@@ -147,9 +180,10 @@ class World:
             writer.close()
 
     def output(self) -> list[int]:
-        """Everything that readers have ever got, in the order of the records in each transaction."""
+        """Everything that readers have ever got, in the order of the records in each file."""
         self.read()
-        return [record for part in sorted(self.taken) for record in part]
+        found = [record for part in sorted(self.taken) for record in part]
+        return found if self.layout is ONE_FILE else sorted(found)
 
 
 @dataclass
@@ -170,8 +204,7 @@ class Job:
         self.log.epoch = max([self.log.epoch, *(one.epoch for one in found)]) + 1
         self.process = process
         context = SinkContext(LINEAGE, Epoch(self.log.epoch), TASK, "out", driver=self.driver)
-        self.writer = StagedFiles(str(self.world.directory), "txt", partial(Plain, text_of), context)
-        self.world.writers.append(self.writer)
+        self.writer = self.world.writer(context)
         self.written, self.pending = self.log.written, []
         permit = self.permit() if self.log.restored else None
         with self.world.machine.as_process(process):
@@ -188,8 +221,9 @@ class Job:
         self.log.next_id += 1
         with self.world.machine.as_process(self.process):
             size = self.world.choices.randint(1, 3)
-            self.writer.write(list(range(self.written, self.written + size)))
-            self.written += size
+            for _ in range(self.world.choices.randint(1, 2)):
+                self.writer.write(list(range(self.written, self.written + size)))
+                self.written += size
             transaction = self.writer.rotate(CheckpointId(n))
             self.pending.append(self.writer.prepare(transaction))
         if is_completed:
@@ -245,7 +279,7 @@ def live_through_crashes(machine: Machine, directory: Path, seed: int) -> None:
 
     for _ in range(choices.randint(2, 8)):
         job = Job(world, log, f"driver-{choices.randint(1, 2)}")
-        process = Process(choices.choice((None, choices.randint(0, 150))), between)
+        process = Process(choices.choice((None, choices.randint(0, 250))), between)
         with suppress(Killed):
             live(job, process, choices)
         # It may not be dead, but only thought to be.

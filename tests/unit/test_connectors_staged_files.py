@@ -17,7 +17,9 @@ import pytest
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.object_stage import Objects
+from crosscut.connectors.partitions import Layout
 from crosscut.connectors.staged_files import StagedFiles
+from crosscut.connectors.targets import LocalTarget
 from crosscut.errors import ConnectorError, FlowError, InternalError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkContext
@@ -236,6 +238,142 @@ def test_lost_output_is_an_error_that_says_how_much_and_the_rest_is_committed(tm
         writer.commit(permit(9), handles)
     assert caught.value.ids["checkpoint_id"] == 8
     assert visible(tmp_path) == ["a", "a", "a", "c", "c", "c"]
+    writer.close()
+
+
+def by_first_letter(words: list[str]) -> list[tuple[str, list[str]]]:
+    return [(f"letter={word[0]}", [word]) for word in words]
+
+
+def divided(directory: Path, epoch: int = 1, **layout: Any) -> StagedFiles:
+    """A writer of many files a transaction, that has not recovered yet."""
+    context = SinkContext(Lineage(LINEAGE), Epoch(epoch), TaskId(VertexId("v"), 0), "out", driver="driver-1")
+    return StagedFiles(
+        str(directory),
+        "txt",
+        partial(Plain, text_of),
+        context,
+        Layout(("letter",), **layout),
+        by_first_letter,
+    )
+
+
+def test_a_transaction_that_has_lost_a_file_shows_none_of_them_until_it_is_whole(tmp_path: Path) -> None:
+    """F3: the others might be taken away, and then nobody could tell which had been there."""
+    writer = divided(tmp_path)
+    writer.recover(None, [])
+    handle = stage(writer, ["ab", "b", "ac"], 1)
+    names = [directory.name for directory in tmp_path.glob("letter=*")]
+    assert names == [], "nothing is made before the commit"
+    first, second = tmp_path.glob(".crosscut/**/*.staged")
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(ConnectorError, match=r"output is lost: 3 records \(8 bytes\) of checkpoint 1"):
+        writer.commit(permit(1), [handle])
+    assert visible(tmp_path) == []
+    assert first.exists()
+    second.write_bytes(kept)
+    writer.commit(permit(1), [handle])
+    assert sorted(visible(tmp_path)) == ["ab", "ac", "b"]
+    assert sorted(path.name for path in tmp_path.glob("letter=*")) == ["letter=a", "letter=b"]
+    writer.close()
+
+
+def test_a_file_of_many_that_a_reader_takes_is_not_missed_when_the_rest_is_committed(tmp_path: Path) -> None:
+    """N3, F1: the worker dies between two of the renames of one transaction."""
+    writer = divided(tmp_path)
+    writer.recover(None, [])
+    handle = stage(writer, ["a", "b", "c"], 1)
+    renames: list[str] = []
+    publish = LocalTarget.publish
+
+    def dies_before_the_second(*arguments: Any) -> None:
+        if renames:
+            raise KeyboardInterrupt
+        renames.append("one")
+        publish(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalTarget, "publish", dies_before_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit(permit(1), [handle])
+    (seen,) = tmp_path.glob("letter=*/*.txt")
+    taken = seen.read_text().split()
+    seen.unlink()
+    seen.parent.rmdir()
+    successor = divided(tmp_path, epoch=2)
+    successor.recover(permit(1), [handle])
+    assert sorted(taken + visible(tmp_path)) == ["a", "b", "c"]
+    for one in (writer, successor):
+        one.close()
+
+
+def test_names_of_directories_are_durable_before_the_commit_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D2: the file's own directory, and each above it down from the sink's."""
+    synced: list[str] = []
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
+
+    writer = divided(tmp_path)
+    monkeypatch.setattr(writer, "_divide", lambda words: [("a=1/b=2/c=3", words)])
+    writer.recover(None, [])
+    handle = stage(writer, ["x"], 1)
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer.commit(permit(1), [handle])
+    below = [str(tmp_path / path) for path in ("a=1/b=2/c=3", "a=1/b=2", "a=1")]
+    assert synced[1:] == [*below, str(tmp_path)], "after the ledger"
+    writer.close()
+
+
+def test_a_handle_that_leads_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """M5."""
+    writer = divided(tmp_path / "out")
+    writer.recover(None, [])
+    handle = stage(writer, ["a", "b"], 1)
+    assert isinstance(handle, dict)
+    (other,) = handle["more"]  # type: ignore[misc, union-attr]
+    name = str(other["final"]).rpartition("/")[2]  # type: ignore[call-overload, index]
+    for folder in ("..", "a=1/..", "a=1/../../b=1", ".a=1", "/a=1", "a=1/", "a", "a=", "a=\0"):
+        changed = {**handle, "more": [{**other, "final": f"{folder}/{name}"}]}  # type: ignore[dict-item]
+        with pytest.raises(ConnectorError, match="is not a transaction of sink 'out'"):
+            writer.commit(permit(1), [changed])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "letter=b").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConnectorError, match="replace the symbolic link"):
+        writer.commit(permit(1), [handle])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    writer.close()
+
+
+def test_a_task_that_writes_to_too_many_directories_is_told_what_to_do(tmp_path: Path) -> None:
+    writer = divided(tmp_path, partitions_max=3)
+    writer.recover(None, [])
+    writer.write(["a", "b", "c", "b"])
+    with pytest.raises(ConnectorError, match="rows for 4 directories by letter, and at most 3"):
+        writer.write(["a", "d"])
+    handle = prepare(writer, writer.rotate(CheckpointId(1)))
+    writer.write(["d"])
+    writer.commit(permit(1), [handle])
+    assert sorted(visible(tmp_path)) == ["a", "b", "b", "c"], "nothing of the refused ones was added"
+    writer.close()
+
+
+def test_a_file_that_is_large_enough_is_followed_by_another_of_the_same_checkpoint(tmp_path: Path) -> None:
+    writer = divided(tmp_path, roll_bytes=4)
+    writer.recover(None, [])
+    for words in (["aa"], ["ab", "b"], ["ac"], ["ad"]):
+        writer.write(words)
+    handle = prepare(writer, writer.rotate(CheckpointId(1)))
+    assert visible(tmp_path) == []
+    writer.commit(permit(1), [handle])
+    files = [path.read_text().split() for path in tmp_path.glob("letter=a/*.txt")]
+    assert sorted(files) == [["aa", "ab"], ["ac", "ad"]]
+    assert staged_names(tmp_path) == []
     writer.close()
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from crosscut.connectors.staged_names import (
     Handle,
+    HandleFile,
     Published,
+    StagedPart,
     Step,
     TaskNames,
     committed_name,
@@ -36,7 +38,7 @@ def names(
 
 
 def good(**changes: JSON) -> dict[str, JSON]:
-    handle = names().handle(STAGED, BEFORE, CheckpointId(17), 8, 2)
+    handle = names().handle([StagedPart(STAGED, "", 8, 2)], BEFORE, CheckpointId(17))
     assert isinstance(handle, dict)
     return handle | changes
 
@@ -54,7 +56,7 @@ def test_a_handle_is_taken_back_by_the_same_task_in_any_later_epoch() -> None:
     handle = json.loads(json.dumps(good()))
     for epoch in (2, 3, 400):
         found = names(epoch=epoch).checked(handle, "/out")
-        assert (found.staged, found.final) == (STAGED, FINAL)
+        assert (found.staged, found.files[0].final) == (STAGED, FINAL)
         assert (found.size_bytes, found.record_count, found.checkpoint_id) == (8, 2, 17)
 
 
@@ -62,12 +64,12 @@ def test_a_handle_is_taken_back_by_the_same_task_in_any_later_epoch() -> None:
 def test_a_handle_of_another_lineage_or_task_is_refused(whose: dict[str, Any]) -> None:
     """M5."""
     refused(good(), names(**whose))
-    refused(names(**whose).handle(STAGED, BEFORE, CheckpointId(17), 8, 2))
+    refused(names(**whose).handle([StagedPart(STAGED, "", 8, 2)], BEFORE, CheckpointId(17)))
 
 
 def test_a_handle_of_another_sink_is_refused() -> None:
     """M5."""
-    refused(names(uid="other").handle(STAGED, BEFORE, CheckpointId(17), 8, 2))
+    refused(names(uid="other").handle([StagedPart(STAGED, "", 8, 2)], BEFORE, CheckpointId(17)))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_what_a_name_says_is_read_back() -> None:
 
 
 def transaction(n: int, after: str = "") -> Handle:
-    return Handle(f"t{n}", f"final {n}", after, 1, 1, CheckpointId(n))
+    return Handle(f"t{n}", after, CheckpointId(n), (HandleFile(f"t{n}", f"final {n}", 1, 1),))
 
 
 def published(through: int, *missing: int) -> Published:

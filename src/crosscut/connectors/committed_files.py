@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from crosscut.connectors.committed_output import committed_output
+from crosscut.connectors.committed_output import committed_output, visible_files
 from crosscut.connectors.local_paths import is_remote
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import committed_file, staged_by
@@ -26,7 +26,11 @@ GROUP_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """One file that is visible, or was when its directory was read."""
+    """One file that is visible, or was when its directory was read.
+
+    Attributes:
+        path: Of the sink's directory, and the file below it.
+    """
 
     path: str
     size_bytes: int
@@ -47,16 +51,13 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
         )
     found = []
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                said = committed_file(entry.name)
-                if said is None or said.sink_uid != sink_uid:
-                    continue
-                # Readers may take files away.
-                with suppress(FileNotFoundError):
-                    found.append(CommittedFile(entry.path, entry.stat().st_size, said.checkpoint_id))
-    except FileNotFoundError:
-        return []
+        for entry in visible_files(directory):
+            said = committed_file(entry.name)
+            if said is None or said.sink_uid != sink_uid:
+                continue
+            # Readers may take files away.
+            with suppress(FileNotFoundError):
+                found.append(CommittedFile(entry.path, entry.stat().st_size, said.checkpoint_id))
     except OSError as error:
         raise failed("look into", directory, error) from error
     return sorted(found, key=lambda one: one.path)
@@ -112,6 +113,8 @@ def newest_visible(directory: str, sink_uid: str, retained: Sequence[CheckpointC
 def _awaits_rename(directory: str, handle: JSON) -> bool:
     """Whether a file that a ledger names has no final name yet: it names them before they are moved."""
     match handle:
+        case {"more": list(more), **first}:
+            return any(_awaits_rename(directory, one) for one in (dict(first), *more))
         case {"staged": str(staged), "final": str(final)}:
             # In this order: the file may be moved meanwhile.
             is_staged = os.path.lexists(os.path.join(directory, staged))

@@ -10,6 +10,7 @@ from pathlib import Path
 from crosscut.connectors.ledger import Entry, ledgers
 from crosscut.connectors.local_paths import is_remote
 from crosscut.connectors.object_stage import Location, Objects, ObjectStage, object_ledgers
+from crosscut.connectors.partitions import is_partition
 from crosscut.connectors.stage import Stage, failed
 from crosscut.connectors.staged_names import NO_DRIVER, STAGE_DIRECTORY, committed_name, lineage_of, task_of
 from crosscut.ids import Lineage, TaskId, VertexId
@@ -65,12 +66,25 @@ def _stages(directory: Path, names: tuple[str, ...], levels: int) -> Iterator[tu
         yield from _stages(directory, (*names, name), levels - 1)
 
 
-def _visible(directory: Path, suffix: str) -> Iterator[CommittedOutput]:
+def visible_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what is in a directory of a sink and in those below it that divide the output.
+
+    Raises:
+        OSError: One can't be read; if it is not there, nothing is.
+    """
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
-            if (output := _named(directory, entry.name, suffix)) is not None:
-                yield output
-                return
+            if is_partition(entry.name) and entry.is_dir(follow_symlinks=False):
+                yield from visible_files(entry.path)
+            else:
+                yield entry
+
+
+def _visible(directory: Path, suffix: str) -> Iterator[CommittedOutput]:
+    for entry in visible_files(directory):
+        if (output := _named(directory, entry.name, suffix)) is not None:
+            yield output
+            return
 
 
 def _named(directory: Path | Location, name: str, suffix: str) -> CommittedOutput | None:

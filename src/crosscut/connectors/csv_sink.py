@@ -16,6 +16,7 @@ from uuid import UUID
 
 from crosscut.connectors.file_encoders import Compression, FileEncoder
 from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
+from crosscut.connectors.partitions import PARTITIONS_MAX, Divider, layout_of, row_division, undivided
 from crosscut.connectors.rows import checked_columns, checked_row, row_maker
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
@@ -31,6 +32,9 @@ def csv_sink(
     delimiter: str = ",",
     header: bool = True,
     compression: Compression | None = None,
+    partition_by: str | Sequence[str] = (),
+    partitions_max: int = PARTITIONS_MAX,
+    roll_bytes: int | None = None,
 ) -> Sink:
     r"""Return a sink that writes records as rows of CSV files in `directory`, exactly once.
 
@@ -46,6 +50,10 @@ def csv_sink(
         delimiter: One character.
         header: Whether each file begins with the names.
         compression: "gzip" (files are called `*.csv.gz`) or "zstd" (`*.csv.zst`; needs `crosscut[zstd]`).
+        partition_by: Columns whose values name directories, and which are not in the files; see
+            `crosscut.files.jsonl`, for the next two as well.
+        partitions_max: How many such directories one task may have rows for in one checkpoint.
+        roll_bytes: A file of so many bytes is followed by another one of the same checkpoint.
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: a record is no row, or a value has
@@ -58,10 +66,12 @@ def csv_sink(
     checked_row(row)
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':
         raise ConnectorError(f"delimiter={delimiter!r}: expected one character that is no quote or line end")
+    names = checked_columns(columns)
     return CsvFiles(
         sink_directory(directory, "CSV"),
         checked_compression(compression),
-        checked_columns(columns),
+        layout_of(partition_by, partitions_max, roll_bytes, names),
+        names,
         row,
         delimiter,
         header,
@@ -84,13 +94,26 @@ class CsvFiles(FileSink):
     def encoder(self) -> FileEncoder:
         return CsvEncoder(self)
 
+    def divider(self) -> Divider:
+        columns, location = self.layout.partition_by, f"CSV files in {self.directory}"
+        if not columns:
+            return undivided
+        return row_division(columns, self.columns, location, row_maker(self.columns, self.row, location))
+
+    @property
+    def columns_of_files(self) -> tuple[str, ...]:
+        """The columns, without those that divide the output."""
+        return tuple(name for name in self.columns if name not in self.layout.partition_by)
+
 
 class CsvEncoder(FileEncoder):
     """Encodes one file."""
 
     def __init__(self, sink: CsvFiles) -> None:
         self._sink = sink
-        self._to_row = row_maker(sink.columns, sink.row, f"CSV files in {sink.directory}")
+        # What is divided comes as rows.
+        row = None if sink.layout.partition_by else sink.row
+        self._to_row = row_maker(sink.columns_of_files, row, f"CSV files in {sink.directory}")
         self._is_empty = True
 
     def add(self, records: list[Any]) -> bytes:
@@ -99,7 +122,7 @@ class CsvEncoder(FileEncoder):
             for row in map(self._to_row, records)
         ]
         if self._is_empty and self._sink.header:
-            rows.insert(0, self._sink.columns)
+            rows.insert(0, self._sink.columns_of_files)
         text = self._text(rows, "\n")
         if "\r" in text:
             # Python quotes a carriage return only where it is a part of what ends rows.

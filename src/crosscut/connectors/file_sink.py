@@ -12,6 +12,7 @@ from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import SUFFIXES, Compression, FileEncoder, Packed
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.object_stage import check_objects, object_url
+from crosscut.connectors.partitions import ONE_FILE, Divider, Layout, undivided
 from crosscut.connectors.stage import check_directory
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.connectors.zstd import compressor
@@ -22,7 +23,7 @@ from crosscut.urls import shown_url
 
 @dataclass(frozen=True, slots=True)
 class FileSink(Sink):
-    """One file a task and checkpoint.
+    """One file a task and checkpoint, or as many as `layout` says.
 
     Attributes:
         directory: Absolute: workers have working directories of their own. Or a URL of an object store.
@@ -30,6 +31,7 @@ class FileSink(Sink):
 
     directory: str
     compression: Compression | None = None
+    layout: Layout = ONE_FILE
 
     @property
     @abstractmethod
@@ -39,6 +41,10 @@ class FileSink(Sink):
     @abstractmethod
     def encoder(self) -> FileEncoder:
         """Make the encoder of one file."""
+
+    def divider(self) -> Divider:
+        """Return what divides records by the columns that the layout names."""
+        return undivided
 
     @property
     def suffix(self) -> str:
@@ -50,7 +56,7 @@ class FileSink(Sink):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        return StagedFiles(self.directory, self.suffix, self._encoder, context)
+        return StagedFiles(self.directory, self.suffix, self._encoder, context, self.layout, self.divider())
 
     def check(self) -> None:
         """Raise ConnectorError if `directory` can't be made or written."""

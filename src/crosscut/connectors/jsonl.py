@@ -9,19 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import orjson
 
 from crosscut.connectors.file_encoders import Compression, FileEncoder, Plain
 from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
+from crosscut.connectors.partitions import PARTITIONS_MAX, Divider, Division, layout_of, undivided
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
 
 _RAW_NEWLINE = orjson.Fragment(b"\n")
 
 
-def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None = None) -> Sink:
+def jsonl(
+    directory: str | os.PathLike[str],
+    *,
+    compression: Compression | None = None,
+    partition_by: str | Sequence[str] = (),
+    partitions_max: int = PARTITIONS_MAX,
+    roll_bytes: int | None = None,
+) -> Sink:
     """Return a sink that writes one JSON value a line into files of `directory`, exactly once.
 
     Each task adds one `part-*.jsonl` file a checkpoint, if it has records; by name they sort by task,
@@ -35,6 +44,12 @@ def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None 
             share. Relative to the working directory of this process. Made if missing. Or s3:// or gs://: the
             guide to files says what differs there.
         compression: "gzip" (files are called `*.jsonl.gz`) or "zstd" (`*.jsonl.zst`; needs `crosscut[zstd]`).
+        partition_by: Fields of the records, which are dicts or dataclasses then, whose values name
+            directories: `country=DE/part-*.jsonl`, as Hive has them. They are not in the lines. Values are
+            str, int, bool, date or None.
+        partitions_max: How many such directories one task may have rows for in one checkpoint.
+        roll_bytes: A file of so many bytes, as they are written, is followed by another one of the same
+            checkpoint; from 1 MiB on.
 
     Raises:
         ConnectorError: `directory` is neither a path nor in such an object store. Later, in the job: a
@@ -44,7 +59,11 @@ def jsonl(directory: str | os.PathLike[str], *, compression: Compression | None 
         >>> import crosscut as cc
         >>> sink = cc.files.jsonl("out")
     """
-    return JsonLines(sink_directory(directory, "JSON lines"), checked_compression(compression))
+    return JsonLines(
+        sink_directory(directory, "JSON lines"),
+        checked_compression(compression),
+        layout_of(partition_by, partitions_max, roll_bytes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,41 @@ class JsonLines(FileSink):
 
     def encoder(self) -> FileEncoder:
         return Plain(partial(encoded_lines, directory=self.directory))
+
+    def divider(self) -> Divider:
+        columns = self.layout.partition_by
+        if not columns:
+            return undivided
+        rows, location = _Rows(columns, self.directory), f"JSON lines in {self.directory}"
+        return Division(columns, itemgetter(*columns), rows.rest, location, before=rows.of)
+
+
+class _Rows:
+    """Records as dicts, of which some fields name directories."""
+
+    def __init__(self, columns: tuple[str, ...], directory: str) -> None:
+        self._columns = frozenset(columns)
+        self._directory = directory
+
+    def of(self, record: Any) -> Any:
+        """Return a record as a dict that has these fields.
+
+        Raises:
+            ConnectorError: It is none, or lacks one.
+        """
+        found = record
+        if is_dataclass(record) and not isinstance(record, type):
+            found = {field.name: getattr(record, field.name) for field in fields(record)}
+        if not isinstance(found, dict):
+            raise _refused(record, self._directory, "it has no fields to divide output by")
+        if not found.keys() >= self._columns:
+            missing = ", ".join(sorted(self._columns - found.keys()))
+            raise _refused(record, self._directory, f"it has no {missing}, which divides the output")
+        return found
+
+    def rest(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return what the line holds."""
+        return {name: value for name, value in row.items() if name not in self._columns}
 
 
 def encoded_lines(records: Sequence[Any], directory: str) -> bytes:

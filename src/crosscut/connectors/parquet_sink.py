@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from crosscut.connectors.arrow_values import RowBatches, schema_of
 from crosscut.connectors.extras import required
 from crosscut.connectors.file_encoders import FileEncoder
 from crosscut.connectors.file_sink import FileSink, sink_directory
+from crosscut.connectors.partitions import PARTITIONS_MAX, Divider, layout_of, row_division, undivided
 from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink, SinkContext, SinkWriter
@@ -28,6 +29,9 @@ def parquet(
     *,
     row: Callable[[Any], Any] | None = None,
     codec: Codec = "snappy",
+    partition_by: str | Sequence[str] = (),
+    partitions_max: int = PARTITIONS_MAX,
+    roll_bytes: int | None = None,
 ) -> Sink:
     """Return a sink that writes records as rows of Parquet files in `directory`, exactly once.
 
@@ -43,6 +47,11 @@ def parquet(
         row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
             Default: the record itself.
         codec: "snappy", "zstd", "gzip" or "none".
+        partition_by: Columns whose values name directories, and which are not in the files; of type string,
+            bool, date32 or an integer. See `crosscut.files.jsonl`, for the next two as well.
+        partitions_max: How many such directories one task may have rows for in one checkpoint. Each takes
+            some memory for the rows that are not written yet.
+        roll_bytes: A file of so many bytes is followed by another one of the same checkpoint.
 
     Raises:
         ConnectorError: pyarrow is missing, or an argument is not as described. Later, in the job: a record
@@ -56,7 +65,24 @@ def parquet(
     if codec not in _CODECS:
         raise ConnectorError(f"codec={codec!r}: expected one of {', '.join(map(repr, _CODECS))}")
     found = sink_directory(directory, "Parquet")
-    return ParquetFiles(found, schema=schema_of(schema), row=row, codec=codec)
+    types = schema_of(schema)
+    layout = layout_of(partition_by, partitions_max, roll_bytes, types.names)
+    check_partitions(types, layout.partition_by)
+    return ParquetFiles(found, layout=layout, schema=types, row=row, codec=codec)
+
+
+def check_partitions(schema: Any, columns: Sequence[str]) -> None:
+    """Raise ConnectorError if values of one of these columns have no name."""
+    types = required("pyarrow", "parquet").types
+    for column in columns:
+        kind = schema.field(column).type
+        if not any(
+            test(kind) for test in (types.is_string, types.is_integer, types.is_boolean, types.is_date32)
+        ):
+            raise ConnectorError(
+                f"partition_by: column {column!r} is of type {kind}, and values of string, bool, date32 and "
+                f"integers have names; make a column of text of it"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +106,42 @@ class ParquetFiles(FileSink):
     def encoder(self) -> FileEncoder:
         return ParquetEncoder(self)
 
+    @property
+    def location(self) -> str:
+        """What errors call it."""
+        return f"Parquet files in {self.directory}"
+
+    @property
+    def schema_of_files(self) -> Any:
+        """The columns, without those that divide the output."""
+        arrow = required("pyarrow", "parquet")
+        return arrow.schema([one for one in self.schema if one.name not in self.layout.partition_by])
+
+    def divider(self) -> Divider:
+        columns = self.layout.partition_by
+        if not columns:
+            return undivided
+        arrow = required("pyarrow", "parquet")
+        values = RowBatches(arrow.schema([self.schema.field(one) for one in columns]), self.location)
+
+        def check(found: tuple[Any, ...]) -> None:
+            values.batch([found])
+
+        to_row = row_maker(self.schema.names, self.row, self.location)
+        return row_division(columns, self.schema.names, self.location, to_row, check)
+
 
 class ParquetEncoder(FileEncoder):
     """Encodes one file: rows become columns at once, and row groups when there are enough."""
 
     def __init__(self, sink: ParquetFiles) -> None:
         self._arrow = required("pyarrow", "parquet")
-        self._location = f"Parquet files in {sink.directory}"
-        self._sink = sink
-        self._rows = RowBatches(sink.schema, self._location)
-        self._to_row = row_maker(sink.schema.names, sink.row, self._location)
+        self._codec = sink.codec
+        self._schema = sink.schema_of_files
+        self._rows = RowBatches(self._schema, sink.location)
+        # What is divided comes as rows.
+        row = None if sink.layout.partition_by else sink.row
+        self._to_row = row_maker(self._schema.names, row, sink.location)
         self._batches: list[Any] = []
         self._row_count = 0
         self._end = _End()
@@ -111,7 +163,7 @@ class ParquetEncoder(FileEncoder):
     def _write_group(self) -> None:
         if self._writer is None:
             library = required("pyarrow.parquet", "parquet")
-            self._writer = library.ParquetWriter(self._end, self._sink.schema, compression=self._sink.codec)
+            self._writer = library.ParquetWriter(self._end, self._schema, compression=self._codec)
         if self._batches:
             self._writer.write_table(self._arrow.Table.from_batches(self._batches), self._row_count)
         self._batches, self._row_count = [], 0

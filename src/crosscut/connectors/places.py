@@ -22,9 +22,9 @@ from crosscut.connectors.object_stage import (
     looked_at,
     object_ledgers,
 )
-from crosscut.connectors.stage import Stage, directory_at, settle
-from crosscut.connectors.stage import looked_at as file_looked_at
+from crosscut.connectors.stage import Stage
 from crosscut.connectors.staged_names import Published
+from crosscut.connectors.targets import local_target
 
 _BUFFER_BYTES = 256 * 1024
 
@@ -42,11 +42,11 @@ class StagedFile(Protocol):
 class AnyStage(Protocol):
     """The stage of a task: see `Stage`."""
 
+    path: Any
+
     def names(self) -> list[str]: ...
 
     def look(self, name: str) -> os.stat_result | None: ...
-
-    def publish(self, name: str, target: Any, final: str) -> None: ...
 
     def drop(self, name: str) -> None: ...
 
@@ -55,6 +55,23 @@ class AnyStage(Protocol):
     def close(self) -> None: ...
 
     def close_and_tidy(self, *, levels: int) -> None: ...
+
+
+class Target(Protocol):
+    """Where files are published; their paths may lead through directories that are made for them."""
+
+    def visible(self, final: str) -> os.stat_result | None:
+        """Return what has that path."""
+
+    def publish(self, stage: Any, staged: str, final: str) -> None:
+        """Give a staged file its final path.
+
+        Raises:
+            FileNotFoundError: It is not staged any more.
+        """
+
+    def settle(self) -> None:
+        """Make durable which paths are visible of those that were looked at or published."""
 
 
 class AnyLedger(Protocol):
@@ -103,16 +120,8 @@ class Place(ABC):
         """Make a file that is written durable, under its staged name; return its size."""
 
     @abstractmethod
-    def target(self) -> AbstractContextManager[Any]:
+    def target(self) -> AbstractContextManager[Target]:
         """Open the directory where files are published."""
-
-    @abstractmethod
-    def visible(self, target: Any, name: str) -> os.stat_result | None:
-        """Return what has that name there."""
-
-    @abstractmethod
-    def settle(self, target: Any) -> None:
-        """Make durable which names are visible there."""
 
 
 class LocalPlace(Place):
@@ -144,14 +153,8 @@ class LocalPlace(Place):
             self._is_above_durable = True
         return size
 
-    def target(self) -> AbstractContextManager[int]:
-        return directory_at(self._directory)
-
-    def visible(self, target: int, name: str) -> os.stat_result | None:
-        return file_looked_at(name, target)
-
-    def settle(self, target: int) -> None:
-        settle(target)
+    def target(self) -> AbstractContextManager[Target]:
+        return local_target(self._directory)
 
 
 class ObjectPlace(Place):
@@ -180,11 +183,19 @@ class ObjectPlace(Place):
         return int(file.store())
 
     @contextmanager
-    def target(self) -> Iterator[Objects]:
-        yield self._objects
+    def target(self) -> Iterator[Target]:
+        yield _ObjectTarget(self._objects)
 
-    def visible(self, target: Objects, name: str) -> os.stat_result | None:
-        return looked_at(target, name)
 
-    def settle(self, target: Objects) -> None:
+class _ObjectTarget(Target):
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def visible(self, final: str) -> os.stat_result | None:
+        return looked_at(self._objects, final)
+
+    def publish(self, stage: ObjectStage, staged: str, final: str) -> None:
+        stage.publish(staged, self._objects, final)
+
+    def settle(self) -> None:
         """What is visible is durable."""

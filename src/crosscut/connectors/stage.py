@@ -22,6 +22,7 @@ _NO_LINK = _DIRECTORY | os.O_NOFOLLOW
 _ADVICE = {
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "raise the quota or free space",
+    errno.EMFILE: "raise the limit of open files of the workers (ulimit -n), or write to fewer directories",
     errno.EFBIG: "raise the file size limit of the workers (ulimit -f)",
     errno.EACCES: "let the user that runs the workers write there",
     errno.EPERM: "let the user that runs the workers write there",
@@ -60,7 +61,7 @@ class Stage:
         for _ in range(_OPEN_ATTEMPTS):
             try:
                 os.makedirs(directory, exist_ok=True)
-                return cls(path, _opened(directory, names, create=True))
+                return cls(path, opened_below(directory, names, create=True))
             except FileNotFoundError:
                 continue
         raise FileNotFoundError(errno.ENOENT, "directory was removed again and again", str(path))
@@ -69,7 +70,7 @@ class Stage:
     def found(cls, directory: Path, names: Sequence[str]) -> Stage | None:
         """Open the directory if it exists and no symbolic link leads to it."""
         try:
-            return cls(directory.joinpath(*names), _opened(directory, names, create=False))
+            return cls(directory.joinpath(*names), opened_below(directory, names, create=False))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -149,7 +150,12 @@ class Stage:
                 os.rmdir(one)
 
 
-def _opened(directory: Path, names: Sequence[str], *, create: bool) -> int:
+def opened_below(directory: Path, names: Sequence[str], *, create: bool) -> int:
+    """Open the directory that `names` lead to, one below the other, through no symbolic link.
+
+    Args:
+        create: Make those that are missing.
+    """
     descriptor = os.open(directory, _DIRECTORY)
     for name in names:
         above = descriptor
@@ -177,11 +183,6 @@ def directory_at(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def settle(directory: int) -> None:
-    """Make durable which names are in an open directory."""
-    os.fsync(directory)
 
 
 def looked_at(name: str, directory: int) -> os.stat_result | None:

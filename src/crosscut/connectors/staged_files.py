@@ -1,8 +1,9 @@
 """Files with a two-phase commit: the sink writer behind `jsonl` and `collect`.
 
-A transaction is one file. It is written under a staged name that readers do not look at, made durable by
-`prepare`, and moved to its final name by `commit`, with a rename: at every moment it has one of the two
-names, so a file that is still staged has never been seen by anybody. A reader may take what is visible
+A transaction is one file, or several where output is divided by columns or by size. Each is written under a
+staged name that readers do not look at, made durable by `prepare`, and moved to its final name by `commit`,
+with a rename: at every moment it has one of the two names, so a file that is still staged has never been seen
+by anybody. A reader may take what is visible
 away at once, and often does; the ledger of the task remembers what was published, so that neither a
 restart nor a failover misses it (`ledger`). What the files are called says `staged_names`.
 
@@ -29,35 +30,25 @@ from crosscut.connectors.file_encoders import FileEncoder
 from crosscut.connectors.ledger import Entry, joined
 from crosscut.connectors.local_paths import is_remote
 from crosscut.connectors.object_stage import Location
-from crosscut.connectors.places import AnyLedger, AnyStage, LocalPlace, ObjectPlace, Place, StagedFile
+from crosscut.connectors.partitions import ONE_FILE, Divider, Layout, undivided
+from crosscut.connectors.places import AnyLedger, AnyStage, LocalPlace, ObjectPlace, Place, Target
 from crosscut.connectors.stage import failed
-from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published, Step, TaskNames, next_step
+from crosscut.connectors.staged_names import (
+    STAGE_DIRECTORY,
+    Handle,
+    HandleFile,
+    Published,
+    Step,
+    TaskNames,
+    next_step,
+)
+from crosscut.connectors.staged_transaction import OpenTransaction
 from crosscut.errors import ConnectorError, HistoryError, InternalError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
 
 _BEGIN_ATTEMPTS = 16
-
-
-@dataclass(slots=True, eq=False)
-class _Transaction:
-    """One staged file, from its first record until it is prepared.
-
-    Attributes:
-        after: The name of the one before it.
-        is_encoded: The encoder has said all.
-    """
-
-    name: str
-    after: str
-    file: StagedFile
-    encoder: FileEncoder
-    is_encoded: bool = False
-    size_bytes: int = 0
-    record_count: int = 0
-    checkpoint_id: CheckpointId | None = None
-    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +75,18 @@ class StagedFiles(SinkWriter):
         suffix: Of the committed files, without the dot.
         make_encoder: Makes what turns the records of one file into its bytes.
         context: Who is writing.
+        layout: How records are spread over files.
+        divide: Which of them go into which directory, where `layout` divides them.
     """
 
     def __init__(
-        self, directory: str, suffix: str, make_encoder: Callable[[], FileEncoder], context: SinkContext
+        self,
+        directory: str,
+        suffix: str,
+        make_encoder: Callable[[], FileEncoder],
+        context: SinkContext,
+        layout: Layout = ONE_FILE,
+        divide: Divider = undivided,
     ) -> None:
         self._place: Place = ObjectPlace(directory) if is_remote(directory) else LocalPlace(directory)
         self._directory = self._place.location
@@ -96,10 +95,11 @@ class StagedFiles(SinkWriter):
         self._names = TaskNames(context, suffix)
         self._stage_path = self._directory.joinpath(*self._names.stage)
         self._workplace: _Workplace | None = None
-        self._open: _Transaction | None = None
-        self._unprepared: dict[str, _Transaction] = {}
+        self._layout = layout
+        self._divide = divide
+        self._open: OpenTransaction | None = None
+        self._unprepared: dict[str, OpenTransaction] = {}
         self._newest = ""
-        self._is_above_durable = False
 
     # Beginning.
 
@@ -194,28 +194,26 @@ class StagedFiles(SinkWriter):
         """
         if not records:
             return
-        encoder = self._make_encoder() if self._open is None else self._open.encoder
-        data = encoder.add(records)
+        transaction = self._open or OpenTransaction(
+            self._newest,
+            self._place,
+            self._recovered().stage,
+            self._names.new_staged,
+            self._make_encoder,
+            self._divide,
+            self._layout,
+        )
         try:
-            if self._open is None:
-                self._open = self._created(encoder)
-            transaction = self._open
-            # Counted first: if the write fails half-way, prepare finds a file of another size.
-            transaction.size_bytes += len(data)
-            transaction.record_count += len(records)
-            transaction.file.write(data)
+            transaction.add(records)
         except OSError as error:
             raise failed("write to", self._stage_path, error) from error
+        finally:
+            if transaction.name and self._open is None:
+                self._open = self._unprepared[transaction.name] = transaction
+                self._newest = transaction.name
 
-    def _created(self, encoder: FileEncoder) -> _Transaction:
-        name = self._names.new_staged()
-        file = self._place.file(self._recovered().stage, name)
-        self._unprepared[name] = _Transaction(name, self._newest, file, encoder)
-        self._newest = name
-        return self._unprepared[name]
-
-    def rotate(self, checkpoint_id: CheckpointId) -> _Transaction | None:
-        """Detach the open file. Costs nothing: what is buffered is flushed by `prepare`."""
+    def rotate(self, checkpoint_id: CheckpointId) -> OpenTransaction | None:
+        """Detach the open files. Costs nothing: what is buffered is flushed by `prepare`."""
         transaction = self._open
         if transaction is not None:
             transaction.checkpoint_id = checkpoint_id
@@ -223,51 +221,20 @@ class StagedFiles(SinkWriter):
         return transaction
 
     def prepare(self, transaction: Any) -> JSON:
-        """Make the file and its directory entry durable; may be repeated if it failed for want of space.
+        """Make the files and their names durable; may be repeated if it failed for want of space.
 
         Raises:
-            ConnectorError: Not durable. After a failed fsync the kernel may have dropped the data and
-                would call the next fsync a success, so such a transaction is refused from then on.
+            ConnectorError: Not durable; see `OpenTransaction.stored`.
         """
-        invariant(isinstance(transaction, _Transaction), f"{transaction!r} is not a transaction of this sink")
-        invariant(transaction.checkpoint_id is not None, f"{transaction.name} was not rotated")
-        stage, path = self._recovered().stage, self._stage_path / transaction.name
-        if transaction.damaged:
-            raise ConnectorError(
-                f"staged file {path} can't be prepared: an earlier fsync of it failed and its "
-                f"{transaction.record_count} records may be lost; restart from the last checkpoint",
-                path=str(path),
-            )
-        try:
-            if not transaction.is_encoded:
-                rest = transaction.encoder.finish()
-                transaction.is_encoded = True
-                transaction.size_bytes += len(rest)
-                transaction.file.write(rest)
-            transaction.file.flush()
-        except OSError as error:
-            raise failed("write to", path, error) from error
-        try:
-            found_bytes = self._place.store(stage, transaction.file)
-        except OSError as error:
-            transaction.damaged = not self._place.stores_again
-            raise failed("make durable", path, error) from error
-        if found_bytes != transaction.size_bytes:
-            transaction.damaged = True
-            raise ConnectorError(
-                f"staged file {path} has {found_bytes} bytes, expected {transaction.size_bytes}: a write to "
-                f"it had failed; restart from the last checkpoint",
-                path=str(path),
-            )
-        self._unprepared.pop(transaction.name, None)
-        transaction.file.close()
-        return self._names.handle(
-            transaction.name,
-            transaction.after,
-            transaction.checkpoint_id,
-            transaction.size_bytes,
-            transaction.record_count,
+        invariant(
+            isinstance(transaction, OpenTransaction), f"{transaction!r} is not a transaction of this sink"
         )
+        self._recovered()
+        checkpoint_id = transaction.checkpoint_id
+        invariant(checkpoint_id is not None, f"{transaction.name} was not rotated")
+        parts = transaction.stored()
+        self._unprepared.pop(transaction.name, None)
+        return self._names.handle(parts, transaction.after, checkpoint_id)
 
     # Committing.
 
@@ -285,9 +252,10 @@ class StagedFiles(SinkWriter):
         for one in checked:
             if one.checkpoint_id > permit.checkpoint_id:
                 raise ConnectorError(
-                    f"transaction {one.final} in {self._directory} is of checkpoint {one.checkpoint_id}, but "
-                    f"only what is at or below checkpoint {permit.checkpoint_id} may become visible; nothing "
-                    f"was committed. Restore the checkpoint directory from a backup",
+                    f"transaction {one.files[0].final} in {self._directory} is of checkpoint "
+                    f"{one.checkpoint_id}, but only what is at or below checkpoint {permit.checkpoint_id} "
+                    f"may become visible; nothing was committed. Restore the checkpoint directory from a "
+                    f"backup",
                     directory=str(self._directory),
                 )
         return checked
@@ -301,78 +269,84 @@ class StagedFiles(SinkWriter):
         except OSError as error:
             raise failed("commit in", self._directory, error) from error
 
-    def _publish_in(self, target: Any, workplace: _Workplace, handles: list[Handle]) -> None:
+    def _publish_in(self, target: Target, workplace: _Workplace, handles: list[Handle]) -> None:
         stage, ledger = workplace.stage, workplace.ledger
         failures: list[ConnectorError] = []
-        steps: list[tuple[Handle, Step]] = []
+        steps: list[tuple[Handle, list[tuple[HandleFile, Step]]]] = []
         for one in handles:
             try:
-                steps.append((one, self._step(target, workplace, one)))
+                steps.append((one, self._steps(target, workplace, one)))
             except ConnectorError as failure:
                 failures.append(failure)
+        # One that has lost a file is not published at all: it may come back from a backup, as a whole.
+        lost = [one for one, files in steps if any(step is Step.LOST for _, step in files)]
         known = ledger.published.with_more(
-            (one for one, step in steps if step is not Step.LOST),
-            (one for one, step in steps if step is Step.LOST),
-            self._context.epoch,
-            self._context.driver,
+            (one for one, _ in steps if one not in lost), lost, self._context.epoch, self._context.driver
         )
         if known != ledger.published:
             # Before any of them is visible: somebody may take it away the moment it is.
             ledger.write(known)
-        if any(step in (Step.PUBLISH, Step.LOST) for _, step in steps):
+        todo = [(file, step) for one, files in steps if one not in lost for file, step in files]
+        if lost or any(step is Step.PUBLISH for _, step in todo):
             # Also what is lost was perhaps removed by somebody who has taken over: that says more.
             self._check_history(workplace.restored, self._others(stage))
-        for one, step in steps:
+        for file, step in todo:
             if step is Step.PUBLISH:
                 # Gone: another attempt has published it since we looked.
                 with suppress(FileNotFoundError):
-                    stage.publish(one.staged, target, one.final)
-            if step is Step.LOST:
-                failures.append(self._lost(one))
+                    target.publish(stage, file.staged, file.final)
+        failures += map(self._lost, lost)
         # The names before the staged ones go, where there are two of a file.
-        self._place.settle(target)
-        for one, step in steps:
+        target.settle()
+        for file, step in todo:
             if step is Step.TIDY:
-                stage.drop(one.staged)
+                stage.drop(file.staged)
         if failures:
             raise failures[0]
 
-    def _step(self, target: Any, workplace: _Workplace, handle: Handle) -> Step:
-        """Look at a transaction, and decide what there is to do for it."""
-        staged, final = workplace.stage.look(handle.staged), self._place.visible(target, handle.final)
-        for found, path in ((staged, self._stage_path / handle.staged), (final, self._final(handle))):
-            if found is not None:
-                self._check_file(handle, path, found)
-
-        def step(published: Published) -> Step:
-            return next_step(
-                is_staged=staged is not None,
-                is_visible=final is not None,
-                is_one_file=staged is not None and final is not None and os.path.samestat(staged, final),
-                is_published=handle.checkpoint_id in published,
-            )
-
-        found_step = step(workplace.ledger.published)
-        if found_step is Step.LOST:
+    def _steps(self, target: Target, workplace: _Workplace, handle: Handle) -> list[tuple[HandleFile, Step]]:
+        """Look at a transaction, and decide what there is to do for each of its files."""
+        ours = [
+            self._step(target, workplace, handle, one, workplace.ledger.published) for one in handle.files
+        ]
+        if Step.LOST in ours:
             # Whoever published it, as a zombie for instance, noted it before: so look there again.
-            found_step = step(joined(self._place.ledgers(workplace.stage)))
-        if found_step is Step.IN_THE_WAY:
-            raise ConnectorError(
-                f"can't commit {self._stage_path / handle.staged}: {self._final(handle)} exists and is "
-                f"another file; move it away, nothing but this sink may use such names",
-                path=str(self._final(handle)),
-            )
-        return found_step
+            known = joined(self._place.ledgers(workplace.stage))
+            ours = [self._step(target, workplace, handle, one, known) for one in handle.files]
+        return list(zip(handle.files, ours, strict=True))
 
-    def _check_file(self, handle: Handle, path: Path | Location, found: os.stat_result) -> None:
+    def _step(
+        self, target: Target, workplace: _Workplace, handle: Handle, file: HandleFile, published: Published
+    ) -> Step:
+        staged, final = workplace.stage.look(file.staged), target.visible(file.final)
+        for found, path in ((staged, self._stage_path / file.staged), (final, self._final(file))):
+            if found is not None:
+                self._check_file(handle, file, path, found)
+        step = next_step(
+            is_staged=staged is not None,
+            is_visible=final is not None,
+            is_one_file=staged is not None and final is not None and os.path.samestat(staged, final),
+            is_published=handle.checkpoint_id in published,
+        )
+        if step is Step.IN_THE_WAY:
+            raise ConnectorError(
+                f"can't commit {self._stage_path / file.staged}: {self._final(file)} exists and is "
+                f"another file; move it away, nothing but this sink may use such names",
+                path=str(self._final(file)),
+            )
+        return step
+
+    def _check_file(
+        self, handle: Handle, file: HandleFile, path: Path | Location, found: os.stat_result
+    ) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise ConnectorError(
                 f"{path} is not a regular file; move it away, nothing but this sink may use such names",
                 path=str(path),
             )
-        if found.st_size != handle.size_bytes:
+        if found.st_size != file.size_bytes:
             raise ConnectorError(
-                f"{path} has {found.st_size} bytes, expected {handle.size_bytes} ({handle.record_count} "
+                f"{path} has {found.st_size} bytes, expected {file.size_bytes} ({file.record_count} "
                 f"records of checkpoint {handle.checkpoint_id}): it was damaged or changed after it was "
                 f"prepared; restore it from a backup",
                 path=str(path),
@@ -383,14 +357,14 @@ class StagedFiles(SinkWriter):
         return ConnectorError(
             f"output is lost: {handle.record_count} records ({handle.size_bytes} bytes) of checkpoint "
             f"{handle.checkpoint_id} are neither staged ({self._stage_path / handle.staged}) nor committed "
-            f"({self._final(handle)}), and were never made visible; restore one of the two from a backup "
-            f"(nothing in {STAGE_DIRECTORY} may be removed while the job has checkpoints)",
-            path=str(self._final(handle)),
+            f"({self._final(handle.files[0])}), and were never made visible; restore one of the two from a "
+            f"backup (nothing in {STAGE_DIRECTORY} may be removed while the job has checkpoints)",
+            path=str(self._final(handle.files[0])),
             checkpoint_id=handle.checkpoint_id,
         )
 
-    def _final(self, handle: Handle) -> Path | Location:
-        return self._directory / handle.final
+    def _final(self, file: HandleFile) -> Path | Location:
+        return self._directory / file.final
 
     # Ending.
 
@@ -400,11 +374,7 @@ class StagedFiles(SinkWriter):
         if workplace is None:
             return
         for transaction in self._unprepared.values():
-            # The buffered rest is of no use any more, so neither is an error from flushing it.
-            with suppress(OSError):
-                transaction.file.close()
-            if self._place.tidies:
-                workplace.stage.remove(transaction.name)
+            transaction.dropped()
         self._unprepared.clear()
         if self._place.tidies and not workplace.ledger.published.through:
             # Nothing was ever published: leave no trace.

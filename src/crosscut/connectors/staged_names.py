@@ -4,6 +4,7 @@ Pure: nothing here looks at a disk. Every handle is compared with the names that
 made, so one that was tampered with, or belongs to another task, sink, lineage or directory, leads nowhere.
 
     part-00003-000000000017-00000002-<sink uid>-<digest>.jsonl                          committed
+    country=DE/part-00003-000000000017-00000002-<sink uid>-<digest>.jsonl               likewise, divided
     .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<random>.jsonl.staged                   staged
     .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<driver>.ledger                         what is committed
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 
+from crosscut.connectors.partitions import is_partition
 from crosscut.errors import ConnectorError
 from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, Lineage, TaskId, VertexId, checked_name
 from crosscut.interfaces import JSON, SinkContext
@@ -38,21 +40,59 @@ _FINAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """A transaction of this very task, checked.
+class HandleFile:
+    """One file of a transaction.
 
     Attributes:
         staged: Name in the stage of the task.
-        final: Name in the sink's directory.
-        after: Staged name of the transaction before it, "" if it is the first.
+        final: Path in the sink's directory.
     """
 
     staged: str
     final: str
-    after: str
     size_bytes: int
     record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A transaction of this very task, checked.
+
+    Attributes:
+        staged: Name of its first file in the stage of the task: what the transaction is called.
+        after: That of the transaction before it, "" if it is the first.
+        files: One at least.
+    """
+
+    staged: str
+    after: str
     checkpoint_id: CheckpointId
+    files: tuple[HandleFile, ...]
+
+    @property
+    def record_count(self) -> int:
+        """How many records it has."""
+        return sum(one.record_count for one in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes all its files have."""
+        return sum(one.size_bytes for one in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """A file of a transaction as its writer has staged it.
+
+    Attributes:
+        name: In the stage of the task.
+        partition: Path of the directory where it will be, below the sink's own; "" for that itself.
+    """
+
+    name: str
+    partition: str
+    size_bytes: int
+    record_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +130,20 @@ class TaskNames:
         found = _STAGED.fullmatch(name)
         return Epoch(int(found["epoch"])) if found else None
 
-    def handle(
-        self, staged: str, after: str, checkpoint_id: CheckpointId, size_bytes: int, record_count: int
-    ) -> JSON:
+    def handle(self, parts: Sequence[StagedPart], after: str, checkpoint_id: CheckpointId) -> JSON:
         """Return the handle of a transaction that this task has staged in this epoch."""
-        return {
-            "staged": "/".join((*self.stage, staged)),
-            "after": after,
-            "final": self._final(staged, after, checkpoint_id, self._epoch),
-            "bytes": size_bytes,
-            "records": record_count,
-        }
+        files: list[JSON] = [
+            {
+                "staged": "/".join((*self.stage, one.name)),
+                "final": self._final(one.name, one.partition, after, checkpoint_id, self._epoch),
+                "bytes": one.size_bytes,
+                "records": one.record_count,
+            }
+            for one in parts
+        ]
+        handle: dict[str, JSON] = {"after": after}
+        handle.update(files[0])  # type: ignore[arg-type]
+        return handle | {"more": files[1:]} if files[1:] else handle
 
     def checked(self, handle: JSON, directory: str) -> Handle:
         """Return `handle` as what it says, if it is one that this task has made in this or an older epoch.
@@ -109,19 +152,14 @@ class TaskNames:
             ConnectorError: It is not.
         """
         match handle:
-            case {
-                "staged": str(staged),
-                "after": str(after),
-                "final": str(final),
-                "bytes": int(size),
-                "records": int(count),
-            }:
-                *stage, name = staged.split("/")
-                parts, made = _FINAL.fullmatch(final), self.epoch_of_staged(name)
-                if parts and made is not None and tuple(stage) == self.stage and _are_sizes(size, count):
-                    checkpoint_id = CheckpointId(int(parts["checkpoint"]))
-                    if final == self._final(name, after, checkpoint_id, made):
-                        return Handle(name, final, after, size, count, checkpoint_id)
+            case {"after": str(after), **first}:
+                more = first.get("more", [])
+                entries: list[JSON] = [handle, *more] if isinstance(more, list) else []
+                found = [one for entry in entries if (one := self._checked_file(entry, after)) is not None]
+                ids = {n for _, n in found}
+                if len(found) == len(entries) and len(ids) == 1:
+                    files = tuple(file for file, _ in found)
+                    return Handle(files[0].staged, after, ids.pop(), files)
             case _:
                 pass
         raise ConnectorError(
@@ -131,12 +169,31 @@ class TaskNames:
             directory=directory,
         )
 
-    def _final(self, staged: str, after: str, checkpoint_id: CheckpointId, epoch: Epoch) -> str:
-        """Return a name that sorts by task, then checkpoint, and that nobody else will ever use."""
+    def _checked_file(self, found: JSON, after: str) -> tuple[HandleFile, CheckpointId] | None:
+        match found:
+            case {"staged": str(staged), "final": str(final), "bytes": int(size), "records": int(count)}:
+                *stage, name = staged.split("/")
+                partition, _, last = final.rpartition("/")
+                parts, made = _FINAL.fullmatch(last), self.epoch_of_staged(name)
+                if parts is None or made is None or tuple(stage) != self.stage or not _are_sizes(size, count):
+                    return None
+                n = CheckpointId(int(parts["checkpoint"]))
+                is_inside = not partition or is_partition(partition)
+                if is_inside and final == self._final(name, partition, after, n, made):
+                    return HandleFile(name, final, size, count), n
+            case _:
+                pass
+        return None
+
+    def _final(
+        self, staged: str, partition: str, after: str, checkpoint_id: CheckpointId, epoch: Epoch
+    ) -> str:
+        """Return a path whose name sorts by task, then checkpoint, and that nobody else will ever use."""
         numbers = f"{self._index:05d}-{checkpoint_id:012d}-{epoch:08d}"
         whole = f"{self._lineage}/{self._vertex}/{numbers}/{staged}/{after}"
         digest = blake2b(whole.encode(errors="replace"), digest_size=6).hexdigest()
-        return f"part-{numbers}-{self._uid}-{digest}.{self._suffix}"
+        name = f"part-{numbers}-{self._uid}-{digest}.{self._suffix}"
+        return f"{partition}/{name}" if partition else name
 
 
 def _are_sizes(*found: int) -> bool:

@@ -9,11 +9,17 @@ from typing import Any
 
 from crosscut.connectors.file_encoders import Compression, FileEncoder, Plain
 from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
+from crosscut.connectors.partitions import PARTITIONS_MAX, layout_of
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
 
 
-def text(directory: str | os.PathLike[str], *, compression: Compression | None = None) -> Sink[str]:
+def text(
+    directory: str | os.PathLike[str],
+    *,
+    compression: Compression | None = None,
+    roll_bytes: int | None = None,
+) -> Sink[str]:
     r"""Return a sink that writes records, which are text, as lines of files in `directory`, exactly once.
 
     Files come to be as those of `crosscut.files.jsonl` do. They are UTF-8; a line ends with "\n".
@@ -21,6 +27,7 @@ def text(directory: str | os.PathLike[str], *, compression: Compression | None =
     Args:
         directory: See `crosscut.files.jsonl`.
         compression: "gzip" (files are called `*.txt.gz`) or "zstd" (`*.txt.zst`; needs `crosscut[zstd]`).
+        roll_bytes: See `crosscut.files.jsonl`.
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: a record is no str, or holds
@@ -30,7 +37,11 @@ def text(directory: str | os.PathLike[str], *, compression: Compression | None =
         >>> import crosscut as cc
         >>> sink = cc.files.text("out", compression="gzip")
     """
-    return TextFiles(sink_directory(directory, "text"), checked_compression(compression))
+    return TextFiles(
+        sink_directory(directory, "text"),
+        checked_compression(compression),
+        layout_of((), PARTITIONS_MAX, roll_bytes),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class OutputReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read some files."""
         if partition is not None:
-            yield from rows_of(self._output.kind, partition.value, self._schema)
+            yield from rows_of(self._output, partition.value, self._schema)
 
 
 class OutputStreamReader(DataSourceStreamReader):
@@ -189,4 +189,4 @@ class OutputStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read some files."""
-        yield from rows_of(self._output.kind, partition.value, self._schema)
+        yield from rows_of(self._output, partition.value, self._schema)

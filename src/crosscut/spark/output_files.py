@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from time import monotonic, sleep
 from typing import Any
 
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import BooleanType, DateType, IntegralType, StringType, StructField, StructType
 
 from crosscut.connectors.committed_files import FORMATS, committed_files, grouped, newest_visible
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import InputFiles, InputStream
+from crosscut.connectors.partitions import values_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -92,6 +95,11 @@ class OutputOf:
         tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
         return [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
 
+    def divided_by(self, path: str) -> dict[str, str | None]:
+        """Return what the directories say that a file of it is in, below its own one."""
+        below = os.path.relpath(os.path.dirname(path), self.directory)
+        return values_of("" if below == os.curdir else below)
+
     def files(self, after: CheckpointId, through: CheckpointId) -> list[list[str]]:
         """Return the paths of the files of some checkpoints, in their order, in groups for Spark tasks."""
         found = committed_files(self.directory, self.uid)
@@ -121,21 +129,26 @@ def output_at(url: str, uid: str) -> OutputOf | None:
 
 
 def schema_of(output: OutputOf) -> StructType:
-    """Return the schema of Parquet files; of others one column of text.
+    """Return the schema of Parquet files; of others one column of text. Columns that divide output are text.
 
     Raises:
         ConnectorError: There is no file yet that would say.
     """
-    if output.kind != "parquet":
-        return StructType().add("value", StringType())
     found = committed_files(output.directory, output.uid)
+    divided_by = output.divided_by(found[0].path) if found else {}
+    if output.kind != "parquet":
+        return _with_text(StructType().add("value", StringType()), divided_by)
     if not found:
         raise ConnectorError(
             f"sink {output.uid!r} has committed no file to {output.directory} yet, which would say its "
             f"schema: give that with .schema(...)"
         )
     file = required("pyarrow.parquet", "parquet").read_schema(found[0].path)
-    return from_arrow_schema(file)
+    return _with_text(from_arrow_schema(file), divided_by)
+
+
+def _with_text(schema: StructType, names: Iterable[str]) -> StructType:
+    return StructType([*schema, *(StructField(name, StringType()) for name in names)])
 
 
 def check_columns(output: OutputOf, schema: StructType) -> None:
@@ -146,30 +159,66 @@ def check_columns(output: OutputOf, schema: StructType) -> None:
         )
 
 
-def rows_of(kind: str, paths: Iterable[str], schema: StructType) -> Iterator[Any]:
+def rows_of(output: OutputOf, paths: Iterable[str], schema: StructType) -> Iterator[Any]:
     """Yield the rows of files: tuples, or Arrow batches.
 
     Raises:
         ConnectorError: It can't be read, or a row does not fit `schema`.
     """
-    names = schema.fieldNames()
-    is_text = kind == "txt" or (names == ["value"] and isinstance(schema["value"].dataType, StringType))
     for path in paths:
-        if kind == "parquet":
-            yield from _parquet(path, schema)
-            continue
-        for line in _lines(path):
-            yield (line.decode(),) if is_text else _fields(path, line, names)
+        said = output.divided_by(path)
+        if output.kind == "parquet":
+            yield from _parquet(path, schema, said)
+        else:
+            yield from _values(path, output.kind, schema, said)
 
 
-def _parquet(path: str, schema: StructType) -> Iterator[Any]:
+def _values(
+    path: str, kind: str, schema: StructType, said: dict[str, str | None]
+) -> Iterator[tuple[Any, ...]]:
+    names = schema.fieldNames()
+    own = [name for name in names if name not in said]
+    is_text = kind == "txt" or (own == ["value"] and isinstance(schema["value"].dataType, StringType))
+    divided_by = {name: _typed(path, said[name], schema[name]) for name in names if name in said}
+    for line in _lines(path):
+        values = iter((line.decode(),) if is_text else _fields(path, line, own))
+        yield tuple(divided_by[name] if name in said else next(values) for name in names)
+
+
+def _typed(path: str, text: str | None, field: StructField) -> Any:
+    """Return what the name of a directory says, as the column wants it."""
+    kind = field.dataType
+    try:
+        if text is None or isinstance(kind, StringType):
+            return text
+        if isinstance(kind, IntegralType):
+            return int(text)
+        if isinstance(kind, BooleanType) and text in ("true", "false"):
+            return text == "true"
+        if isinstance(kind, DateType):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ConnectorError(
+        f"{path}: its directory says {field.name}={text!r}, which is no {kind.simpleString()}"
+    )
+
+
+def _parquet(path: str, schema: StructType, said: dict[str, str | None]) -> Iterator[Any]:
     library = required("pyarrow.parquet", "parquet")
     arrow = required("pyarrow", "parquet")
     wanted = to_arrow_schema(schema, timezone="UTC")
     try:
         with library.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=schema.fieldNames(), use_threads=False):
-                table = arrow.Table.from_batches([batch]).select(schema.fieldNames())
+            own = [name for name in schema.fieldNames() if name not in said]
+            for batch in file.iter_batches(columns=own, use_threads=False):
+                columns = [
+                    arrow.repeat(arrow.scalar(said[name], arrow.string()), batch.num_rows)
+                    if name in said
+                    else batch.column(name)
+                    for name in schema.fieldNames()
+                ]
+                table = arrow.Table.from_arrays(columns, schema.fieldNames())
                 yield from table.cast(wanted).to_batches()
     except (OSError, arrow.ArrowException) as error:
         raise ConnectorError(f"{path} can't be read as {schema.simpleString()}: {error}") from error

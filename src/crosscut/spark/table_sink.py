@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark import SparkContext
@@ -12,6 +12,7 @@ from pyspark.sql.types import Row, StructType
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.parquet_sink import parquet
+from crosscut.connectors.partitions import PARTITIONS_MAX
 from crosscut.connectors.rows import checked_row
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
@@ -23,6 +24,9 @@ def table(
     schema: StructType | str,
     *,
     row: Callable[[Any], Any] | None = None,
+    partition_by: str | Sequence[str] = (),
+    partitions_max: int = PARTITIONS_MAX,
+    roll_bytes: int | None = None,
 ) -> Sink[Any]:
     """Return a sink that writes Parquet which `spark.read.parquet(directory)` reads, while the job runs, too.
 
@@ -35,6 +39,10 @@ def table(
         schema: Of the rows: a StructType, or DDL, for which a SparkSession has to be there.
         row: Takes a record, returns a row: a Row, a dict or a dataclass by name, a tuple or list by order.
             Default: the record itself.
+        partition_by: Columns whose values name directories, as `df.write.partitionBy` does it. Spark guesses
+            their types from the names ("007" is 7) unless `spark.read.schema(...)` says them.
+        partitions_max: See `crosscut.files.parquet`.
+        roll_bytes: See `crosscut.files.parquet`.
 
     Raises:
         ConnectorError: An argument is not as described, a column is of a type without a counterpart, or
@@ -60,7 +68,14 @@ def table(
     if not isinstance(found, StructType):
         raise ConnectorError(f"schema={schema!r:.100}: expected a StructType, or DDL")
     check_schema(found)
-    return parquet(directory, to_arrow_schema(found, timezone="UTC"), row=_ByName(row))
+    return parquet(
+        directory,
+        to_arrow_schema(found, timezone="UTC"),
+        row=_ByName(row),
+        partition_by=partition_by,
+        partitions_max=partitions_max,
+        roll_bytes=roll_bytes,
+    )
 
 
 class _ByName:

@@ -1,0 +1,185 @@
+"""One transaction of a file sink while it is written: its files, by the directories that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.file_encoders import FileEncoder
+from crosscut.connectors.partitions import Divider, Layout
+from crosscut.connectors.places import AnyStage, Place, StagedFile
+from crosscut.connectors.stage import failed
+from crosscut.connectors.staged_names import StagedPart
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A staged file.
+
+    Attributes:
+        partition: The directory that it is for.
+        is_encoded: The encoder has said all.
+        is_stored: It is durable, and closed.
+    """
+
+    name: str
+    partition: str
+    file: StagedFile
+    encoder: FileEncoder
+    is_encoded: bool = False
+    is_stored: bool = False
+    size_bytes: int = 0
+    record_count: int = 0
+
+
+class OpenTransaction:
+    """Not safe for concurrent use: first `add`, then, perhaps in another thread, `stored`.
+
+    Args:
+        after: Name of the transaction before it.
+        new_name: Makes names for staged files that nobody has used.
+        divide: Says which records go where.
+
+    Attributes:
+        name: That of its first file; "" before there is one.
+        checkpoint_id: Set when it is cut off.
+    """
+
+    def __init__(
+        self,
+        after: str,
+        place: Place,
+        stage: AnyStage,
+        new_name: Callable[[], str],
+        make_encoder: Callable[[], FileEncoder],
+        divide: Divider,
+        layout: Layout,
+    ) -> None:
+        self.after = after
+        self.checkpoint_id: CheckpointId | None = None
+        self._place = place
+        self._stage = stage
+        self._new_name = new_name
+        self._make_encoder = make_encoder
+        self._divide = divide
+        self._layout = layout
+        self._files: list[_File] = []
+        self._open: dict[str, _File] = {}
+        self._partitions: set[str] = set()
+        self._damage = ""
+
+    @property
+    def name(self) -> str:
+        return self._files[0].name if self._files else ""
+
+    @property
+    def record_count(self) -> int:
+        """How many records it has."""
+        return sum(one.record_count for one in self._files)
+
+    def add(self, records: list[Any]) -> None:
+        """Encode records, at least one, and append them.
+
+        Raises:
+            ConnectorError: They can't be encoded: nothing was added, or the transaction is not usable any
+                more.
+            OSError: They can't be written: the transaction is not usable any more.
+        """
+        divided = self._divide(records)
+        self._check_partitions({partition for partition, _ in divided})
+        encoded = []
+        for partition, rows in divided:
+            known = self._open.get(partition)
+            encoder = self._make_encoder() if known is None else known.encoder
+            try:
+                encoded.append((partition, encoder, encoder.add(rows), len(rows)))
+            except ConnectorError:
+                if encoded:
+                    self._damage = "records of it could not be encoded"
+                raise
+        for partition, encoder, data, count in encoded:
+            file = self._open.get(partition) or self._created(partition, encoder)
+            # Counted first: if the write fails half-way, `stored` finds a file of another size.
+            file.size_bytes += len(data)
+            file.record_count += count
+            file.file.write(data)
+            if self._layout.roll_bytes is not None and file.size_bytes >= self._layout.roll_bytes:
+                del self._open[partition]
+
+    def _check_partitions(self, more: set[str]) -> None:
+        found = self._partitions | more
+        if len(found) > self._layout.partitions_max:
+            columns = ", ".join(self._layout.partition_by)
+            raise ConnectorError(
+                f"{self._stage.path}: a task and checkpoint has rows for {len(found)} directories by "
+                f"{columns}, and at most {self._layout.partitions_max} are allowed (partitions_max): key by "
+                f"{columns} before the sink, so that each task has its share of the values; or divide by "
+                f"columns with fewer values"
+            )
+        self._partitions = found
+
+    def _created(self, partition: str, encoder: FileEncoder) -> _File:
+        name = self._new_name()
+        file = _File(name, partition, self._place.file(self._stage, name), encoder)
+        self._files.append(file)
+        self._open[partition] = file
+        return file
+
+    def stored(self) -> list[StagedPart]:
+        """Make all files and their names durable; may be repeated if it failed for want of space.
+
+        Raises:
+            ConnectorError: Not durable. After a failed fsync the kernel may have dropped the data and
+                would call the next fsync a success, so such a transaction is refused from then on.
+        """
+        self._open = {}
+        for one in self._files:
+            if not one.is_stored:
+                self._store(one)
+        return [StagedPart(one.name, one.partition, one.size_bytes, one.record_count) for one in self._files]
+
+    def _store(self, one: _File) -> None:
+        path = self._stage.path / one.name
+        if self._damage:
+            raise ConnectorError(
+                f"staged file {path} can't be prepared: {self._damage} and its {one.record_count} records "
+                f"may be lost; restart from the last checkpoint",
+                path=str(path),
+            )
+        try:
+            if not one.is_encoded:
+                rest = one.encoder.finish()
+                one.is_encoded = True
+                one.size_bytes += len(rest)
+                one.file.write(rest)
+            one.file.flush()
+        except OSError as error:
+            raise failed("write to", path, error) from error
+        try:
+            found_bytes = self._place.store(self._stage, one.file)
+        except OSError as error:
+            if not self._place.stores_again:
+                self._damage = "an earlier fsync of it failed"
+            raise failed("make durable", path, error) from error
+        if found_bytes != one.size_bytes:
+            self._damage = "a write to it had failed"
+            raise ConnectorError(
+                f"staged file {path} has {found_bytes} bytes, expected {one.size_bytes}: a write to "
+                f"it had failed; restart from the last checkpoint",
+                path=str(path),
+            )
+        one.file.close()
+        one.is_stored = True
+
+    def dropped(self) -> None:
+        """Close its files, and remove them where that takes no time: no checkpoint will name them."""
+        for one in self._files:
+            # The buffered rest is of no use any more, so neither is an error from flushing it.
+            with suppress(OSError):
+                one.file.close()
+            if self._place.tidies:
+                self._stage.remove(one.name)
