@@ -24,6 +24,8 @@ from crosscut.spark.java import find_java
 
 LOOPBACK = "127.0.0.1"
 
+DAEMON_MODULE = "crosscut.spark.daemon"
+
 _TASK_FAILURES = 1_000_000
 """Spark replaces a lost worker this often; how often is too often, our restart strategy decides.
 Spark's own default in local mode is one attempt."""
@@ -215,6 +217,7 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
     # Spark starts a replacement for a silent worker only when it has killed it, and gives it 2 s to end
     # by itself before. Ours has been silent for the whole heartbeat timeout by then.
     conf.set("spark.python.task.killTimeout", "100ms")
+    conf.set("spark.python.daemon.module", DAEMON_MODULE)
     with as_file(files("crosscut.spark") / "log4j2.properties") as log_settings:
         # The weaker of Spark's two ways to give Java options: a user's own still come on top. The
         # JVM only schedules and never sees a record, so its best compiler costs more than it gains.
