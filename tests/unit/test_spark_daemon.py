@@ -15,7 +15,8 @@ threads = threading.active_count()
 if sys.platform == "linux":
     threads = len(list(Path("/proc/self/task").iterdir()))
 assert "crosscut.worker.worker" in sys.modules
-print(threads, *sorted({{"numpy", "pandas", "pyarrow", "polars", "rocksdict", "pyspark.worker"}} & set(sys.modules)))
+kept_out = {{"numpy", "pandas", "pyarrow", "polars", "rocksdict", "pyspark.worker"}}
+print(threads, *sorted(kept_out & set(sys.modules)))
 """
 
 
