@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Wait,
     )
     from crosscut.keyed_process import KeyedProcess
+    from crosscut.logs import JsonLogFormatter
     from crosscut.process_context import Context
     from crosscut.process_states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from crosscut.protocol.job.history import check_history
@@ -94,6 +95,7 @@ __all__ = [
     "Flow",
     "HeldData",
     "Job",
+    "JsonLogFormatter",
     "KeyedProcess",
     "KeyedStream",
     "ListState",
@@ -164,6 +166,7 @@ _NAMES = {
         "SinkContext SinkWriter Source Split SplitReader Wait"
     ),
     "keyed_process": "KeyedProcess",
+    "logs": "JsonLogFormatter",
     "process_context": "Context",
     "process_states": "AggregatingState ListState MapState ReducingState ValueState",
     "protocol.job.history": "check_history",

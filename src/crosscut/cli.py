@@ -105,13 +105,14 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     """
     from crosscut.spark.terms import status_if_finished
     from crosscut.terminal.follow import follow
+    from crosscut.terminal.logs import logging_of_driver
     from crosscut.terminal.target import load_flow
     from crosscut.terminal.view import job_view, make_console
 
     settings = settings_from(values)
     flow = load_flow(target)
     view = job_view(make_console(), plain=plain)
-    with view:
+    with view, logging_of_driver(settings):
         if status_if_finished(flow, settings) is not None:
             view.note(_nothing_to_do(settings.store_of(flow.name)))
             return
@@ -251,6 +252,21 @@ def top(directory: str, once: bool) -> None:
     from crosscut.terminal.seen import top as shown
 
     shown(directory, once=once)
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--worker", type=click.IntRange(0), help="Only of this worker.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each.")
+def logs(directory: str, worker: int | None, as_json: bool) -> None:
+    """Show the newest lines that the workers of a job have logged, by its checkpoint directory DIR.
+
+    It holds 200 of them, from `--log-level` of the job on. All are on the standard error of the workers.
+    """
+    from crosscut.terminal.logs import shown_lines
+
+    for line in shown_lines(directory, worker, as_json=as_json):
+        click.echo(line)
 
 
 @program.command()

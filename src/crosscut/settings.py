@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
+from crosscut.logs import LogFormat, LogLevel
 from crosscut.urls import path_text, shown_url
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
@@ -126,6 +127,9 @@ class Settings:
         web_port: The first port that is tried for it; the next free one is taken. 0: any.
         web_host: Address that it binds to. Default: loopback. There is no encryption: beyond loopback put a
             proxy with TLS in front of it.
+        log_level: Of what workers log, with `logging`: from here on it is shown on their standard error, and
+            found on the driver.
+        log_format: Of these lines: "text", or "json", one object a line.
     """
 
     parallelism: int = 2
@@ -164,6 +168,8 @@ class Settings:
     web: bool = False
     web_port: int = 4400
     web_host: str = "127.0.0.1"
+    log_level: LogLevel = "WARNING"
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
@@ -185,6 +191,8 @@ class Settings:
         for name, known in (
             ("encryption", get_args(Encryption)),
             ("state_backend", get_args(BackendName)),
+            ("log_level", get_args(LogLevel)),
+            ("log_format", get_args(LogFormat)),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(

@@ -17,6 +17,7 @@ from crosscut.net.connections import Credentials
 from crosscut.protocol.messages import HaltTasks, ShutDown
 from crosscut.worker import worker as worker_module
 from crosscut.worker.backends import InMemory
+from crosscut.worker.lines import LogTerms
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
 
@@ -59,7 +60,8 @@ def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) 
         graph, store, Failpoints(None, WorkerIndex(0)), SystemClock(), process, nothing, nothing, nothing,
         backend=Backend(said),
     )  # fmt: skip
-    plan = WorkerPlan(Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 10_000, None)
+    log = LogTerms("flow")
+    plan = WorkerPlan(Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 10_000, None, log)
     return Worker(plan, WorkerIndex(0), AttemptId(0), surroundings)
 
 

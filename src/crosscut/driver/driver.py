@@ -8,6 +8,7 @@ somebody else's business (`WorkerSupply`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import ParamSpec, Protocol, TypeVar, assert_never
@@ -26,6 +27,7 @@ from crosscut.driver.status import (
     records_read,
 )
 from crosscut.driver.watching import Watching
+from crosscut.driver.worker_lines import WorkerLines
 from crosscut.errors import CheckpointError, CrosscutError
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.graph.specs import JobGraph
@@ -114,6 +116,7 @@ class CoordinatorDriver:
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
         tell: Takes the events for listeners; must not block.
+        lines: Takes what workers log.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class CoordinatorDriver:
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
         tell: Callable[[WatchedEvent], None] = lambda event: None,
+        lines: WorkerLines | None = None,
     ) -> None:
         self._name = name
         self._terms = terms
@@ -151,6 +155,7 @@ class CoordinatorDriver:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._seen = Observations()
         self._watching = Watching(name, terms.identity.parallelism, self._wall_ms, tell)
+        self._lines = lines or WorkerLines(name, are_seen=False)
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._savepoints: dict[int, asyncio.Future[CheckpointCompleted]] = {}
         self._request_count = 0
@@ -189,7 +194,16 @@ class CoordinatorDriver:
         status = self.status()
         phase = self.ended.result().outcome if self.ended.done() else status.phase
         completed = self._coordinator.completed
-        return build_metrics(graph, status, phase, self._watching, completed, settings, self._wall_ms())
+        return build_metrics(
+            graph,
+            status,
+            phase,
+            self._watching,
+            completed,
+            settings,
+            self._wall_ms(),
+            tuple(self._lines.kept),
+        )
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1_000)
@@ -331,6 +345,7 @@ class CoordinatorDriver:
             return
         self._watching.heard(now_ns, self._coordinator.epoch, message)
         if isinstance(message, WorkerHeartbeat):
+            self._lines.note(worker, message.logged)
             seen.workers[worker] = (message.epoch, message.tasks)
             seen.refused[worker] = message.refused
             seen.now_ns = now_ns
@@ -338,12 +353,12 @@ class CoordinatorDriver:
                 *seen.silences.note(now_ns, message.tasks),
                 *seen.watermarks.note(now_ns, message.tasks),
             ):
-                LOGGER.warning("job %r: %s", self._name, text)
+                self._warn(text)
             if seen.is_rate_due(now_ns):
                 tasks = seen.statistics(self._coordinator)
                 seen.note_rate(now_ns, records_read(tasks, self._terms.sources))
                 for text in seen.growths.note(now_ns, tasks):
-                    LOGGER.warning("job %r: %s", self._name, text)
+                    self._warn(text)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.first_flow_ns = seen.first_flow_ns or now_ns
             if seen.failed_ns:
@@ -404,8 +419,14 @@ class CoordinatorDriver:
             self._watching.ended(self._coordinator, end)
 
     def _say(self, lines: Iterable[Line]) -> None:
+        coordinator = self._coordinator
+        n = coordinator.completed.checkpoint_id if coordinator.completed is not None else 0
+        about = {"job": self._name, "epoch": int(coordinator.epoch), "checkpoint": int(n)}
         for line in lines:
-            LOGGER.log(line.level, "job %r: %s", self._name, line.text)
+            LOGGER.log(line.level, "job %r: %s", self._name, line.text, extra=about)
+
+    def _warn(self, text: str) -> None:
+        self._say([Line(logging.WARNING, text)])
 
     def _fired(self, timer: Timer) -> None:
         self._timers.pop(timer, None)

@@ -10,6 +10,7 @@ from crosscut.driver.meter import TaskRates, TaskTotals
 from crosscut.driver.status import JobStatus
 from crosscut.driver.traces import CheckpointTrace, FailoverTrace
 from crosscut.driver.watching import SeenError, Watching
+from crosscut.driver.worker_lines import WorkerLine
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import Edge, JobGraph, Vertex
 from crosscut.ids import TaskId, VertexId
@@ -116,6 +117,7 @@ class JobMetrics:
         failovers: The newest 100, oldest first.
         errors: Likewise.
         settings: As text, without passwords.
+        logs: The newest 200 lines that workers have logged, oldest first.
     """
 
     name: str
@@ -131,6 +133,7 @@ class JobMetrics:
     failovers: tuple[FailoverTrace, ...]
     errors: tuple[SeenError, ...]
     settings: Mapping[str, str]
+    logs: tuple[WorkerLine, ...] = ()
 
     @property
     def bottleneck(self) -> VertexMetrics | None:
@@ -164,6 +167,7 @@ def build_metrics(
     completed: CheckpointCompleted | None,
     settings: Mapping[str, str],
     now_ms: int,
+    logs: tuple[WorkerLine, ...] = (),
 ) -> JobMetrics:
     """Return the metrics of a job.
 
@@ -171,6 +175,7 @@ def build_metrics(
         phase: Or how it has ended.
         completed: The newest checkpoint.
         now_ms: Milliseconds since 1970.
+        logs: What workers have logged.
     """
     sizes = _state_bytes(completed)
     of: dict[str, list[TaskMetrics]] = {vertex.vertex_id: [] for vertex in graph.vertices}
@@ -193,6 +198,7 @@ def build_metrics(
         failovers=seen.failovers.all(),
         errors=tuple(seen.errors),
         settings=settings,
+        logs=logs,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -50,10 +51,12 @@ class Calls:
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
         future: Future[R] = Future()
+        # Who calls: what the function logs says it.
+        context = copy_context()
 
         def call() -> None:
             try:
-                result = function(*args, **kwargs)
+                result = context.run(function, *args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
                 future.set_exception(error)
             else:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crosscut.ids import CheckpointId, Epoch, TaskId
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTimes:
@@ -46,6 +48,29 @@ class Reading:
     value: float
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that was logged in a worker.
+
+    Attributes:
+        at_ms: Milliseconds since 1970, by the worker's clock.
+        level: One of the module `logging`: 30 is a warning.
+        logger: Its name.
+        text: Shortened; with the end of a traceback.
+        task: That was at work, None: none was.
+        epoch: Of that task; 0 without one.
+        checkpoint_id: The newest that has the state of that task, in this epoch; 0: none yet.
+    """
+
+    at_ms: int
+    level: int
+    logger: str
+    text: str
+    task: TaskId | None = None
+    epoch: Epoch = Epoch(0)
+    checkpoint_id: CheckpointId = CheckpointId(0)
 
 
 class ReadingsSaid:

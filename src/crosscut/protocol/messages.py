@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
-from crosscut.protocol.measures import Reading, SnapshotTimes
+from crosscut.protocol.measures import LogLine, Reading, SnapshotTimes
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 # Worker -> coordinator
@@ -205,12 +205,14 @@ class WorkerHeartbeat:
     Attributes:
         dropped: Stale messages, by reason.
         refused: Connections to this worker that did not prove the secret, by reason.
+        logged: What the process has logged since the last one.
     """
 
     epoch: Epoch
     tasks: tuple[TaskStatistics, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    logged: tuple[LogLine, ...] = ()
 
 
 # Coordinator -> worker

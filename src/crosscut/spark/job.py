@@ -18,6 +18,7 @@ from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
+from crosscut.driver.worker_lines import WorkerLine
 from crosscut.errors import (
     CheckpointError,
     ConnectorError,
@@ -163,6 +164,18 @@ class Job:
             ...         print(event.job, event.message)
         """
         self._run.listeners.add(listener)
+
+    def logs(self) -> list[WorkerLine]:
+        """Return the newest 200 lines that workers have logged, oldest first: with `logging`, from
+        `Settings(log_level=...)` on.
+
+        Each says which worker, task, epoch and checkpoint it is of. All of them are on the standard error of
+        the workers, too.
+
+        Raises:
+            JobFailedError: The job could not even be started.
+        """
+        return list(self.metrics().logs)
 
     def workers(self) -> list[WorkerStatus]:
         """Return the admitted workers, by index: `index`, `host`, `pid`, `epoch`."""

@@ -25,6 +25,7 @@ from crosscut.driver.listeners import Listeners
 from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
 from crosscut.driver.status import JobStatus
 from crosscut.driver.watching import Watching
+from crosscut.driver.worker_lines import WorkerLines
 from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended
 from crosscut.graph.shipping import pack_graph
@@ -61,6 +62,7 @@ from crosscut.urls import shown_url
 from crosscut.web.answers import Actions
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.lines import LogTerms
 from crosscut.worker.worker import WorkerPlan
 
 Answer = TypeVar("Answer")
@@ -360,6 +362,7 @@ class Run:
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
             tell=self.listeners.tell,
+            lines=WorkerLines(self._name, are_seen=is_local(self._context)),
         )
         self.driver = driver
         port = await driver.listen(self._host)
@@ -386,6 +389,7 @@ class Run:
                 linger_ms=settings.milliseconds("linger"),
                 heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
                 failpoints=plan_of_failpoints,
+                log=LogTerms(self._name, settings.log_level, settings.log_format),
             )
         )
         driver.start()

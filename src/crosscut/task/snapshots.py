@@ -69,6 +69,7 @@ class Snapshots:
 
     Attributes:
         newest_arrived: The newest checkpoint of which a barrier has come on an input, 0 if none has.
+        newest_captured: The newest checkpoint that has the task's state, 0 if none has.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Snapshots:
         # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
         self.newest_arrived = CheckpointId(0)
+        self.newest_captured = CheckpointId(0)
 
     @property
     def are_awaited(self) -> bool:
@@ -182,6 +184,7 @@ class Snapshots:
                 case UnblockChannels():
                     self._intake.unblock()
                 case CaptureState(n):
+                    self.newest_captured = n
                     self._capture(n)
                 case ForwardBarrier(n):
                     self._departures.send_to_all(Barrier(n))

@@ -252,6 +252,11 @@ class Task:
         return self._snapshots.newest_arrived
 
     @property
+    def newest_captured(self) -> CheckpointId:
+        """The newest checkpoint that has the task's state, 0 if none has in this epoch."""
+        return self._snapshots.newest_captured
+
+    @property
     def is_midway(self) -> bool:
         """Whether it has begun with something that it is to go on with before it takes other records."""
         return self._chain.is_midway

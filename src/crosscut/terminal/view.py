@@ -95,7 +95,8 @@ class _Words(logging.Handler):
         self._view = view
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.ERROR:
+        # What a worker has written to the same terminal stands there already.
+        if record.levelno < logging.ERROR and not getattr(record, "is_on_standard_error", False):
             self._view.note(record.getMessage(), style="red")
 
 

@@ -238,7 +238,7 @@ class TaskPool:
         await self.threads.close()
         for runner in self._runners:
             try:
-                runner.task.close()
+                runner.close()
             except Exception:  # noqa: BLE001 - an error of one must not keep the others open
                 _LOG.warning("closing task %s failed", runner.task.task_id, exc_info=True)
 

@@ -13,6 +13,7 @@ from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
+from crosscut.worker.lines import SPEAKING, Speaking
 
 if TYPE_CHECKING:
     from crosscut.worker.pool import TaskPool
@@ -34,6 +35,7 @@ class TaskRunner:
         self.alarm_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
+        self._speaking = Speaking(pool.epoch, task.task_id, task)
         self._pace = pool.pace_of(task.task_id)
         # Since the task last took records, if it is not through with them.
         self._rows = 0
@@ -98,10 +100,21 @@ class TaskRunner:
         """
         if self._pool.is_over:
             return
+        spoke = SPEAKING.set(self._speaking)
         try:
             action(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             self._pool.failed(self.task.task_id, error)
+        finally:
+            SPEAKING.reset(spoke)
+
+    def close(self) -> None:
+        """Let go of what the task holds; the epoch is over."""
+        spoke = SPEAKING.set(self._speaking)
+        try:
+            self.task.close()
+        finally:
+            SPEAKING.reset(spoke)
 
     def run(self, now_ns: int) -> None:
         """Let the task do one piece of work, and empty its outlets."""

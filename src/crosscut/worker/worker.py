@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import assert_never
 
@@ -57,6 +58,7 @@ from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.backends import MEMORY, StateBackend, backend
 from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
+from crosscut.worker.lines import SPEAKING, Lines, LogTerms, Speaking, logging_of
 from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpaces
@@ -82,6 +84,7 @@ class WorkerPlan:
     linger_ms: float
     heartbeat_timeout_ms: int
     failpoints: Plan | None
+    log: LogTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Surroundings:
         new_spaces: Makes the disk space of one epoch's tasks.
         piece_bytes: Of one channel, before it is another channel's turn on the same connection.
         backend: Where keyed state is kept.
+        lines: What is logged here; None: nobody is told.
     """
 
     graph: JobGraph
@@ -107,6 +111,7 @@ class Surroundings:
     new_spaces: Callable[[], SpillSpaces]
     piece_bytes: int = PIECE_BYTES_MAX
     backend: StateBackend = MEMORY
+    lines: Lines | None = None
 
 
 class Worker:
@@ -141,6 +146,7 @@ class Worker:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
+        self._lines = surroundings.lines
         self.stale_dropped = 0
         """Words of the coordinator about an epoch that was over here."""
 
@@ -172,10 +178,17 @@ class Worker:
                 f"worker {self._index} can't reach the coordinator at "
                 f"{plan.coordinator_host}:{plan.coordinator_port}: {error}"
             ) from error
+        loop = asyncio.get_running_loop()
         try:
+            if self._lines is not None:
+                self._lines.follow(partial(loop.call_soon_threadsafe, self._unless_it_raises, self._report))
             self._beat()
             await self._over
         finally:
+            if self._lines is not None:
+                # Those who wait for the end hear what has been said before it.
+                self._unless_it_raises(self._report)
+                self._lines.follow(None)
             self._process.watch(None)
             self._listener.close()
             link.close_gently("the worker ends")
@@ -277,8 +290,11 @@ class Worker:
         self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))
 
     def _beat(self) -> None:
+        self._unless_it_raises(self._beat_once)
+
+    def _unless_it_raises(self, said: Callable[[], None]) -> None:
         try:
-            self._beat_once()
+            said()
         except Exception as error:  # noqa: BLE001 - else it would be silent from now on, and nobody knew why
             self._end(error)
             if self._pool is not None:
@@ -294,15 +310,21 @@ class Worker:
             self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
             return
         self._process.watch(timeout_s)
-        pool = self._pool
-        if self._link is not None and self._link.is_open:
-            tasks = pool.statistics() if pool else ()
-            dropped = {"stale epoch": self.stale_dropped} if self.stale_dropped else {}
-            refused = dict(self._listener.refusals)
-            self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused))
+        self._report()
         asyncio.get_running_loop().call_later(
             heartbeat_interval_s(timeout_s, self._graph.parallelism), self._beat
         )
+
+    def _report(self) -> None:
+        """Say what is counted here, and what has been logged."""
+        pool = self._pool
+        if self._link is None or not self._link.is_open:
+            return
+        tasks = pool.statistics() if pool else ()
+        dropped = {"stale epoch": self.stale_dropped} if self.stale_dropped else {}
+        refused = dict(self._listener.refusals)
+        logged = self._lines.take() if self._lines is not None else ()
+        self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused, logged))
 
     # Epochs.
 
@@ -357,6 +379,7 @@ class Worker:
         def began(task: TaskId) -> None:
             nonlocal to_blame
             to_blame = task
+            SPEAKING.set(Speaking(deploy.epoch, task))
 
         try:
             self._failpoints("restore.begin")
@@ -433,12 +456,13 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
     uvloop = _uvloop()
     with (
         hosting_a_worker(),
+        logging_of(index, plan.log, SystemClock.monotonic_ns) as lines,
         asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner,
     ):
-        runner.run(_run(plan, index, attempt))
+        runner.run(_run(plan, index, attempt, lines))
 
 
-async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
+async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: Lines) -> None:
     try:
         graph = unpack_graph(plan.packed_graph)
         terms = plan.terms
@@ -452,6 +476,7 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
             lambda: AdaptivePace(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
             lambda: DiskSpaces(terms.spill_dir, terms.spill_bytes),
             backend=backend(terms.state_backend, terms.state_dir, graph.max_parallelism),
+            lines=lines,
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

@@ -239,6 +239,8 @@ class Coordinator:
 
     def _received(self, link: on.LinkId, message: WorkerMessage) -> list[JobEffect]:
         self.roster.heard(link)
+        if isinstance(message, WorkerHeartbeat):
+            self.roster.logged(link, message.logged)
         if isinstance(message, RegisterWorker):
             return [*self._gathering.register(link, message), *self._deploy_if_gathered()]
         if isinstance(message, WorkerFailed):
@@ -383,7 +385,7 @@ class Coordinator:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
                 effects += [do.CloseLink(place.link), do.ReplaceWorker(one.worker, one.attempt)]
-                effects += self._link_lost(place.link, self.roster.why_silent())
+                effects += self._link_lost(place.link, self.roster.why_silent(place.link))
         return effects
 
     # A checkpoint is complete, or has failed.

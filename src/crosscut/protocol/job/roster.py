@@ -16,6 +16,7 @@ from crosscut.ids import AttemptId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.job.rescaling import Inheritance, by_worker
+from crosscut.protocol.measures import LogLine
 from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     CoordinatorMessage,
@@ -104,7 +105,10 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[Tas
         tasks: All tasks of the job.
     """
     match message:
-        case WorkerHeartbeat() | SourcesReached():
+        case WorkerHeartbeat():
+            lines = (one.task for one in message.logged)
+            told = [*(one.task for one in message.tasks), *(task for task in lines if task is not None)]
+        case SourcesReached():
             told = [one.task for one in message.tasks]
         case (
             TaskFailed()
@@ -121,6 +125,11 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[Tas
             assert_never(message)
     return all(task.index == index and task in tasks for task in told)
 
+
+LAST_WORDS = 3
+"""Lines that a worker has logged, shown when it is lost."""
+LAST_WORDS_CHARS = 300
+"""Of each."""
 
 LIVENESS_TICKS = 4
 """Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
@@ -157,6 +166,7 @@ class Roster:
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
         self._silent_ticks: dict[LinkId, int] = {}
+        self._last_words: dict[LinkId, tuple[LogLine, ...]] = {}
         # Holders are numbered as they come, so that each is told of those that it has not been told of.
         self._holders_seen = 0
         self._number: dict[WorkerIndex, int] = {}
@@ -312,18 +322,29 @@ class Roster:
         """Note that `link` has said something."""
         self._silent_ticks[link] = 0
 
+    def logged(self, link: LinkId, lines: tuple[LogLine, ...]) -> None:
+        """Note what the worker at `link` has logged: its last words, if it is lost."""
+        if lines:
+            self._last_words[link] = (*self._last_words.get(link, ()), *lines)[-LAST_WORDS:]
+
     def why_closed(self, link: LinkId, reason: str) -> str:
         """Return why a link that closed by itself is lost."""
         if self._silent_ticks.get(link, 0) < LIVENESS_TICKS - 1:
-            return f"its process has ended ({reason})"
+            return f"its process has ended ({reason}){self._shown_last_words(link)}"
         return (
             f"its process has ended ({reason}) after a call had held it up for "
             f"{self._heartbeat_timeout}; its stack is on the standard error of the worker"
+            f"{self._shown_last_words(link)}"
         )
 
-    def why_silent(self) -> str:
+    def why_silent(self, link: LinkId) -> str:
         """Return why a link that has been silent for too long is lost."""
-        return f"silent for more than {self._heartbeat_timeout}"
+        return f"silent for more than {self._heartbeat_timeout}{self._shown_last_words(link)}"
+
+    def _shown_last_words(self, link: LinkId) -> str:
+        words = self._last_words.get(link, ())
+        shown = "".join(f"\n  {one.logger}: {one.text[:LAST_WORDS_CHARS]}" for one in words)
+        return f"; the last that it logged:{shown}" if shown else ""
 
     @property
     def _heartbeat_timeout(self) -> str:
@@ -339,6 +360,7 @@ class Roster:
     def lose(self, link: LinkId) -> Vacated | None:
         """Note that `link` is gone; return the place that it held, if it held one."""
         self._silent_ticks.pop(link, None)
+        self._last_words.pop(link, None)
         self._proven.pop(link, None)
         self._told_up_to.pop(link, None)
         index = self._wanted.pop(link, None)
@@ -359,6 +381,7 @@ class Roster:
         self.reserve.clear()
         self._wanted.clear()
         self._silent_ticks.clear()
+        self._last_words.clear()
         self._told_up_to.clear()
         return everybody
 

@@ -31,6 +31,7 @@ from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.lines import LogTerms
 from crosscut.worker.worker import WorkerPlan
 
 
@@ -114,6 +115,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
         linger_ms=options.linger_ms,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         failpoints=None,
+        log=LogTerms("simulated"),
     )
 
 

@@ -290,6 +290,19 @@ function errors(job) {
   }));
 }
 
+function logs(job) {
+  if (!changed("logs", job.logs || [])) return;
+  table("logs", [
+    ["logged", (one) => moment(one.at_ms)],
+    ["level", (one) => one.level],
+    ["task", (one) => (one.task ? taskName(one.task) : `worker ${one.worker}`)],
+    ["epoch", (one) => (one.task ? `${one.epoch}` : "–"), "number"],
+    ["checkpoint", (one) => (one.checkpoint_id ? `${one.checkpoint_id}` : "–"), "number"],
+    ["logger", (one) => one.logger],
+    ["", (one) => one.text, "text"],
+  ], [...(job.logs || [])].reverse(), "none");
+}
+
 function others(job, summary) {
   const readings = new Map();
   for (const task of job.tasks) {
@@ -340,6 +353,7 @@ function show(document_) {
   checkpoints(job);
   failovers(job);
   errors(job);
+  logs(job);
   others(job, summary);
   const ended = ["finished", "stopped", "cancelled", "failed", "fenced"].includes(job.status);
   find("actions").hidden = !document_.can_act || ended;
