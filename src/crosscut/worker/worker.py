@@ -379,7 +379,8 @@ class Worker:
         def began(task: TaskId) -> None:
             nonlocal to_blame
             to_blame = task
-            SPEAKING.set(Speaking(deploy.epoch, task))
+            if self._lines is not None:
+                SPEAKING.set(Speaking(deploy.epoch, task))
 
         try:
             self._failpoints("restore.begin")

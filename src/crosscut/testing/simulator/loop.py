@@ -31,7 +31,7 @@ class Killed(BaseException):
 
 
 class VirtualHandle(asyncio.Handle):
-    """A call to make. Unlike asyncio's it has no context of its own: nobody uses context variables."""
+    """A call to make. Unlike asyncio's it has no context of its own: only what is logged needs one."""
 
     __slots__ = ()
 
