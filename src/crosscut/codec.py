@@ -34,6 +34,8 @@ class _Plan:
 
     encode: _Convert
     decode: _Convert
+    scalar: type | None = None
+    """A value of just this type is its own JSON, and needs no call; an int only within the bounds."""
 
 
 def to_json(value: object) -> JSON:
@@ -94,7 +96,7 @@ def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
             raise _mismatch(label, "an integer of at most 64 bits", value)
         return value
 
-    return _Plan(check_int, check_int) if kind is int else _Plan(check, check)
+    return _Plan(check_int, check_int, int) if kind is int else _Plan(check, check, kind)
 
 
 def _float_plan(label: str) -> _Plan:
@@ -218,13 +220,18 @@ def _dataclass_plan(kind: type) -> _Plan:
     if "type" in plans:
         raise InternalError(f"{name}.type: this name is taken by the tag that tells classes apart")
 
-    encoders = [(field, plan.encode) for field, plan in plans.items()]
-    decoders = [(field, plan.decode) for field, plan in plans.items()]
+    encoders = [(field, plan.scalar, plan.encode) for field, plan in plans.items()]
+    decoders = [(field, plan.scalar, plan.decode) for field, plan in plans.items()]
 
     def encode(value: Any) -> dict[str, Any]:
         encoded: dict[str, Any] = {"type": name}
-        for field, convert in encoders:
-            encoded[field] = convert(getattr(value, field))
+        for field, scalar, convert in encoders:
+            part = getattr(value, field)
+            found = type(part)
+            if found is scalar and (found is not int or _INT_MIN <= part <= _INT_MAX):
+                encoded[field] = part
+            else:
+                encoded[field] = convert(part)
         return encoded
 
     def decode(data: dict[str, Any]) -> Any:
@@ -232,7 +239,15 @@ def _dataclass_plan(kind: type) -> _Plan:
             missing = sorted(plans.keys() - data.keys())
             unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
             raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
-        return kind(*[convert(data[field]) for field, convert in decoders])
+        values = []
+        for field, scalar, convert in decoders:
+            part = data[field]
+            found = type(part)
+            if found is scalar and (found is not int or _INT_MIN <= part <= _INT_MAX):
+                values.append(part)
+            else:
+                values.append(convert(part))
+        return kind(*values)
 
     return _Plan(encode, decode)
 

@@ -161,6 +161,7 @@ class CoordinatorDriver:
         self._request_count = 0
         self._is_handling = False
         self._is_broken = False
+        self._told_ms = -1
         self._waiting: list[JobEvent] = []
         self.claimed: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[EndJob] = self._loop.create_future()
@@ -285,8 +286,7 @@ class CoordinatorDriver:
         self._is_handling = True
         try:
             while self._waiting:
-                clock = ClockRead(self._clock.monotonic_ns() // 1_000_000, self._clock.now().isoformat())
-                self._coordinator.handle(clock)
+                self._tell_time()
                 next_event = self._waiting.pop(0)
                 completed = self._coordinator.completed
                 effects = self._coordinator.handle(next_event)
@@ -299,6 +299,12 @@ class CoordinatorDriver:
             raise
         finally:
             self._is_handling = False
+
+    def _tell_time(self) -> None:
+        now_ms = self._clock.monotonic_ns() // 1_000_000
+        if now_ms != self._told_ms:
+            self._told_ms = now_ms
+            self._coordinator.handle(ClockRead(now_ms, self._clock.now().isoformat()))
 
     def _break(self, error: Exception) -> None:
         self._is_broken = True

@@ -58,16 +58,14 @@ class Calls:
             try:
                 result = context.run(function, *args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+                del self._under_way[future]
                 future.set_exception(error)
             else:
+                del self._under_way[future]
                 future.set_result(result)
 
         # It runs from now on, and can't be cancelled: who waits for it may cease to, the call goes on.
         future.set_running_or_notify_cancel()
-        self._under_way[future] = name_of(function)
-        future.add_done_callback(self._returned)
-        self._start(call, f"{self._name} {name_of(function)}")
+        name = self._under_way[future] = name_of(function)
+        self._start(call, f"{self._name} {name}")
         return future
-
-    def _returned(self, future: Future[Any]) -> None:
-        del self._under_way[future]

@@ -28,6 +28,8 @@ from crosscut.protocol.job.entries import LogEntry
 from crosscut.store.log_key import LogKey, Signature
 
 FORMAT = 2
+_KINDS: tuple[type[LogEntry], ...] = get_args(LogEntry)
+_TO_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _FILE = re.compile(
     rb'\{"format":(\d{1,9}),"segment":(\d{1,18}),"number":(\d{1,18}),"epoch":(\d{1,18}),'
     rb'"since":(\d{1,18}),"before":"([0-9a-f]{64}|)","sha256":"([0-9a-f]{64})",'
@@ -72,7 +74,7 @@ def entry_of(content: JSON) -> LogEntry:
     Raises:
         StoreError: It made it of none.
     """
-    entry: LogEntry = from_json(content, get_args(LogEntry), StoreError)
+    entry: LogEntry = from_json(content, _KINDS, StoreError)
     return entry
 
 
@@ -82,7 +84,7 @@ def encode_file(one: Sealed, key: LogKey | None = None) -> tuple[bytes, str]:
     Args:
         key: Signs it anew; else it has the signature that `one` has.
     """
-    body = json.dumps(one.content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    body = _TO_TEXT(one.content).encode("ascii")
     head = (
         f'{{"format":{FORMAT},"segment":{one.index.segment},"number":{one.index.number},"epoch":{one.epoch},'
         f'"since":{one.since},"before":"{one.before}","sha256":"'

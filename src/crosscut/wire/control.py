@@ -15,7 +15,9 @@ from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 
 Message = TypeVar("Message")
 
-_TO_TEXT = json.JSONEncoder(separators=(",", ":"))
+# Made once: json.dumps and json.loads look at all of their options at each call.
+_TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
+_FROM_TEXT = json.JSONDecoder().decode
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
 """What the coordinator accepts."""
@@ -32,7 +34,7 @@ def encode_control(message: WorkerMessage | CoordinatorMessage) -> bytes:
             connector that is not JSON. The message names it.
     """
     # Not orjson: it refuses lone surrogates, which file names (so positions) do contain.
-    return _TO_TEXT.encode(to_json(message)).encode("ascii")
+    return _TO_TEXT(to_json(message)).encode("ascii")
 
 
 def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -> Message:
@@ -46,7 +48,7 @@ def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -
         WireError: `data` is not one of these messages; nothing else is ever raised.
     """
     try:
-        content = json.loads(str(data, "utf-8"))
+        content = _FROM_TEXT(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"a CONTROL frame of {len(data)} bytes is not JSON: {error}") from error
     message: Message = from_json(content, kinds, WireError)

@@ -153,6 +153,10 @@ def decode_credit(payload: Payload) -> int:
     return int(size_bytes)
 
 
+# Calling the enumeration would take as long as all the rest of reading a header.
+_KINDS = {kind.value: kind for kind in FrameType}
+
+
 class FrameDecoder:
     """Cuts a byte stream into frames: `feed` what was read, then iterate.
 
@@ -252,7 +256,7 @@ class FrameDecoder:
                 f"were lost, repeated or reordered"
             )
         self._sequences[channel] = sequence
-        return FrameType(kind), length, channel, header
+        return _KINDS[kind], length, channel, header
 
     def _refuse(self, message: str) -> NoReturn:
         self._chunks.clear()
@@ -263,6 +267,11 @@ class FrameDecoder:
     def _take(self, size: int) -> Payload:
         """Remove the first `size` bytes; there are that many."""
         self._held_bytes -= size
+        if size:
+            begin, end, chunk = self._offset, self._offset + size, self._chunks[0]
+            if end < len(chunk):
+                self._offset = end
+                return memoryview(chunk)[begin:end]
         pieces = []
         while size:
             chunk = self._chunks[0]

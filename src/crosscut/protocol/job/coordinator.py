@@ -121,6 +121,8 @@ class Coordinator:
             ProtocolError: The event is impossible; nothing has changed.
         """
         effects = self._handle(event)
+        if not self.series.savepoints.is_any_complete:
+            return effects
         is_over = self.phase is Phase.ENDED
         due = self.series.savepoints.due(self._ending.is_committed, is_over=is_over)
         return effects + due if due else effects

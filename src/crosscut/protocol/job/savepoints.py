@@ -51,6 +51,11 @@ class Savepoints:
                 return []
         return [AnswerRequest(request, completed, reason)]
 
+    @property
+    def is_any_complete(self) -> bool:
+        """Whether a checkpoint that is to become one waits for its output to be committed."""
+        return bool(self._complete)
+
     def due(self, is_committed: Callable[[CheckpointId], bool], *, is_over: bool) -> list[JobEffect]:
         """Return the answers to those whose checkpoint is committed by now or, if the job is over, never."""
         answers: list[JobEffect] = []

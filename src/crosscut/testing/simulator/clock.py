@@ -19,7 +19,7 @@ class Clock:
     def after(self, delay_us: int, action: Action) -> None:
         """Do `action` once `delay_us` have passed."""
         self._count += 1
-        heapq.heappush(self._due, (self.now_us + max(delay_us, 0), self._count, action))
+        heapq.heappush(self._due, (self.now_us + (delay_us if delay_us > 0 else 0), self._count, action))
 
     def tick(self) -> bool:
         """Let time pass until the next event, which happens. Return whether there was one."""

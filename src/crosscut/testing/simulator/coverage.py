@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 DEPTH_MAX = 4
@@ -42,5 +43,11 @@ def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
     if isinstance(dropped, Counter):
         yield dropped
     for part in parts.values() if depth else ():
-        if type(part).__module__.startswith(MACHINES):
+        kind: type = type(part)
+        if _is_machine(kind):
             yield from _counters(part, depth - 1)
+
+
+@cache
+def _is_machine(kind: type) -> bool:
+    return kind.__module__.startswith(MACHINES)

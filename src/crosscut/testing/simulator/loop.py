@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TASKS_SWEPT_AT = 100
+"""So many tasks a loop remembers beyond those that are not done."""
 CLOSINGS_MAX = 100
 """How often a coroutine may await something more while it is being closed."""
 
@@ -35,21 +37,14 @@ class VirtualHandle(asyncio.Handle):
 
     __slots__ = ()
 
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop) -> None:
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._callback: Any = callback
         self._args: Any = args
         self._cancelled = False
-        self._loop = loop
-        self._repr = None
 
     def cancel(self) -> None:
         self._cancelled = True
         self._callback = self._args = None
-
-    def call(self) -> None:
-        """Call it, unless it was cancelled."""
-        if not self._cancelled:
-            self._callback(*self._args)
 
 
 class VirtualTimer(asyncio.TimerHandle):
@@ -57,25 +52,15 @@ class VirtualTimer(asyncio.TimerHandle):
 
     __slots__ = ("is_due",)
 
-    def __init__(
-        self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop
-    ) -> None:
+    def __init__(self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._callback: Any = callback
         self._args: Any = args
         self._cancelled = False
-        self._loop = loop
-        self._repr = None
         self._when = when_s
-        self._scheduled = False
 
     def cancel(self) -> None:
         self._cancelled = True
         self._callback = self._args = None
-
-    def call(self) -> None:
-        """Call it, unless it was cancelled."""
-        if not self._cancelled:
-            self._callback(*self._args)
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -87,6 +72,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[VirtualHandle | VirtualTimer] = deque()
         # Timers that became due while the process was stopped.
         self._overdue: list[VirtualTimer] = []
+        # asyncio's list of all tasks has those of every world that nobody has swept up yet.
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_swept_at = TASKS_SWEPT_AT
         self._has_turn = False
 
     # Calls of the world.
@@ -94,35 +82,37 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def turn(self) -> None:
         """Make the calls that are ready now; those that become ready meanwhile wait for the next turn."""
         self._has_turn = False
-        process = self._process
+        process, ready = self._process, self._ready
         if process.is_paused or not process.is_alive:
             return
         with process:
             events._set_running_loop(self)
             try:
-                for _ in range(len(self._ready)):
-                    self._call_next()
+                # Most of what a world costs goes through here: no call is made for nothing.
+                for _ in range(len(ready)):
+                    handle = ready[0]
+                    try:
+                        if process.dies_after is not None:
+                            process.operate()
+                        ready.popleft()
+                        if not handle._cancelled:
+                            handle._callback(*handle._args)
+                    except Killed:
+                        # It is dead by now.
+                        break
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - as asyncio does
+                        self.call_exception_handler({"message": "a callback raises", "exception": error})
                     if process.is_paused or not process.is_alive:
                         break
             finally:
                 events._set_running_loop(None)
-        if not self._ready:
+        if not ready:
             process.idle()
-        self.arm()
-
-    def _call_next(self) -> None:
-        handle = self._ready[0]
-        try:
-            self._process.operate()
-            self._ready.popleft()
-            handle.call()
-        except Killed:
-            # It is dead by now.
-            return
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as asyncio does
-            self.call_exception_handler({"message": "a callback raises", "exception": error})
+        # Looking at an idle process may have given it something to do.
+        if ready and not self._has_turn:
+            self.arm()
 
     def arm(self) -> None:
         """Let there be a turn, if there is something to do."""
@@ -148,13 +138,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         invariant(not self._process.is_alive, "the coroutines of a process that lives are closed")
         events._set_running_loop(self)
         try:
-            for task in asyncio.all_tasks(self):
+            for task in self._not_done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task.get_coro())
         finally:
             events._set_running_loop(None)
         self._ready.clear()
         self._overdue.clear()
+        self._tasks.clear()
+
+    def _not_done(self) -> list[asyncio.Task[Any]]:
+        return [one for one in self._tasks if not one.done()]
 
     # asyncio.AbstractEventLoop: time and calls.
 
@@ -164,7 +158,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = VirtualHandle(callback, args, self)
+        handle = VirtualHandle(callback, args)
         if self._process.is_alive:
             self._ready.append(handle)
             if not self._has_turn:
@@ -177,14 +171,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         answers = self._process.answers
         if answers is not None:
             answers.append(lambda: self.call_soon(callback, *args))
-            return VirtualHandle(callback, args, self)
+            return VirtualHandle(callback, args)
         return self.call_soon(callback, *args)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self._process.operate()
-        timer = VirtualTimer(self.time() + delay, callback, args, self)
+        timer = VirtualTimer(self.time() + delay, callback, args)
         # Rounded up: nothing happens before its time.
         self._clock.after(math.ceil(delay * 1e6), lambda: self._fired(timer))
         return timer
@@ -217,6 +211,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self._process.is_alive:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(coro)
+            return task
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_swept_at:
+            self._tasks = self._not_done()
+            self._tasks_swept_at = 2 * len(self._tasks) + TASKS_SWEPT_AT
         return task
 
     def run_in_executor(  # type: ignore[override]

@@ -80,9 +80,9 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
     failure = ""
     repeated: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     world = make(options)
-    # As a worker: the young generation's default of 700 objects is a fraction of one step. It stays so: at
-    # the default each world would end with a search through all that it has left.
-    gc.set_threshold(100_000, 20, 100)
+    # The default of 700 objects is a fraction of one step, and what a whole world leaves is no longer in the
+    # processor's cache when it is searched.
+    gc.set_threshold(10_000, 10, 100)
     try:
         world.run()
         if options.snapshots == "at-least-once" and world.is_comparable:

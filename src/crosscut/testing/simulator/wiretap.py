@@ -146,6 +146,11 @@ class Wiretap:
         self._ends: dict[VirtualTransport, _End] = {}
         self._changed: dict[VirtualTransport, _End] = {}
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to check."""
+        return bool(self._changed)
+
     def wrote(self, end: VirtualTransport, data: bytes) -> None:
         """`end` has written `data`."""
         known = self._known(end)
@@ -189,10 +194,7 @@ class Wiretap:
     def check(self) -> None:
         """Whoever was busy is so no more: was credit given for what left the memory, and nothing else?"""
         # What waits in memory is looked at again until it has left.
-        owing = self._changed
-        if not owing:
-            return
-        self._changed = {}
+        owing, self._changed = self._changed, {}
         for end, known in owing.items():
             process = end.process
             if process.is_alive and process.turns == known.looked_at_turn:

@@ -43,7 +43,7 @@ from crosscut.testing.simulator.options import FaultKind, Moment, Options, Plann
 from crosscut.testing.simulator.outside import Outside
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.sinks import Resource, StagingWriter
-from crosscut.testing.simulator.violation import ensure
+from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.testing.simulator.wiretap import Wiretap
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.worker.pool import TaskPool
@@ -374,7 +374,8 @@ class World:
         self._heal()
         deadline_us = self.clock.now_us + LIVENESS_MS * 1_000
         while not self.has_finished:
-            ensure(self.clock.now_us < deadline_us, "I10: faults have stopped, and the job does not finish")
+            if self.clock.now_us >= deadline_us:
+                violate("I10: faults have stopped, and the job does not finish")
             self.go_on()
         output = dict(self.resource.committed)
         zombies_us = self.clock.now_us + ZOMBIES_US
@@ -404,15 +405,17 @@ class World:
 
     def go_on(self) -> None:
         """Do what is due next, in time and not too often."""
-        is_anything_due = self._step()
-        ensure(is_anything_due, "I10: nothing will ever happen again, and the job has not finished")
+        if not self._step():
+            violate("I10: nothing will ever happen again, and the job has not finished")
         self.event_count += 1
-        ensure(self.event_count < EVENTS_MAX, "I10: so much has happened, and the job has not finished")
+        if self.event_count >= EVENTS_MAX:
+            violate("I10: so much has happened, and the job has not finished")
 
     def _step(self) -> bool:
         """Do what is due next; return whether there was anything."""
         is_anything_due = self.clock.tick()
-        self.tap.check()
+        if self.tap.has_news:
+            self.tap.check()
         if violation.noted:
             raise violation.noted[0]
         return is_anything_due
