@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from crosscut.settings import Restart, Settings
     from crosscut.spark.job import Job
     from crosscut.timestamps import END_OF_TIME
+    from crosscut.tracing import open_telemetry
     from crosscut.windows import (
         Windowed,
         count_window,
@@ -135,6 +136,7 @@ __all__ = [
     "kafka",
     "no_deadlock",
     "on_count",
+    "open_telemetry",
     "postgres",
     "printing",
     "read_state",
@@ -176,6 +178,7 @@ _NAMES = {
     "settings": "Restart Settings",
     "spark.job": "Job",
     "timestamps": "END_OF_TIME",
+    "tracing": "open_telemetry",
     "windows": "Windowed count_window early global_window on_count session sliding tumbling",
 }
 """Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a

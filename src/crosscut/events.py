@@ -51,6 +51,10 @@ class CheckpointCompleted(JobEvent):
         state_bytes: A restore reads so many.
         new_bytes: This checkpoint added so many to the store.
         is_final: The input has ended, and nothing comes after it.
+        alignment_ms: Of the task that took longest for it: from its first barrier to its freeze.
+        freeze_ms: Likewise: it stood still.
+        store_ms: Likewise: from the freeze until all of it was durable.
+        append_ms: From the last acknowledgement until the entry of the job log was durable.
     """
 
     checkpoint_id: CheckpointId
@@ -58,6 +62,10 @@ class CheckpointCompleted(JobEvent):
     state_bytes: int
     new_bytes: int
     is_final: bool
+    alignment_ms: float = 0.0
+    freeze_ms: float = 0.0
+    store_ms: float = 0.0
+    append_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,7 @@ def test_a_checkpoint_is_split_into_its_steps_and_says_who_was_last() -> None:
     assert way["out[0]"] == (65.0, 80.0, 90.0)
     (told,) = [one for one in talk.told if isinstance(one, events.CheckpointCompleted)]
     assert (told.checkpoint_id, told.state_bytes, told.at_ms, told.is_final) == (1, 2, WALL_MS + 1_100, False)
+    assert (told.alignment_ms, told.freeze_ms, told.store_ms, told.append_ms) == (15.0, 0.4, 20.0, 10.0)
 
 
 def test_a_checkpoint_that_is_declined_has_failed_with_its_reason() -> None:

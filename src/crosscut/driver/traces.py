@@ -188,6 +188,10 @@ class CheckpointTraces:
             duration_ms = (now_ns - steps.began_ns) / 1e6
             self._traces[n] = replace(trace, outcome="failed", reason=reason, duration_ms=duration_ms)
 
+    def of(self, n: CheckpointId) -> CheckpointTrace | None:
+        """Return what became of checkpoint `n`, None if it is not among the newest."""
+        return self._traces.get(n)
+
     @property
     def under_way(self) -> list[CheckpointId]:
         """Those that are not decided, oldest first."""

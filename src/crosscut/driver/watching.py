@@ -78,6 +78,7 @@ class Watching:
     def completed(self, now_ns: int, entry: CheckpointCompleted, state_bytes: int, new_bytes: int) -> None:
         """A checkpoint is complete."""
         self.checkpoints.completed(now_ns, entry, state_bytes, new_bytes)
+        trace = self.checkpoints.of(entry.checkpoint_id)
         self._tell(
             events.CheckpointCompleted(
                 job=self._name,
@@ -88,6 +89,10 @@ class Watching:
                 state_bytes=state_bytes,
                 new_bytes=new_bytes,
                 is_final=entry.is_final,
+                alignment_ms=trace.alignment_ms if trace is not None else 0.0,
+                freeze_ms=trace.freeze_ms if trace is not None else 0.0,
+                store_ms=trace.store_ms if trace is not None else 0.0,
+                append_ms=trace.append_ms if trace is not None else 0.0,
             )
         )
 
