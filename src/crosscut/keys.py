@@ -61,6 +61,21 @@ def encoded_key(key: Any) -> bytes:
     )
 
 
+_SHORT_TEXT = [b"s" + _length(count) for count in range(256)]
+"""How texts of so many bytes begin."""
+
+
+def encoded_keys(keys: Sequence[Any]) -> list[bytes]:
+    """Return `encoded_key` of each, in order; where all are text, in a third of the time."""
+    if set(map(type, keys)) == {str}:
+        try:
+            return [_SHORT_TEXT[len(data)] + data for data in map(str.encode, keys)]
+        except (UnicodeEncodeError, IndexError):
+            # One of them has half a surrogate pair, or is long.
+            pass
+    return list(map(encoded_key, keys))
+
+
 def decoded_key(data: bytes, at: int = 0) -> tuple[Any, int]:
     """Return the key whose bytes begin at `at`, and where they end: the inverse of `encoded_key`."""
     kind, start = data[at : at + 1], at + 1
@@ -186,7 +201,7 @@ class KeyRouter(dict[Any, int]):
         if self._computed_batches:
             self._computed_batches -= 1
             owner_of, groups = self._owner_of_group, len(self._owner_of_group)
-            return [owner_of[xxh3_64_intdigest(data) % groups] for data in map(encoded_key, keys)]
+            return [owner_of[xxh3_64_intdigest(data) % groups] for data in encoded_keys(keys)]
         self._missed_count = 0
         try:
             found = list(map(self.__getitem__, keys))

@@ -307,6 +307,37 @@ def test_a_value_that_a_look_up_gave_is_the_callers_own(keeper: Keeper) -> None:
     assert keeper.state.main.get("a") == [1]
 
 
+def test_values_that_are_read_to_be_changed_are_those_that_were_stored(keeper: Keeper) -> None:
+    """Some of the keys have none; and what is changed then is not the checkpoint's."""
+    main = keeper.state.main
+    for key in ("a", "b"):
+        main.put(key, [key])
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    keeper.state.fetch(["a", "new", "b", "a"], to_change=True)
+    for key in ("a", "new", "b", "a"):
+        keeper.state.values[key].append(2)
+    assert dict(keeper.state.items()) == {"a": ["a", 2, 2], "b": ["b", 2], "new": [2]}
+    assert len(keeper.state) == 3
+    assert keeper.contents(N1)[MAIN] == {"a": ["a"], "b": ["b"]}
+    keeper.checkpoint(N2)
+    assert keeper.contents(N2)[MAIN] == {"a": ["a", 2, 2], "b": ["b", 2], "new": [2]}
+
+
+def test_what_a_process_gets_is_its_own_wherever_the_value_lies(keeper: Keeper) -> None:
+    main = keeper.state.main
+    main.put("a", [1])
+    for n in (None, N1, N2):
+        if n is not None:
+            keeper.checkpoint(n)
+        if n == N2:
+            keeper.complete(N2)
+            keeper.state.fetch(["a"])
+        main.own("a").append(2)
+        assert main.own("a") == [1]
+    assert main.own("b", 7) == 7
+
+
 def test_a_key_without_a_value_has_the_initial_one_of_its_table(keeper: Keeper) -> None:
     keeper.state.values["a"].append(1)
     keeper.state.tables["other"].values["a"] += 1

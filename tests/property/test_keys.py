@@ -7,7 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.keys import KeyRouter, encoded_key, groups_of_task, key_group, owner_of_group, stable_hash
+from crosscut.keys import (
+    KeyRouter,
+    encoded_key,
+    encoded_keys,
+    groups_of_task,
+    key_group,
+    owner_of_group,
+    stable_hash,
+)
 
 SCALARS = (
     st.none()
@@ -26,6 +34,14 @@ SIZES = st.integers(1, 300).flatmap(lambda most: st.tuples(st.just(most), st.int
 @given(KEYS, KEYS)
 def test_two_keys_have_one_encoding_if_and_only_if_they_are_equal(one: Any, other: Any) -> None:
     assert (encoded_key(one) == encoded_key(other)) == (one == other)
+
+
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=4) | st.sampled_from(["é" * 127, "x" * 300])
+
+
+@given(st.lists(KEYS) | st.lists(TEXTS))
+def test_keys_are_encoded_at_once_as_they_are_one_by_one(keys: list[Any]) -> None:
+    assert encoded_keys(keys) == [encoded_key(key) for key in keys]
 
 
 @given(KEYS)

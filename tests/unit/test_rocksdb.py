@@ -178,6 +178,25 @@ def test_a_value_that_cant_be_measured_is_left_to_the_checkpoint(site: Site) -> 
             pass
 
 
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return _refused, ()
+
+
+def _refused() -> Any:
+    raise ValueError("from an older version")
+
+
+def test_a_value_that_cant_be_loaded_is_named_with_its_key_by_whoever_asks_for_it(site: Site) -> None:
+    site.state.main.put("good", 1)
+    site.state.main.put("bad", Unloadable())
+    site.checkpoint(N1)
+    site.state.fetch(["good", "bad", "none"], to_change=True)
+    assert site.state.values["good"] == 1
+    with pytest.raises(StateError, match="of key 'bad' can't be decoded: ValueError: from an older version"):
+        site.state.values["bad"]
+
+
 class Fields(cc.KeyedProcess[int, Any]):
     total = cc.ValueState(0)
     fields = cc.MapState[str, int]()

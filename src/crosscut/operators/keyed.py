@@ -43,7 +43,7 @@ class KeyedOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
-        self._state.fetch(batch.keys)
+        self._state.fetch(batch.keys, to_change=True)
         return self._add(batch, batch.keys)
 
     @abstractmethod

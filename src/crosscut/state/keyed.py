@@ -77,8 +77,12 @@ class KeyedState:
         """`Table.peek` of the table `MAIN`."""
         return self.main.peek(key)
 
-    def fetch(self, keys: Sequence[Any]) -> None:
-        """`keys` are going to be asked for: a chance to read those that are not in memory, at once."""
+    def fetch(self, keys: Sequence[Any], *, to_change: bool = False) -> None:
+        """`keys` are going to be asked for: a chance to read those that are not in memory, at once.
+
+        Args:
+            to_change: Every value of theirs is going to be changed, too.
+        """
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""

@@ -100,8 +100,8 @@ class Database:
             raise self._failed("read", error) from error
         return found
 
-    def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Set values, all or none; None takes one away."""
+    def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> int:
+        """Set values, all or none; None takes one away. Return about how many bytes they are."""
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put = batch.put
         for key, value in rows:
@@ -109,10 +109,12 @@ class Database:
                 batch.delete(key)
             else:
                 put(key, value)
+        size: int = batch.size_in_bytes()
         try:
             self._db.write(batch, self._write)
         except Exception as error:  # As above.
             raise self._failed("write", error) from error
+        return size
 
     def scan(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield all rows that begin with `prefix`, in order, as they are now: later writes don't show."""

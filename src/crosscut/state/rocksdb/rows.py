@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import pickle  # noqa: S403 - names of rows, in files whose SHA-256 is in the job log
 import struct
-from collections.abc import Iterable
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from crosscut.keys import decoded_key, encoded_key
+from crosscut.keys import decoded_key, encoded_key, encoded_keys
 from crosscut.state.named import PICKLED, encoded_name
 from crosscut.state.rocksdb.database import after
 
@@ -50,12 +49,12 @@ class RowIds:
             return self.of_key(key) + encoded_name(name)
         return self.of_key(row)
 
-    def encoded_many(self, rows: Iterable[Any]) -> list[bytes]:
+    def encoded_many(self, rows: list[Any]) -> list[bytes]:
         """Return the bytes of each row, in order."""
         if self._is_named:
             return list(map(self.encoded, rows))
         heads, group_count = self._heads, self._max_parallelism
-        return [heads[xxh3_64_intdigest(data) % group_count] + data for data in map(encoded_key, rows)]
+        return [heads[xxh3_64_intdigest(data) % group_count] + data for data in encoded_keys(rows)]
 
     def of_key(self, key: Any) -> bytes:
         """Return the bytes that all rows of `key` begin with, and no others."""

@@ -188,10 +188,10 @@ class RocksState(KeyedState):
 
     # What operators do.
 
-    def fetch(self, keys: Sequence[Any]) -> None:
+    def fetch(self, keys: Sequence[Any], *, to_change: bool = False) -> None:
         """Read all stored values of `keys`, which a batch is about, at once."""
         for table in self._plain:
-            table.fetch(keys)
+            table.fetch(keys, to_change=to_change)
         for entries in self._maps:
             entries.fetch_names(keys)
         if not self._is_storing:
@@ -425,7 +425,8 @@ class RocksState(KeyedState):
             stored = self._tables[block.table].stored
             rows = zip(block.keys, block.values, strict=True)
             while some := list(islice(rows, _LOAD_ROWS)):
-                stored.write([(stored.id_of(row), row, value) for row, value in some])
+                ids = stored.ids_of([row for row, _ in some])
+                stored.write([(row_id, row, value) for row_id, (row, value) in zip(ids, some, strict=True)])
 
     def _count_rows(self) -> None:
         database = self._opened()

@@ -8,14 +8,15 @@ need is read from there at once (`fetch`), and what a barrier froze is written a
 from __future__ import annotations
 
 import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from crosscut.errors import InternalError
+from crosscut.errors import InternalError, StateError
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import DELETED, loaded, unstorable
+from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
@@ -72,8 +73,12 @@ class StoredRows:
         except Exception:  # noqa: BLE001 - it is raised again, with the key
             return loaded(data, f"state {self.name!r} of key {row!r:.120}")
 
-    def fetch(self, rows: list[Any]) -> None:
-        """Read rows that are going to be asked for."""
+    def fetch(self, rows: list[Any], into: Layer | None = None) -> None:
+        """Read rows that are going to be asked for.
+
+        Args:
+            into: They are going to be changed as well: their values are put there at once.
+        """
         if len(self.near) + len(rows) > NEAR_ROWS_MAX or self._near_bytes > NEAR_BYTES_MAX:
             self.near.clear()
             self._near_bytes = 0
@@ -81,38 +86,57 @@ class StoredRows:
             self._id_of.clear()
             self._id_bytes = 0
         ids = self.ids.encoded_many(rows)
-        values = self._database().get_many(ids)
-        self.near.update(zip(rows, values, strict=True))
-        self._near_bytes += sum(len(value) for value in values if value is not None)
+        found = self._database().get_many(ids)
         self._id_of.update(zip(rows, ids, strict=True))
         self._id_bytes += sum(map(len, ids))
+        if into is None:
+            self.near.update(zip(rows, found, strict=True))
+            self._near_bytes += sum(map(len, filter(None, found)))
+        else:
+            self._decode(rows, found, into)
 
-    def id_of(self, row: Any) -> bytes:
-        """Return the bytes of a row that is about to be written."""
-        return self._id_of.pop(row, None) or self.ids.encoded(row)
+    def _decode(self, rows: list[Any], found: list[bytes | None], into: Layer) -> None:
+        loads = pickle.loads  # noqa: S301 - see above
+        try:
+            if None not in found:
+                into.update(zip(rows, map(loads, found), strict=True))  # type: ignore[arg-type]
+                return
+            for row, data in zip(rows, found, strict=True):
+                if data is None:
+                    self.near[row] = None
+                else:
+                    into[row] = loads(data)
+        except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
+            self.near.update(zip(rows, found, strict=True))
+
+    def ids_of(self, rows: list[Any]) -> list[bytes]:
+        """Return the bytes of rows that are about to be written."""
+        pop = self._id_of.pop
+        known = [pop(row, b"") for row in rows]
+        if b"" not in known:
+            return known
+        others = iter(self.ids.encoded_many([row for row, data in zip(rows, known, strict=True) if not data]))
+        return [data or next(others) for data in known]
 
     def write(self, rows: list[tuple[bytes, Any, Any]]) -> None:
         """Set values, given as (bytes of the row, row, value); `DELETED` takes one away."""
-        encoded = list(self._encoded(rows))
-        self._database().write(encoded)
-        self.row_bytes = 1 + sum(len(row) + len(value or b"") for row, value in encoded) // (
-            len(encoded) or 1
-        )
+        dumps = pickle.dumps
+        try:
+            encoded = [(row_id, None if value is DELETED else dumps(value, 5)) for row_id, _, value in rows]
+        except Exception as error:  # A value's own __reduce__ may raise anything.
+            raise self._unstorable(rows, error) from error
+        self.row_bytes = 1 + self._database().write(encoded) // (len(encoded) or 1)
         if near := self.near:
             for _, row, _ in rows:
                 near.pop(row, None)
 
-    def _encoded(self, rows: list[tuple[bytes, Any, Any]]) -> Iterator[tuple[bytes, bytes | None]]:
-        dumps = pickle.dumps
-        for row_id, row, value in rows:
-            if value is DELETED:
-                yield row_id, None
-                continue
+    def _unstorable(self, rows: list[tuple[bytes, Any, Any]], error: Exception) -> StateError:
+        for _, row, value in rows:
             try:
-                data = dumps(value, 5)
-            except Exception as error:  # A value's own __reduce__ may raise anything.
-                raise unstorable(self.name, row, value, error) from error
-            yield row_id, data
+                pickle.dumps(value, 5)
+            except Exception as cause:  # noqa: BLE001 - as in `write`: the same value raises again
+                return unstorable(self.name, row, value, cause)
+        return StateError(f"state {self.name!r} can't be stored: {type(error).__name__}: {error}")
 
     def scan(self) -> Iterator[tuple[Any, Any]]:
         """Yield all rows with their values."""
@@ -182,7 +206,7 @@ class RocksTable(Table):
 
     reads_ahead = True
 
-    def fetch(self, rows: Iterable[Any]) -> None:
+    def fetch(self, rows: Iterable[Any], *, to_change: bool = False) -> None:
         """Read the rows that are not at hand, at once."""
         if not self._base_count:
             return
@@ -191,7 +215,24 @@ class RocksTable(Table):
             if near:
                 missing = [row for row in missing if row not in near]
         if missing:
-            self.stored.fetch(missing)
+            self.stored.fetch(missing, self.values if to_change else None)
+
+    def own(self, key: Any, default: Any = None) -> Any:
+        """See `Table.own`."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            for layer in self.values.below:
+                value = layer.get(key, _ABSENT)
+                if value is not _ABSENT:
+                    if layer is self.stored:
+                        # It was decoded for the caller, so it is nobody else's.
+                        self._present = key
+                        return value
+                    break
+        if value is _ABSENT or value is DELETED:
+            return default
+        self._present = key
+        return owned_copy(value)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """See `Table.items`."""
@@ -240,13 +281,11 @@ class RocksTable(Table):
             newer: What is in one of these is written over in the same go, and may be something that can't be
                 stored.
         """
-        by_group: dict[bytes, list[tuple[bytes, Any]]] = {}
-        id_of = self.stored.id_of
+        by_group: dict[bytes, list[tuple[bytes, Any]]] = defaultdict(list)
         rows = iter(layer)
         while block := list(islice(rows, ROWS_PER_STEP)):
-            for row in block:
-                row_id = id_of(row)
-                by_group.setdefault(row_id[:HEAD_BYTES], []).append((row_id, row))
+            for one in zip(self.stored.ids_of(block), block, strict=True):
+                by_group[one[0][:HEAD_BYTES]].append(one)
             yield []
         waiting: list[tuple[bytes, Any]] = []
         for group in sorted(by_group):
@@ -255,8 +294,8 @@ class RocksTable(Table):
             is_last = not by_group
             while len(waiting) >= ROWS_PER_STEP or (is_last and waiting):
                 some, waiting = waiting[:ROWS_PER_STEP], waiting[ROWS_PER_STEP:]
-                for one in newer:
-                    some = [(row_id, row) for row_id, row in some if row not in one]
+                for above in newer:
+                    some = [(row_id, row) for row_id, row in some if row not in above]
                 yield [(row_id, row, layer[row]) for row_id, row in some]
 
     def _layers_up_to(self, checkpoint_id: CheckpointId) -> int:
