@@ -48,7 +48,7 @@ from crosscut.state.parts import PartChain
 from crosscut.state.reading import is_of_database, stored_blocks, stored_contents
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
-from crosscut.state.timers import Timers
+from crosscut.state.timers import Timers, TimerTable
 from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import CountWindow, Early, Session, Sliding, Tumbling
 from crosscut.worker.backends import OnDisk
@@ -70,12 +70,16 @@ KEYS: list[Any] = [
 ]
 
 
+def named_tables() -> list[NamedTable]:
+    return [NamedTable("named"), TimerTable("timers", lists_names=False)]
+
+
 class Keeper(ABC):
     """The state of one task over its epochs, and the parts that it has stored."""
 
     def __init__(self, new: NewState) -> None:
         self._new = new
-        self.state = new(list, {"other": int}, [NamedTable("named")])
+        self.state = new(list, {"other": int}, named_tables())
         self.bytes_of: dict[str, bytes] = {}
         self.parts_of: dict[CheckpointId, tuple[Part, ...]] = {}
 
@@ -130,7 +134,7 @@ class MemoryKeeper(Keeper):
         self.chain = PartChain(n, self.parts_of[n])
 
     def restored(self, n: CheckpointId, owns: OwnedKeys | None = None) -> KeyedState:
-        state = self._new(list, {"other": int}, [NamedTable("named")])
+        state = self._new(list, {"other": int}, named_tables())
         parts = self.parts_of[n]
         if owns is not None:
             for _ in state.loading_rows(Heritage((parts,), 0, owns).blocks(0, state, self.read, ""), n):
@@ -160,7 +164,7 @@ class DiskKeeper(Keeper):
             pass
 
     def restored(self, n: CheckpointId, owns: OwnedKeys | None = None) -> RocksState:
-        state = self._new(list, {"other": int}, [NamedTable("named")])
+        state = self._new(list, {"other": int}, named_tables())
         assert isinstance(state, RocksState)
         if owns is None:
             state.restore(self.parts_of[n], self.read, n, stored_blocks)
@@ -269,7 +273,9 @@ def test_names_that_are_equal_are_one_row_though_they_are_pickled_otherwise(
 
 
 def timers_of(state: KeyedState) -> Timers:
-    timers = Timers(state.named["named"])
+    table = state.named["timers"]
+    assert isinstance(table, TimerTable)
+    timers = Timers(table)
     for _ in timers.loading():
         pass
     return timers

@@ -23,8 +23,7 @@ from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
-from crosscut.state.named import NamedTable
-from crosscut.state.timers import Timers
+from crosscut.state.timers import Timers, TimerTable
 from crosscut.timestamps import END_OF_TIME
 
 NAME = "timers"
@@ -39,11 +38,13 @@ STEPS = st.lists(
 
 
 def state_with_timers() -> KeyedState:
-    return KeyedState(int, named=[NamedTable(NAME, lists_names=False)])
+    return KeyedState(int, named=[TimerTable(NAME, lists_names=False)])
 
 
 def timers_of(state: KeyedState) -> Timers:
-    timers = Timers(state.named[NAME])
+    table = state.named[NAME]
+    assert isinstance(table, TimerTable)
+    timers = Timers(table)
     for _ in timers.loading():
         pass
     return timers

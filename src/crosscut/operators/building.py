@@ -59,6 +59,7 @@ from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.process_states import MapState
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
+from crosscut.state.timers import TimerTable
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
                 {name: nothing_yet for name, one in states.items() if one.kind not in _NAMED},
                 [
                     *(NamedTable(name) for name, one in states.items() if one.kind in _NAMED),
-                    *(NamedTable(name, lists_names=process._lists_timers) for name in timer_tables(process)),
+                    *(TimerTable(name, lists_names=process._lists_timers) for name in timer_tables(process)),
                 ],
                 shared=[name for name, one in states.items() if one.kind in SHARED_KINDS],
                 alike=[name for name, one in states.items() if one.kind == BroadcastState.kind],

@@ -18,7 +18,7 @@ from crosscut.process_context import Context
 from crosscut.process_states import Cells
 from crosscut.state.expiry import UNDATED
 from crosscut.state.keyed import KeyedState
-from crosscut.state.timers import Timers
+from crosscut.state.timers import Timers, TimerTable
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.user_metrics import Metrics
 
@@ -341,7 +341,8 @@ class Process(Operator):
 
 
 def _timers(state: KeyedState, table: str) -> Timers | None:
-    return Timers(state.named[table]) if table in state.named else None
+    found = state.named.get(table)
+    return Timers(found) if isinstance(found, TimerTable) else None
 
 
 def _is_due(timers: Timers | None, up_to: int | None) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block, decode_part, merged, take_in
 from crosscut.state.rocksdb.database import Database, Options
+from crosscut.state.rocksdb.head import decoded_head, is_head, unpack
 from crosscut.state.rocksdb.rows import RowIds
-from crosscut.state.rocksdb.state import MAGIC, decoded_head, unpack
 from crosscut.state.rocksdb.table import StoredRows
 
 ReadPart = Callable[[Part], bytes]
@@ -32,7 +32,7 @@ def stored_blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterat
     """
     for position, part in enumerate(parts):
         data = read(part)
-        if data.startswith(MAGIC) and not position:
+        if is_head(data) and not position:
             yield from _blocks_of_database(data, parts[1:], read, scratch)
             return
         yield from decode_part(data)
@@ -62,7 +62,7 @@ def one_of_several(
 
 def is_of_database(contents: Sequence[bytes]) -> bool:
     """Return whether the parts of a task with these contents are the files of a database."""
-    return bool(contents) and contents[0].startswith(MAGIC)
+    return bool(contents) and is_head(contents[0])
 
 
 def stored_contents(parts: Sequence[Part], read: ReadPart) -> dict[str, dict[Any, Any]]:

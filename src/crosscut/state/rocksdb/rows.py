@@ -25,7 +25,9 @@ _KEY_AT = _GROUP_AT + _GROUP.size
 HEAD_BYTES = _KEY_AT
 """So many bytes of a row are alike for all rows of its key group in its table."""
 
-TABLES_MAX = 256
+TABLES_MAX = 128
+INDEXES_END = 255
+"""The number of the first index of a table; the others count down from there."""
 
 
 class RowIds:

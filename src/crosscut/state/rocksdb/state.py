@@ -8,7 +8,6 @@ table files, and those, in that order.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,16 +15,15 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from crosscut.errors import StateError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
-from crosscut.state.rocksdb.database import Database, Options, copied, removed, small_files, written
-from crosscut.state.rocksdb.rows import TABLES_MAX, RowIds
+from crosscut.state.rocksdb.database import Database, Options, copied, removed, small_files
+from crosscut.state.rocksdb.head import Head, ReadPart, decoded_head, is_head, unpack
+from crosscut.state.rocksdb.rows import INDEXES_END, TABLES_MAX, RowIds
 from crosscut.state.rocksdb.table import (
     ROWS_PER_STEP,
     RocksNamedTable,
@@ -33,19 +31,18 @@ from crosscut.state.rocksdb.table import (
     StoredNamedRows,
     StoredRows,
 )
+from crosscut.state.rocksdb.timers import RocksTimerTable, StoredTimers
+from crosscut.state.timers import TimerTable
 
 if TYPE_CHECKING:
     from crosscut.state.heritage import Heritage
 
-MAGIC = b"XCR1"
 LAYER_ROWS_MAX = 100_000
 LAYER_BYTES_MAX = 32 * 1024 * 1024
 """What may change in a table before it is written into the database without a barrier."""
 _END: Any = object()
 _LOAD_ROWS = 1_000
 _NONE = CheckpointId(0)
-
-ReadPart = Callable[[Part], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,82 +52,13 @@ class Link:
     Attributes:
         files: The names of the table files, sorted.
         row_counts: By table.
+        next_places: By table of timers; see `StoredTimers`.
     """
 
     directory: str
     files: tuple[str, ...]
     row_counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What the first part of a checkpoint says: which database its other parts are.
-
-    Attributes:
-        files: The names of the table files, in the order of the parts.
-        small: The other files, by name.
-        tables: Their names, in the order of their numbers.
-        named: Those with named rows.
-        row_counts: By table.
-    """
-
-    files: tuple[str, ...]
-    small: Mapping[str, bytes]
-    tables: tuple[str, ...]
-    named: tuple[str, ...]
-    row_counts: Mapping[str, int]
-    max_parallelism: int
-
-    def encoded(self) -> bytes:
-        """Return it as bytes."""
-        return MAGIC + orjson.dumps(
-            {
-                "files": self.files,
-                "small": {name: base64.b64encode(data).decode() for name, data in self.small.items()},
-                "tables": self.tables,
-                "named": self.named,
-                "row_counts": self.row_counts,
-                "max_parallelism": self.max_parallelism,
-            }
-        )
-
-
-def decoded_head(data: bytes) -> Head:
-    """Return the head whose bytes these are.
-
-    Raises:
-        StateError: They are no head.
-    """
-    if not data.startswith(MAGIC):
-        raise StateError(f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}")
-    try:
-        found = orjson.loads(data[len(MAGIC) :])
-        return Head(
-            tuple(found["files"]),
-            {name: base64.b64decode(text) for name, text in found["small"].items()},
-            tuple(found["tables"]),
-            tuple(found["named"]),
-            found["row_counts"],
-            found["max_parallelism"],
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(f"the head of a checkpoint in RocksDB can't be read: {error}") from error
-
-
-def unpack(head: Head, parts: Sequence[Part], read: ReadPart, directory: str) -> None:
-    """Make `directory` the database that `head` and `parts` are. Blocks.
-
-    Raises:
-        StoreError: A part can't be read, or is damaged.
-        StateError: Parts are missing, or the disk takes no more.
-    """
-    if len(head.files) != len(parts):
-        raise StateError(
-            f"a checkpoint has {len(parts)} table files of RocksDB: its head names {len(head.files)}"
-        )
-    for name, part in zip(head.files, parts, strict=True):
-        written(directory, [(os.path.basename(name), read(part))])
-    written(directory, [(os.path.basename(name), data) for name, data in head.small.items()])
+    next_places: Mapping[str, int]
 
 
 class RocksState(KeyedState):
@@ -169,10 +97,16 @@ class RocksState(KeyedState):
         self._failure: StateError | None = None
         makers = {MAIN: initial, **(others or {})}
         self._tables: dict[str, RocksTable] = {}
+        self._timers: dict[str, StoredTimers] = {}
         invariant(len(self.tables) <= TABLES_MAX, "one task has too many states")
+        # From the end, so that a table has the number that it had before there were indexes.
         for number, name in enumerate(sorted(self.tables)):
             ids = RowIds(number, max_parallelism, is_named=name in self.named)
-            if name in self.named:
+            if isinstance(self.tables[name], TimerTable):
+                index = bytes((INDEXES_END - number,))
+                timers = self._timers[name] = StoredTimers(name, ids, index, self._opened)
+                self._tables[name] = RocksTimerTable(name, timers)
+            elif name in self.named:
                 named_rows = StoredNamedRows(name, ids, self._opened)
                 self._tables[name] = RocksNamedTable(name, named_rows)
             else:
@@ -256,6 +190,7 @@ class RocksState(KeyedState):
         directory = self._new_directory("link")
         # As long as nothing newer is written.
         counts = {name: table.row_count for name, table in self._tables.items()}
+        places = {name: timers.next_place for name, timers in self._timers.items()}
         try:
             files = self._opened().link(directory)
         except StateError:
@@ -263,7 +198,7 @@ class RocksState(KeyedState):
             raise
         finally:
             self._is_storing = False
-        self._links[checkpoint_id] = Link(directory, tuple(files), counts)
+        self._links[checkpoint_id] = Link(directory, tuple(files), counts, places)
         return [os.path.join(directory, name) for name in files if name not in self._parts]
 
     def head(self, checkpoint_id: CheckpointId) -> bytes:
@@ -276,6 +211,7 @@ class RocksState(KeyedState):
             tuple(sorted(self.named)),
             link.row_counts,
             self._max_parallelism,
+            link.next_places,
         ).encoded()
 
     def stored(self, checkpoint_id: CheckpointId, head: Part, parts: Mapping[str, Part]) -> tuple[Part, ...]:
@@ -323,6 +259,7 @@ class RocksState(KeyedState):
             # It is of no use, here or the next time: the store has it.
             self._drop_links(lambda n: True)
             raise StateError(f"can't go back to keyed state in {link.directory}: {error}") from error
+        self._set_places(link.next_places)
         self._reset(link.row_counts)
 
     # What a restore does.
@@ -345,7 +282,7 @@ class RocksState(KeyedState):
             StateError: It is no state, or holds one that is unknown here.
         """
         first = read(parts[0]) if parts else b""
-        if first.startswith(MAGIC):
+        if is_head(first):
             self._take_files(decoded_head(first), parts[1:], read, checkpoint_id)
         else:
             with self._scratch() as scratch:
@@ -363,7 +300,7 @@ class RocksState(KeyedState):
         for position, (head, *parts) in enumerate(heritage.chains):
             first = read(head)
             with self._scratch() as scratch:
-                if first.startswith(MAGIC):
+                if is_head(first):
                     self._copy_rows(
                         decoded_head(first), parts, read, checkpoint_id, scratch, heritage, position
                     )
@@ -394,8 +331,9 @@ class RocksState(KeyedState):
                     continue
                 groups = range(self._max_parallelism) if name in self.shared else heritage.owns.groups
                 rows = source.between(*table.stored.ids.bounds(groups))
+                timers = self._timers.get(name)
                 while some := list(islice(rows, _LOAD_ROWS)):
-                    target.write(some)
+                    target.write(some if timers is None else [*some, *timers.index_rows(some)])
         finally:
             source.close()
 
@@ -407,6 +345,11 @@ class RocksState(KeyedState):
         unpack(head, parts, read, directory)
         self._database = Database(directory, self._options)
         self._parts = dict(zip(head.files, parts, strict=True))
+        if head.next_places is None:
+            for timers in self._timers.values():
+                timers.build_index(_LOAD_ROWS)
+        else:
+            self._set_places(head.next_places)
         self._reset(head.row_counts)
 
     def _check_tables(self, head: Head, checkpoint_id: CheckpointId) -> None:
@@ -431,6 +374,10 @@ class RocksState(KeyedState):
     def _count_rows(self) -> None:
         database = self._opened()
         self._reset({name: database.count(table.stored.ids.table) for name, table in self._tables.items()})
+
+    def _set_places(self, next_places: Mapping[str, int]) -> None:
+        for name, timers in self._timers.items():
+            timers.next_place = next_places.get(name, 0)
 
     def _reset(self, row_counts: Mapping[str, int]) -> None:
         for name, table in self._tables.items():

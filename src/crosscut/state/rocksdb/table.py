@@ -79,9 +79,7 @@ class StoredRows:
         Args:
             into: They are going to be changed as well: their values are put there at once.
         """
-        if len(self.near) + len(rows) > NEAR_ROWS_MAX or self._near_bytes > NEAR_BYTES_MAX:
-            self.near.clear()
-            self._near_bytes = 0
+        self.make_room(len(rows))
         if len(self._id_of) + len(rows) > ID_ROWS_MAX or self._id_bytes > ID_BYTES_MAX:
             self._id_of.clear()
             self._id_bytes = 0
@@ -94,6 +92,12 @@ class StoredRows:
             self._near_bytes += sum(map(len, filter(None, found)))
         else:
             self._decode(rows, found, into)
+
+    def make_room(self, count: int) -> None:
+        """So many rows are to be kept at hand: forget others, if there are too many."""
+        if len(self.near) + count > NEAR_ROWS_MAX or self._near_bytes > NEAR_BYTES_MAX:
+            self.near.clear()
+            self._near_bytes = 0
 
     def _decode(self, rows: list[Any], found: list[bytes | None], into: Layer) -> None:
         loads = pickle.loads  # noqa: S301 - see above
@@ -125,10 +129,14 @@ class StoredRows:
             encoded = [(row_id, None if value is DELETED else dumps(value, 5)) for row_id, _, value in rows]
         except Exception as error:  # A value's own __reduce__ may raise anything.
             raise self._unstorable(rows, error) from error
-        self.row_bytes = 1 + self._database().write(encoded) // (len(encoded) or 1)
+        self.row_bytes = 1 + self._database().write(self._changes(encoded)) // (len(encoded) or 1)
         if near := self.near:
             for _, row, _ in rows:
                 near.pop(row, None)
+
+    def _changes(self, encoded: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+        """Return all that has to be written so that these rows are in the database."""
+        return encoded
 
     def _unstorable(self, rows: list[tuple[bytes, Any, Any]], error: Exception) -> StateError:
         for _, row, value in rows:
