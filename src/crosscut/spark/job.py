@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.journal import LOGGER
+from crosscut.driver.live import Panels, kernel_shell
 from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.driver.worker_lines import WorkerLine
@@ -63,6 +64,7 @@ class Job:
         self._checkpoint_dir = settings.store_of(flow.name)
         graph = flow.compile(settings.parallelism, settings.max_parallelism)
         self._run = Run(flow.name, graph, flow.invariants, settings, self._checkpoint_dir)
+        self._panels = Panels(flow.name, self._looks_like, self._run.ended)
 
     # What the user asks.
 
@@ -75,6 +77,17 @@ class Job:
         from crosscut.driver.html import html_of
 
         return html_of(self.metrics())
+
+    def _ipython_display_(self) -> None:
+        """Show the job in a notebook, renewed each second until it has ended."""
+        self._panels.show()
+
+    def _looks_like(self) -> dict[str, str]:
+        try:
+            return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        except CrosscutError as error:
+            # It has not begun, or could not.
+            return {"text/plain": f"<Job {self._name!r}: {error}>"}
 
     def __await__(self) -> Generator[Any, None, Job]:
         """Wait until the job has ended, and let the event loop do other things: `await job`.
@@ -189,7 +202,8 @@ class Job:
         """Wait until the job has ended.
 
         On Ctrl-C the job is stopped (a last checkpoint is taken and committed; the next start resumes
-        from there), and KeyboardInterrupt is raised again; a second Ctrl-C cancels it.
+        from there), and KeyboardInterrupt is raised again; a second Ctrl-C cancels it. In a notebook an
+        interrupt only ends the waiting: the job runs on.
 
         Args:
             timeout: Seconds; None: no limit.
@@ -205,7 +219,8 @@ class Job:
                 if not self._run.ended.wait(timeout):
                     return False
         except KeyboardInterrupt:
-            self._interrupted()
+            if kernel_shell() is None:
+                self._interrupted()
             raise
         self._raise_if_failed()
         return True
