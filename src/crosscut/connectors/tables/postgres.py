@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.rows import row_maker
+from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
@@ -74,11 +74,8 @@ def sink(
         >>> columns = {"word": "text", "count": "bigint"}
         >>> counts = cc.postgres.sink("dbname=shop", "counts", columns, key="word")
     """
-    if not isinstance(conninfo, Environment) and (not isinstance(conninfo, str) or "\0" in conninfo):
-        raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
-    if row is not None and not callable(row):
-        raise ConnectorError(f"row={row!r}: expected a function that takes a record, or None")
-    return PostgresSink(conninfo, table_of(table, columns, key), row)
+    checked_row(row)
+    return PostgresSink(checked_conninfo(conninfo), table_of(table, columns, key), row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,7 @@ class PostgresSink(Sink):
 
     def check(self) -> None:
         """Raise ConnectorError if the server can't be reached, or the table is another one."""
-        database = _Postgres(self.conninfo, self.table)
+        database = PostgresDatabase(self.conninfo, self.table)
         try:
             with database.transaction():
                 pass
@@ -107,7 +104,7 @@ class PostgresSink(Sink):
 
     def committed(self) -> Sequence[CommittedOutput]:
         """Return all markers of this table."""
-        database = _Postgres(self.conninfo, self.table)
+        database = PostgresDatabase(self.conninfo, self.table)
         try:
             with database.transaction() as session:
                 return session.markers()
@@ -117,10 +114,12 @@ class PostgresSink(Sink):
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
         to_row = row_maker(self.table.columns, self.row, f"table {self.table.name!r}")
-        return TableWriter(_Postgres(self.conninfo, self.table), to_row, context, self.describe())
+        return TableWriter(PostgresDatabase(self.conninfo, self.table), to_row, context, self.describe())
 
 
-class _Postgres(Database):
+class PostgresDatabase(Database):
+    """A table of one server, over one connection at a time."""
+
     def __init__(self, conninfo: str | Environment, table: Table) -> None:
         self._conninfo = conninfo
         self._table = table
@@ -136,12 +135,12 @@ class _Postgres(Database):
             raise ConnectorError(f"{location}: text that is no Unicode can't be stored: {error}") from error
 
     @contextmanager
-    def transaction(self) -> Iterator[_PostgresSession]:
+    def transaction(self) -> Iterator[PostgresSession]:
         psycopg = required("psycopg", "postgres")
         try:
-            connection = self._connected(psycopg)
+            connection = self._connected()
             with connection.transaction():
-                yield _PostgresSession(connection, self._table, self._location)
+                yield PostgresSession(connection, self._table, self._location)
         except psycopg.Error as error:
             # Committed or not: the next attempt asks the marker, over a connection of its own.
             self.close()
@@ -153,16 +152,9 @@ class _Postgres(Database):
             with suppress(Exception):
                 connection.close()
 
-    def _connected(self, psycopg: Any) -> Any:
+    def _connected(self) -> Any:
         if self._connection is None or self._connection.closed:
-            conninfo = self._conninfo
-            text = conninfo.value() if isinstance(conninfo, Environment) else conninfo
-            connection = psycopg.connect(
-                text,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="crosscut",
-            )
+            connection = connected(self._conninfo)
             try:
                 # Not as `options`: those that conninfo names, a search path perhaps, would be lost.
                 connection.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}")
@@ -201,9 +193,18 @@ class _Postgres(Database):
             raise ConnectorError(
                 f"{self._location} has no column {', '.join(missing)}; it has {', '.join(found)}"
             )
+        if table.key:
+            # Once a connection, not once a transaction: each would leave dead rows in the catalogue.
+            connection.execute(
+                f"create temporary table crosscut_rows on commit delete rows as "
+                f"select {', '.join(map(quoted, table.columns))} from {quoted(table.name)} with no data"
+            )
+            connection.execute("alter table crosscut_rows add column crosscut_order bigserial")
 
 
-class _PostgresSession(Session):
+class PostgresSession(Session):
+    """See `Session`."""
+
     def __init__(self, connection: Any, table: Table, location: str) -> None:
         self._connection = connection
         self._table = table
@@ -271,10 +272,6 @@ class _PostgresSession(Session):
         if not table.key:
             return self._copied(f"copy {target} ({columns}) from stdin", data)
         # A key may come more than once in a checkpoint: the order of arrival decides.
-        self._connection.execute(
-            f"create temporary table crosscut_rows on commit drop as select {columns} from {target} limit 0"
-        )
-        self._connection.execute("alter table crosscut_rows add column crosscut_order bigserial")
         count = self._copied(f"copy crosscut_rows ({columns}) from stdin", data)
         keys = ", ".join(map(quoted, table.key))
         rest = [name for name in table.columns if name not in table.key]
@@ -284,7 +281,7 @@ class _PostgresSession(Session):
             f"insert into {target} ({columns}) select distinct on ({keys}) {columns} "
             f"from crosscut_rows order by {keys}, crosscut_order desc on conflict ({keys}) do {what}"
         )
-        self._connection.execute("drop table crosscut_rows")
+        self._connection.execute("truncate crosscut_rows")
         return count
 
     def _copied(self, statement: str, data: bytes) -> int:
@@ -322,6 +319,27 @@ def _text(value: Any, row: tuple[Any, ...], location: str) -> str:
         f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
         "expected "
         f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON"
+    )
+
+
+def checked_conninfo(conninfo: object) -> str | Environment:
+    """Return `conninfo` if it can be one.
+
+    Raises:
+        ConnectorError: It can't; it is not shown, a password may be in it.
+    """
+    if isinstance(conninfo, Environment) or (isinstance(conninfo, str) and "\0" not in conninfo):
+        return conninfo
+    raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
+
+
+def connected(conninfo: str | Environment, **options: str) -> Any:
+    """Return a new connection of psycopg, in its autocommit mode."""
+    return required("psycopg", "postgres").connect(
+        conninfo.value() if isinstance(conninfo, Environment) else conninfo,
+        autocommit=True,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        **{"application_name": "crosscut", **options},
     )
 
 

