@@ -1,4 +1,4 @@
-"""Postgres tables as sources and sinks, and for look-ups.
+"""Postgres tables as sources and sinks, for look-ups, and their changes.
 
 Needs the extra `crosscut[postgres]` (psycopg) where a job is started and in its workers; importing this
 module does not.
@@ -6,9 +6,11 @@ module does not.
 
 from __future__ import annotations
 
+from crosscut.connectors.postgres_changes.change import Change
+from crosscut.connectors.postgres_changes.source import changes
 from crosscut.connectors.tables.postgres import sink
 from crosscut.connectors.tables.postgres_lookup import lookup
 from crosscut.connectors.tables.postgres_source import source
 from crosscut.connectors.tables.postgres_upsert import upsert
 
-__all__ = ["lookup", "sink", "source", "upsert"]
+__all__ = ["Change", "changes", "lookup", "sink", "source", "upsert"]

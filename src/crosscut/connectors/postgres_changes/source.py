@@ -1,0 +1,122 @@
+"""The changes of Postgres tables, in the order of their commits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.postgres_changes.catalogue import made_slot, published
+from crosscut.connectors.postgres_changes.change import Change
+from crosscut.connectors.postgres_changes.parts import Position
+from crosscut.connectors.postgres_changes.pgoutput import lsn_number, lsn_text
+from crosscut.connectors.postgres_changes.reader import ChangesReader
+from crosscut.connectors.secrets import Environment
+from crosscut.connectors.tables.postgres import checked_conninfo, connected, shown
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, Source, Split, SplitReader
+
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+
+
+def changes(
+    conninfo: str | Environment,
+    publication: str,
+    slot: str,
+    *,
+    snapshot: bool = True,
+    stop: str | None = None,
+) -> Source[Change]:
+    """Return a source of the rows of published tables, and then of all that becomes of them, each once.
+
+    The changes are read by logical replication, in the order of commits, as one split. The *slot* keeps them
+    at the server until a checkpoint with them is complete; it is made when the job starts with no checkpoint.
+    **The server keeps its log for as long as the slot is there**: drop the slot when the job is given up,
+    `select pg_drop_replication_slot('...')`, and set `max_slot_wal_keep_size`.
+
+    The server needs `wal_level=logical`, the user the right to replicate, and each table a primary key.
+
+    Args:
+        conninfo: See `crosscut.postgres.sink`.
+        publication: Says which tables: `create publication orders_out for table orders`. It must be there
+            before the job starts for the first time.
+        slot: Its name: small letters, digits and underscores. Each job needs one of its own.
+        snapshot: Whether the rows that are there at first come, too, each as a change of the kind "snapshot".
+        stop: "latest": end where the log ends when the job starts for the first time; or a place in it, such
+            as "16/B374D848". None: never.
+
+    Raises:
+        ConnectorError: An argument is not as described. Later: the server can't be reached or does not allow
+            it, the publication is missing, or the slot is gone or no longer has what is to be read.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> orders = cc.postgres.changes("dbname=shop", "orders_out", "crosscut_orders")
+    """
+    if not isinstance(publication, str) or not publication or "\0" in publication:
+        raise ConnectorError(f"publication={publication!r}: expected the name of a publication")
+    if not isinstance(slot, str) or _SLOT.fullmatch(slot) is None:
+        raise ConnectorError(
+            f"slot={slot!r}: expected up to 63 small letters, digits and underscores, such as 'orders'"
+        )
+    if stop not in (None, "latest"):
+        lsn_number(stop)
+    return PostgresChanges(checked_conninfo(conninfo), publication, slot, bool(snapshot), stop)
+
+
+@dataclass(frozen=True, eq=False)
+class PostgresChanges(Source[Change]):
+    """See `changes`."""
+
+    conninfo: str | Environment
+    publication: str
+    slot: str
+    snapshot: bool
+    stop: str | None
+
+    def __repr__(self) -> str:
+        return f"crosscut.postgres.changes({self.publication!r}, {self.slot!r})"
+
+    def describe(self) -> str:
+        """Say which changes these are, and nothing of how they are reached."""
+        return f"changes of Postgres publication {self.publication}, slot {self.slot}"
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """Make the slot, if it is not there."""
+        psycopg = required("psycopg", "postgres")
+        try:
+            connection = connected(self.conninfo)
+            try:
+                published(connection, self.publication, with_rows=self.snapshot)
+                lsn = made_slot(connection, self.slot)
+                stop = self.stop
+                if stop == "latest":
+                    (stop,) = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+                    # The log must go on after it, or nobody would ever hear that the place is reached.
+                    connection.execute("select pg_logical_emit_message(true, 'crosscut', 'stop')")
+            finally:
+                connection.close()
+        except psycopg.errors.QueryCanceled as error:
+            raise ConnectorError(
+                f"{self.describe()}: the slot could not be made: {shown(error)}; it waits for transactions "
+                f"that are open: look for old ones in pg_stat_activity"
+            ) from None
+        except psycopg.Error as error:
+            raise ConnectorError(f"{self.describe()}: {shown(error)}") from None
+        start = Position(lsn, is_reading_rows=self.snapshot).as_json()
+        return [Split(self.slot, start, None if stop is None else {"stop": lsn_text(lsn_number(stop))})]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader[Change]:
+        """Go on after the last change that was read."""
+        match split.detail:
+            case None:
+                return ChangesReader(self, position, None)
+            case {"stop": str(stop)}:
+                return ChangesReader(self, position, lsn_number(stop))
+            case _:
+                pass
+        raise ConnectorError(
+            f"split {split.split_id!r} is not of changes of Postgres; is the checkpoint of another source?",
+            split_id=split.split_id,
+        )
