@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from crosscut.connectors.postgres_changes.change import Change
 from crosscut.connectors.postgres_changes.source import changes
-from crosscut.connectors.tables.postgres import sink
 from crosscut.connectors.tables.postgres_lookup import lookup
+from crosscut.connectors.tables.postgres_sink import sink
 from crosscut.connectors.tables.postgres_source import source
 from crosscut.connectors.tables.postgres_upsert import upsert
 

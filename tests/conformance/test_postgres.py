@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.testing.sinks import open_writer, permit, stage
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import shipped
 
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
@@ -24,7 +24,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    with PostgresServer(fsync="off") as one:
+    with PostgresServer(fsync="off", max_prepared_transactions="200") as one:
         yield one
 
 
@@ -120,6 +120,121 @@ def test_an_upsert_needs_a_key_and_says_what_readers_may_rely_on(server: Postgre
     sink = counts(server, "t")
     assert sink.guarantee == "idempotent"
     assert server.password not in f"{sink!r}{sink.describe()}"
+
+
+# Prepared transactions.
+
+
+def prepared(server: PostgresServer, table: str) -> cc.Sink:
+    columns = {"line": "text", "place": "bigint"}
+    return cc.postgres.sink(
+        server.conninfo, table, columns, row=lambda line: (line, int(line.split()[1])), two_phase=True
+    )
+
+
+def lines_of(server: PostgresServer, table: str) -> list[str]:
+    if server.query("select to_regclass(%s) is null", table) == [(True,)]:
+        return []
+    return [line for line, _ in server.query(f"select line, place from {table} order by place")]
+
+
+def names_of(server: PostgresServer) -> list[str]:
+    return [name for (name,) in server.query("select gid from pg_prepared_xacts")]
+
+
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_prepared_transactions_conform(
+    check: Callable[[SinkTarget], None], server: PostgresServer, table: str
+) -> None:
+    """F1, F2, F4, F6, F8, C1, I1, I2, I3, N1."""
+    check(SinkTarget(prepared(server, table), lambda: lines_of(server, table)))
+    # What a check leaves behind belongs to tasks that never begin again; it would hold locks.
+    for name in names_of(server):
+        server.query(f"rollback prepared '{name}'")
+
+
+def test_rows_that_were_prepared_outlive_the_server_and_orphans_are_rolled_back(table: str) -> None:
+    """F3, F6: Postgres crashes between prepare and commit."""
+    with PostgresServer(max_prepared_transactions="9") as own:
+        sink = prepared(own, table)
+        sink.check()
+        writer = open_writer(sink, 1)
+        handle = stage(writer, ["record 0", "record 1"], 1)
+        stage(writer, ["record 2"], 2)
+        assert len(names_of(own)) == 2
+        own.kill()
+        own.start()
+        assert lines_of(own, table) == []
+        # Its connection is gone: that is tried again.
+        with pytest.raises(ConnectorError):
+            writer.commit(permit(1), [handle])
+        writer.commit(permit(1), [handle])
+        assert lines_of(own, table) == ["record 0", "record 1"]
+        writer.close()
+        own.kill()
+        own.start()
+        writer = open_writer(sink, 2, restore=1, handles=[handle])
+        assert names_of(own) == []
+        writer.commit(permit(3, 2), [stage(writer, ["record 2"], 3)])
+        writer.close()
+        assert lines_of(own, table) == ["record 0", "record 1", "record 2"]
+        assert max(one.checkpoint_id for one in sink.committed()) == 3
+
+
+def test_an_answer_that_was_lost_is_found_again_and_a_lost_transaction_is_named(
+    server: PostgresServer, table: str
+) -> None:
+    """F1, F3: somebody rolls back what is prepared; and a process dies before it has moved the marker."""
+    sink = prepared(server, table)
+    writer = open_writer(sink, 1)
+    first = stage(writer, ["record 0"], 1)
+    writer.close()
+    # As if the process had died right after it.
+    server.query(f"commit prepared '{first['prepared']}'")  # type: ignore[index, call-overload]
+    assert max(one.checkpoint_id for one in sink.committed()) == 1
+    with pytest.raises(HistoryError, match="would be written a second time"):
+        open_writer(sink, 2)
+    writer = open_writer(sink, 2, restore=1, handles=[first])
+    second = stage(writer, ["record 1"], 2)
+    server.query(f"rollback prepared '{second['prepared']}'")  # type: ignore[index, call-overload]
+    with pytest.raises(ConnectorError, match=r"of checkpoint 2, prepared as .*, are gone and not committed"):
+        writer.commit(permit(2, 2), [second])
+    writer.close()
+    assert lines_of(server, table) == ["record 0"]
+
+
+def test_a_server_that_prepares_nothing_is_refused_and_so_is_a_key(table: str) -> None:
+    with PostgresServer(fsync="off") as plain, pytest.raises(ConnectorError, match="transactions=0, so it"):
+        prepared(plain, table).check()
+    with pytest.raises(ConnectorError, match="two_phase=True and key="):
+        cc.postgres.sink("", "t", ["a"], key="a", two_phase=True)
+
+
+def test_a_handle_that_is_not_of_this_task_is_refused(server: PostgresServer, table: str) -> None:
+    writer = open_writer(prepared(server, table), 1)
+    for name in ("x", "'; drop table t; --", "crosscut-0-1-1"):
+        with pytest.raises(ConnectorError, match="is no prepared transaction of task"):
+            writer.commit(permit(1), [{"checkpoint": 1, "prepared": name, "rows": 1}])
+    writer.close()
+
+
+def test_a_locked_table_holds_a_commit_up_no_longer_than_the_lock_timeout(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has the table; when it is free again, the same commit succeeds."""
+    monkeypatch.setattr("crosscut.connectors.tables.postgres.LOCK_TIMEOUT_MS", 50)
+    sink = cc.postgres.sink(server.conninfo, table, {"a": "text"})
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [("one",)], 1)
+    import psycopg
+
+    with psycopg.connect(server.conninfo) as other:
+        other.execute(f"lock table {table}")
+        with pytest.raises(ConnectorError, match="LockNotAvailable: canceling statement due to lock timeout"):
+            writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert server.query(f"select * from {table}") == [("one",)]
 
 
 # Look-ups.

@@ -44,7 +44,7 @@ def test_changes_are_exact_through_kills_while_the_table_is_read_and_changed(
         columns = {"kind": "text", "id": "bigint", "n": "bigint", "lsn": "text", "name": "text"}
         flow = cc.Flow("changes")
         changes = flow.source(cc.postgres.changes(server.conninfo, "source", "source")).named("changes")
-        # So slowly that some checkpoints are complete, and the first kill has come, before all rows are read.
+        # So slowly that some checkpoints are complete before all rows are read.
         slow = changes.rate_limit(300).named("pace")
         keyed = slow.map_async(groups).named("groups").key_by(lambda pair: (pair[0].new or pair[0].old)["id"])
         # One task has all that becomes of a row: only so its history is never visible with a gap.
@@ -76,7 +76,7 @@ def test_changes_are_exact_through_kills_while_the_table_is_read_and_changed(
 
         def change() -> None:
             number = next(numbers)
-            server.query("update source set n = n + 1 where id % 40 = %s", number % 40)
+            server.query(f"update source set n = n + 1 where id % 40 = {number % 40}")
             server.query("delete from source where id = %s", number % ROWS)
             server.query("insert into source values (%s, 0)", ROWS + number)
 

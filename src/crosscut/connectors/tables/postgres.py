@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from reprlib import repr as shortened
@@ -13,13 +12,12 @@ from typing import Any
 from uuid import UUID
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
-from crosscut.connectors.tables.writer import Database, Session, TableWriter
+from crosscut.connectors.tables.rows import Table, quoted
+from crosscut.connectors.tables.writer import Database, Session
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import CommittedOutput, SinkContext
 
 CONNECT_TIMEOUT_S = 15
 LOCK_TIMEOUT_MS = 60_000
@@ -39,82 +37,6 @@ _MAKING = "select pg_advisory_xact_lock(hashtext('crosscut tables'))"
 _ESCAPES = str.maketrans(
     {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
 )
-
-
-def sink(
-    conninfo: str | Environment,
-    table: str,
-    columns: Columns,
-    *,
-    key: str | Sequence[str] | None = None,
-    row: Callable[[Any], Any] | None = None,
-) -> Sink:
-    """Return a sink that writes records as rows of a table, exactly once.
-
-    The rows of a checkpoint become visible together, in one transaction, once it is complete. Nothing is
-    prepared or open between two checkpoints, so no orphan can hold locks or hold VACUUM back.
-
-    Args:
-        conninfo: As libpq takes it: "host=db dbname=shop user=me", or a URL. Keep the password out of it: in
-            ~/.pgpass or PGPASSWORD of driver and workers, or give the whole as `crosscut.environment("DSN")`.
-        table: Its name, in the first schema of the search path; made if it is not there and `columns` has
-            types.
-        columns: Names, in the order of the values of a record, or a dict of names and SQL types.
-        key: Rows that are equal in these columns replace each other, the newest wins; there must be a unique
-            index on them. None: append.
-        row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
-            Default: the record itself.
-
-    Raises:
-        ConnectorError: An argument is not as described. Later: the server can't be reached, the table
-            does not fit, or it refuses a row.
-
-    Examples:
-        >>> import crosscut as cc
-        >>> columns = {"word": "text", "count": "bigint"}
-        >>> counts = cc.postgres.sink("dbname=shop", "counts", columns, key="word")
-    """
-    checked_row(row)
-    return PostgresSink(checked_conninfo(conninfo), table_of(table, columns, key), row)
-
-
-@dataclass(frozen=True, eq=False)
-class PostgresSink(Sink):
-    """See `sink`."""
-
-    conninfo: str | Environment
-    table: Table
-    row: Callable[[Any], Any] | None
-
-    def __repr__(self) -> str:
-        return f"crosscut.postgres.sink({self.table.name!r})"
-
-    def describe(self) -> str:
-        """Say which table this is, and nothing of how it is reached."""
-        return f"Postgres table {self.table.name}"
-
-    def check(self) -> None:
-        """Raise ConnectorError if the server can't be reached, or the table is another one."""
-        database = PostgresDatabase(self.conninfo, self.table)
-        try:
-            with database.transaction():
-                pass
-        finally:
-            database.close()
-
-    def committed(self) -> Sequence[CommittedOutput]:
-        """Return all markers of this table."""
-        database = PostgresDatabase(self.conninfo, self.table)
-        try:
-            with database.transaction() as session:
-                return session.markers()
-        finally:
-            database.close()
-
-    def writer(self, context: SinkContext) -> SinkWriter:
-        """Make the writer of one task for one epoch."""
-        to_row = row_maker(self.table.columns, self.row, f"table {self.table.name!r}")
-        return TableWriter(PostgresDatabase(self.conninfo, self.table), to_row, context, self.describe())
 
 
 class PostgresDatabase(Database):
@@ -145,6 +67,19 @@ class PostgresDatabase(Database):
             # Committed or not: the next attempt asks the marker, over a connection of its own.
             self.close()
             raise ConnectorError(f"{self._location}: {shown(error)}") from None
+
+    @contextmanager
+    def outside_transactions(self) -> Iterator[PostgresSession]:
+        """Give out the connection for statements that are each a transaction, or begin one themselves."""
+        psycopg = required("psycopg", "postgres")
+        try:
+            yield PostgresSession(self._connected(), self._table, self._location)
+        except BaseException as error:
+            # With it goes a transaction that was begun.
+            self.close()
+            if isinstance(error, psycopg.Error):
+                raise ConnectorError(f"{self._location}: {shown(error)}") from None
+            raise
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -209,6 +144,10 @@ class PostgresSession(Session):
         self._connection = connection
         self._table = table
         self._location = location
+
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        """Execute a statement, and return the cursor."""
+        return self._connection.execute(statement, parameters or None)
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
