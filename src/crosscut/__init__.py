@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from crosscut.connectors.secrets import environment
     from crosscut.cuts import Cut, no_deadlock
     from crosscut.dead_letters import DeadLetter
+    from crosscut.dynamic_source import Discovered, DynamicSource
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
     from crosscut.flow.keyed import KeyedStream
@@ -92,6 +93,8 @@ __all__ = [
     "CrosscutError",
     "Cut",
     "DeadLetter",
+    "Discovered",
+    "DynamicSource",
     "EndOfSplit",
     "Flow",
     "HeldData",
@@ -157,6 +160,7 @@ _NAMES = {
     "connectors.secrets": "environment",
     "cuts": "Cut no_deadlock",
     "dead_letters": "DeadLetter",
+    "dynamic_source": "Discovered DynamicSource",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
     "flow.keyed": "KeyedStream",

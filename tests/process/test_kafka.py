@@ -7,6 +7,7 @@ import random
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
 pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from crosscut.testing.kafka import KafkaBroker
+from crosscut.testing.proxy import TcpProxy, Way
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +55,17 @@ def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
     return [tuple(orjson.loads(one.value())) for one in broker.consume(topic)]
 
 
-def counting(broker: KafkaBroker, topic: str, out: str, **source: Any) -> cc.Flow:
+def counting(broker: KafkaBroker, topic: str, out: str, servers: str = "", **source: Any) -> cc.Flow:
     """Count by key; each update goes out, so that the committed topic tells of every loss and repeat."""
     flow = cc.Flow("counting")
+    servers = servers or broker.servers
     (
-        flow.source(cc.kafka.source(broker.servers, topic, decode="message", **source))
+        flow.source(cc.kafka.source(servers, topic, decode="message", **source))
         .named("in")
         .key_by(lambda message: message.key.decode())
         .count()
         .named("counts")
-        .sink(cc.kafka.sink(broker.servers, out, key=lambda pair: pair[0]))
+        .sink(cc.kafka.sink(servers, out, key=lambda pair: pair[0]))
         .named("out")
     )
     return flow
@@ -151,6 +154,54 @@ def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
     assert dict(read_pairs(broker, out)) == {key.decode(): count for key, count in eager.items()}
 
 
+def test_partitions_that_come_while_a_job_runs_are_read_from_their_beginning_whoever_is_killed(
+    broker: KafkaBroker, topic: str, out: str, started: Any, arm: Any, tmp_path: Path
+) -> None:
+    """I1, I2, I3: workers die when they are given the first of them, and when these are in a checkpoint."""
+    armed: Armed = arm("splits.assigned:kill:1:0", "snapshot.stored:kill:4:1")
+    settings = cc.Settings(
+        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="200ms"
+    )
+    # They are older than the job's first look at them: "latest" is for what is there when it starts.
+    flow = counting(broker, topic, out, start="latest", discover_every="200ms")
+    job = started.flow(flow, settings)
+    until(lambda: job.status == "running", "the job to run", DEADLINE_S)
+    sent = 0
+    for count in (5, 6):
+        broker.add_partitions(topic, count)
+        numbers(broker, topic, sent, 600)
+        sent += 600
+        until(lambda: check_prefix(broker, out) == sent, f"{sent} updates", DEADLINE_S)  # noqa: B023
+    until(armed.all_fired, "every kill to have happened", DEADLINE_S)
+    numbers(broker, topic, sent, 600)
+    sent += 600
+    until(lambda: check_prefix(broker, out) == sent, f"{sent} updates", DEADLINE_S)
+    stop(job)
+    assert check_prefix(broker, out) == sent
+
+
+def test_a_topic_that_is_deleted_or_made_anew_is_an_error_and_a_broker_that_is_away_is_none(
+    broker: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: another topic of the same name has the same offsets, and other messages."""
+    source = cc.kafka.source(broker.servers, topic)
+    assert isinstance(source, cc.DynamicSource)
+    known = source.discover(None).known
+    assert source.discover(known) == cc.Discovered([], known)
+    broker.delete_topic(topic)
+    monkeypatch.setattr("crosscut.connectors.kafka.topics.GONE_AFTER_S", 0.1)
+    with pytest.raises(ConnectorError, match=f"topic '{topic}' at .* is not there: was it deleted"):
+        source.discover(known)
+    broker.create_topic(topic, 3)
+    until(lambda: broker.has_topic(topic), "the topic to be there again", DEADLINE_S)
+    with pytest.raises(ConnectorError, match="was deleted and made anew"):
+        source.discover(known)
+    away = cc.kafka.source("127.0.0.1:9", topic)
+    assert isinstance(away, cc.DynamicSource)
+    monkeypatch.setattr("crosscut.connectors.kafka.topics.TIMEOUT_S", 0.5)
+    assert away.discover(known) == cc.Discovered([], known)
+
+
 def test_a_broker_that_dies_and_comes_back_costs_time_only(tmp_path: Path, started: Any, topic: str) -> None:
     """F1: its death leaves commits without a known outcome."""
     with KafkaBroker(tmp_path / "kafka") as own:
@@ -171,6 +222,51 @@ def test_a_broker_that_dies_and_comes_back_costs_time_only(tmp_path: Path, start
         until(lambda: check_prefix(own, "out") == 4_000, "all of the output", DEADLINE_S)
         stop(job)
         assert check_prefix(own, "out") == 4_000
+
+
+END_TRANSACTION = (26).to_bytes(2, "big")
+"""Which request it is, after the four bytes of its length."""
+
+
+def test_connections_that_are_cut_at_any_byte_cost_time_only(
+    broker: KafkaBroker, topic: str, out: str, started: Any, tmp_path: Path
+) -> None:
+    """F1, F2, D7: a commit that is not heard, one whose answer is not, and anything in between."""
+    is_answered: list[bool] = []
+
+    def before_a_commit(way: Way, data: bytes) -> int | None:
+        return 0 if way == "to server" and data[4:6] == END_TRANSACTION else None
+
+    def after_a_commit(way: Way, data: bytes) -> int | None:
+        if way == "to server" and data[4:6] == END_TRANSACTION:
+            is_answered.append(True)
+        return 0 if is_answered and way == "to client" else None
+
+    choices = random.Random(11)
+    cuts: list[Callable[[TcpProxy], None]] = [
+        lambda proxy: proxy.cut_when(before_a_commit),
+        lambda proxy: proxy.cut_when(after_a_commit),
+        *(lambda proxy: proxy.cut_after(choices.randrange(20_000)) for _ in range(6)),
+    ]
+    settings = cc.Settings(
+        parallelism=2,
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        checkpoint_interval="100ms",
+        restart=cc.Restart(failures=100),
+    )
+    with broker.proxy() as proxy:
+        flow = counting(broker, topic, out, servers=proxy.address)
+        job = started.flow(flow, settings)
+        sent = 0
+        for cut in cuts:
+            cut(proxy)
+            numbers(broker, topic, sent, 500)
+            sent += 500
+            until(lambda: check_prefix(broker, out) == sent, f"{sent} updates", DEADLINE_S)  # noqa: B023
+            until(lambda: not proxy.is_armed, "the cut", DEADLINE_S)
+        assert proxy.cuts >= len(cuts)
+        stop(job)
+    assert check_prefix(broker, out) == sent
 
 
 def test_a_zombie_that_wakes_up_commits_nothing(broker: KafkaBroker, out: str) -> None:
@@ -216,16 +312,12 @@ def test_a_marker_that_is_gone_is_never_guessed_at(broker: KafkaBroker, out: str
 
 def test_offsets_that_are_gone_are_named_with_the_range_that_is_lost(broker: KafkaBroker, topic: str) -> None:
     """I12: retention was faster than the job."""
-    from confluent_kafka import TopicPartition
-
     numbers(broker, topic, 0, 100)
     source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
     split = max(source.splits(1), key=lambda one: one.weight)
     assert isinstance(split.detail, dict)
     partition = split.detail["partition"]
-    admin = broker.admin()
-    for answer in admin.delete_records([TopicPartition(topic, partition, 5)]).values():
-        answer.result(30)
+    broker.delete_records(topic, partition, 5)
     reader = source.reader(split, 2)
     with pytest.raises(ConnectorError, match="messages 2 to 4 are gone before they were read"):
         until(lambda: isinstance(reader.read(10), list), "a record", DEADLINE_S)
@@ -271,6 +363,23 @@ def test_where_a_job_begins(broker: KafkaBroker, topic: str) -> None:
         reader.acknowledge(split.detail["stop"])  # type: ignore[index,call-overload]
         reader.close()
     until(lambda: read_source(grouped) == [], "the offsets to be committed", DEADLINE_S)
+    (first, *_) = sorted(
+        message.timestamp_ms
+        for message in read_source(cc.kafka.source(broker.servers, topic, stop="latest", decode="message"))
+    )
+    at = datetime.fromtimestamp(first / 1_000, UTC)
+    assert (remaining(start=at), remaining(start=at + timedelta(days=1))) == (50, 0)
+    # What the group has not read, and is gone, is no reason to begin further on without a word.
+    late = cc.kafka.source(broker.servers, topic, start="committed", group=f"{topic}-late", stop="latest")
+    split = max(late.splits(1), key=lambda one: one.weight)
+    reader = late.reader(split, split.start)
+    reader.acknowledge(2)
+    reader.close()
+    until(lambda: any(one.start == 2 for one in late.splits(1)), "the offset to be committed", DEADLINE_S)
+    assert isinstance(split.detail, dict)
+    broker.delete_records(topic, split.detail["partition"], 5)
+    with pytest.raises(ConnectorError, match="messages 2 to 4 are gone before they were read"):
+        read_source(late)
 
 
 def test_a_job_commits_the_offsets_of_its_group_for_monitoring(

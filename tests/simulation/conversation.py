@@ -27,6 +27,7 @@ from crosscut.protocol.events import (
     EntryRefused,
     EntryTaken,
     EntryUncertain,
+    FindingFailed,
     JobEvent,
     LinkClosed,
     LinkOpened,
@@ -36,6 +37,7 @@ from crosscut.protocol.events import (
     PartsListed,
     SavepointWritten,
     SplitsDiscovered,
+    SplitsFound,
     StopRequested,
     Timer,
     TimerFired,
@@ -81,7 +83,7 @@ K0, K1 = (TaskId(VertexId("out"), index) for index in (0, 1))
 TASKS = (S0, S1, K0, K1)
 LINEAGE = Lineage("lineage")
 LINKS = (11, 12)
-SPLITS = tuple(SplitAssignment(task, [f"split {task.index}"]) for task in (S0, S1))
+SPLITS = tuple(SplitAssignment(task, [[f"split {task.index}", 0, None, 1, 0]]) for task in (S0, S1))
 CAUSE = FailureCause("ValueError", "bad record", "parse", "'x'", "Traceback ...")
 
 
@@ -99,6 +101,7 @@ def job_terms(
     pause_ms: int = 0,
     in_flight_max: int = 1,
     interval_ms: int = 1_000,
+    dynamic_sources: tuple[tuple[VertexId, int], ...] = (),
 ) -> JobTerms:
     return JobTerms(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
@@ -115,6 +118,7 @@ def job_terms(
         slots=slots,
         awaits_verdict=awaits_verdict,
         loops=loops,
+        dynamic_sources=dynamic_sources,
     )
 
 
@@ -318,6 +322,8 @@ TIMER_KINDS: tuple[TimerKind, ...] = (
     "log-call",
     "delete",
     "align",
+    "find",
+    "find-timeout",
 )
 
 
@@ -339,6 +345,8 @@ def events() -> list[JobEvent]:
         LogTailRead(()),
         LogTailRead(((at(1), SegmentOpened(claim(), None)), (at(2), completed(1)))),
         SplitsDiscovered(SPLITS),
+        *(SplitsFound(Epoch(epoch), S0.vertex, [["split 7", 0, None, 1, 0]], 7) for epoch in (1, 2)),
+        *(FindingFailed(Epoch(epoch), S0.vertex, CAUSE) for epoch in (1, 2)),
         *(EntryAppended(at(index)) for index in (1, 2, 3)),
         *(EntryTaken(at(index)) for index in (1, 2, 3)),
         *(EntryUncertain(at(index), "time out") for index in (1, 2, 3)),

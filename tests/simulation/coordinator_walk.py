@@ -135,6 +135,7 @@ def _situations(terms: dict[str, Any]) -> Iterator[Talk]:
     yield from _starting(terms)
     yield from _running(terms)
     yield from _ending(terms)
+    yield from _finding(terms)
     yield from _second_epoch(terms | {"failures_max": 1} if "failures_max" in terms else terms)
     for talk in (*_starting(terms), *_running(terms), *_ending(terms)):
         for _ in range(LIVENESS_TICKS):
@@ -231,6 +232,18 @@ def _running(terms: dict[str, Any]) -> Iterator[Talk]:
     claiming.hear(LinkClosed(LINKS[0], "reset"))
     claiming.fire("restart")
     yield claiming
+
+
+def _finding(terms: dict[str, Any]) -> Iterator[Talk]:
+    """A source has been asked for splits that have come."""
+    for stage in range(3):
+        talk = Talk(**terms, dynamic_sources=((S0.vertex, 500),))
+        talk.running()
+        if stage < 2:
+            talk.fire("find")
+        if stage == 1:
+            talk.hear(StopRequested())
+        yield talk
 
 
 def _ending(terms: dict[str, Any]) -> Iterator[Talk]:

@@ -58,7 +58,15 @@ MADE_FOR: dict[str, str] = {
 ALIGNED = {"message: SourcesReached", "message: AlignSources"}
 """What worlds with sources that wait for each other are for, in `test_simulator_time`."""
 
-RARE = {"drop: failed after abort", *MADE_FOR, *ALIGNED}
+FOUND = {
+    "effect: FindSplits",
+    "message: AssignSplits",
+    "drop: split that the job has already",
+    "drop: splits found for another epoch",
+}
+"""What worlds in which splits come are for, in `test_dynamic_sources`."""
+
+RARE = {"drop: failed after abort", *MADE_FOR, *ALIGNED, *FOUND}
 """The same, and what scenarios and unit tests show on purpose."""
 
 THEMED_MAX = 60

@@ -28,6 +28,11 @@ def test_the_source_of_the_guide_conforms(check: Any, guide: dict[str, Any], tmp
     guide["test_the_source_conforms"](check, tmp_path)
 
 
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
+def test_the_dynamic_source_of_the_guide_conforms(check: Any, guide: dict[str, Any], tmp_path: Path) -> None:
+    guide["test_the_dynamic_source_conforms"](check, tmp_path)
+
+
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
 def test_the_sink_of_the_guide_conforms(check: Any, guide: dict[str, Any], tmp_path: Path) -> None:
     guide["test_the_sink_conforms"](check, tmp_path)

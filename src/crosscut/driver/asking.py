@@ -5,29 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, assert_never
 
-from crosscut.errors import AuthenticityError, StoreError
+from crosscut.dynamic_source import Discovered
+from crosscut.errors import AuthenticityError, InternalError, StoreError
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import Epoch, LogIndex
-from crosscut.interfaces import CommittedOutput
-from crosscut.protocol.effects import AppendEntry, DeleteParts
+from crosscut.ids import Epoch, LogIndex, VertexId
+from crosscut.interfaces import JSON, CommittedOutput
+from crosscut.net.causes import failure_cause
+from crosscut.protocol.effects import AppendEntry, DeleteParts, FindSplits
 from crosscut.protocol.events import (
     EntryAppended,
     EntryRead,
     EntryRefused,
     EntryTaken,
     EntryUncertain,
+    FindingFailed,
     JobEvent,
     LogTailRead,
     PartsDeleted,
     PartsListed,
     SplitsDiscovered,
+    SplitsFound,
 )
 from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task.discovery import checked_discovery, undiscovered
+from crosscut.task.splits import split_as_json
 
 T = TypeVar("T")
+
+Find = Callable[[VertexId, JSON], Discovered]
+
+
+def nothing_to_find(source: VertexId, known: JSON) -> Discovered:
+    """Stand in where no source is dynamic."""
+    raise InternalError(f"source {source!r} is not dynamic, and was asked for splits that have come")
 
 
 class Asking:
@@ -36,6 +49,7 @@ class Asking:
     Args:
         discover: Asks the sources for their splits, and has them stage what they have to, for an epoch.
         look: Asks the sinks for their committed output.
+        find: Asks a dynamic source for splits that have come.
     """
 
     def __init__(
@@ -44,11 +58,13 @@ class Asking:
         discover: Callable[[Epoch], tuple[SplitAssignment, ...]],
         look: Callable[[], tuple[CommittedOutput, ...]],
         failpoints: Failpoints,
+        find: Find = nothing_to_find,
     ) -> None:
         self._store = store
         self._discover = discover
         self._look = look
         self._failpoints = failpoints
+        self._find = find
 
     def read_tail(self, checkpoints: int) -> JobEvent:
         """Read the end of the log, and what the sinks have committed."""
@@ -58,6 +74,17 @@ class Asking:
     def discover(self, epoch: Epoch) -> JobEvent:
         """Ask the sources for their splits."""
         return SplitsDiscovered(self._discover(epoch))
+
+    def find(self, effect: FindSplits) -> JobEvent:
+        """Ask a dynamic source for splits that have come."""
+        try:
+            found = checked_discovery(self._find(effect.source, effect.known), effect.source)
+        except Exception as error:  # noqa: BLE001 - of a source somebody else wrote
+            cause = failure_cause(undiscovered(effect.source, error))
+            return FindingFailed(effect.epoch, effect.source, cause)
+        self._failpoints("driver.found")
+        rows: JSON = [split_as_json(one) for one in found.splits]
+        return SplitsFound(effect.epoch, effect.source, rows, found.known, found.is_last)
 
     def append(self, effect: AppendEntry) -> JobEvent:
         """Append an entry to the log."""

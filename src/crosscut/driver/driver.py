@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import ParamSpec, Protocol, TypeVar, assert_never
 
-from crosscut.driver.asking import Asking
+from crosscut.driver.asking import Asking, Find, nothing_to_find
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER, Journal, Line
 from crosscut.driver.metrics import JobMetrics, build_metrics
@@ -48,6 +48,7 @@ from crosscut.protocol.effects import (
     DeleteParts,
     DiscoverSplits,
     EndJob,
+    FindSplits,
     JobEffect,
     ListParts,
     ReadEntry,
@@ -113,6 +114,7 @@ class CoordinatorDriver:
         discover: Asks the sources for their splits, and has them stage what they have to, for the epoch that
             is claimed next; called in a thread, again only if another driver was faster.
         look: Asks the sinks for their committed output; likewise.
+        find: Asks a dynamic source for splits that have come since it said what is given; likewise.
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
         tell: Takes the events for listeners; must not block.
@@ -133,12 +135,13 @@ class CoordinatorDriver:
         invariants: InvariantChecker | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
+        find: Find = nothing_to_find,
         tell: Callable[[WatchedEvent], None] = lambda event: None,
         lines: WorkerLines | None = None,
     ) -> None:
         self._name = name
         self._terms = terms
-        self._store = Asking(store, discover, look, failpoints)
+        self._store = Asking(store, discover, look, failpoints, find)
         self._credentials = credentials
         self._supply = supply
         self._failpoints = failpoints
@@ -393,6 +396,8 @@ class CoordinatorDriver:
                     self._in_thread(self._store.read_tail, checkpoints)
                 case DiscoverSplits(epoch):
                     self._in_thread(self._store.discover, epoch)
+                case FindSplits():
+                    self._in_thread(self._store.find, effect)
                 case AppendEntry():
                     self._in_thread(self._store.append, effect)
                 case ReadEntry(index):

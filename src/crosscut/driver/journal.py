@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
-from crosscut.protocol.effects import EndJob, JobEffect, StartTimer
+from crosscut.protocol.effects import EndJob, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.messages import AssignSplits, FailureCause
 
 LOGGER = logging.getLogger("crosscut.job")
 
+SHOWN_MAX = 3
 SLOW_INTERVALS = 10
 SLOW_LEAST_MS = 1_000
 """A checkpoint is slow if it takes so many intervals, at least this long, or half of its timeout."""
@@ -27,6 +28,23 @@ class Line:
 
     level: int
     text: str
+
+
+def _assigned(effects: Iterable[JobEffect]) -> list[Line]:
+    """Return which splits have come."""
+    found: dict[str, list[str]] = {}
+    for effect in effects:
+        match effect:
+            case SendMessage(_, AssignSplits(_, task, _, list(rows))) if rows:
+                found.setdefault(task.vertex, []).extend(str(row[0]) for row in rows if isinstance(row, list))
+            case _:
+                pass
+    lines = []
+    for source, names in found.items():
+        more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+        shown = ", ".join(names[:SHOWN_MAX])
+        lines.append(Line(logging.INFO, f"source {source!r} has found splits: {shown}{more}"))
+    return lines
 
 
 class Journal:
@@ -53,6 +71,7 @@ class Journal:
             *self._failures(coordinator, effects),
             *self._checkpoints(coordinator),
             *self._begins(coordinator),
+            *_assigned(effects),
         ]
         self._phase = coordinator.phase
         return lines

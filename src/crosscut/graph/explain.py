@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.dynamic_source import DynamicSource
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
@@ -28,7 +29,7 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
-from crosscut.interfaces import Guarantee
+from crosscut.interfaces import Guarantee, Source
 from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
@@ -116,12 +117,18 @@ def _guarantees(graph: JobGraph) -> list[str]:
     return [
         f"guarantee: {_SAID[weakest]}" + (f", because of {', '.join(because)}" if because else ""),
         *(
-            f"  {node.uid}: read again from its positions after a failure"
+            f"  {node.uid}: read again from its positions after a failure{_looks(node.spec.source)}"
             for node in nodes
             if isinstance(node.spec, SourceSpec)
         ),
         *(f"  {uid}: {_SAID[one]}" for uid, one in outputs.items()),
     ]
+
+
+def _looks(source: Source) -> str:
+    if not isinstance(source, DynamicSource):
+        return ""
+    return f"; looks for new splits every {source.discover_every}"
 
 
 def _inexact(graph: JobGraph) -> list[str]:

@@ -62,11 +62,12 @@ class AssignTimestamps(Operator):
         """The split that holds the watermark up, "" if there is none."""
         return self._combined.holder or ""
 
-    def begin(self, splits: Iterable[str], saved: JSON) -> None:
+    def begin(self, splits: Iterable[str], saved: JSON, *, is_open: bool = False) -> None:
         """Wait for these splits, none of them for what is no source.
 
         Args:
             saved: What `saved` was in the restored snapshot; None: there is none.
+            is_open: It is a source that may be given others.
 
         Raises:
             StateError: It is something else.
@@ -83,9 +84,17 @@ class AssignTimestamps(Operator):
                     f"a snapshot says of the watermark of operator {self.uid!r} {saved!r:.100}: expected "
                     f"[watermark, watermark of each split]"
                 )
-        sides = {split: known.get(split) for split in splits} or {"": known.get("")}
-        self._combined = CombinedWatermark(sides, watermark)
+        sides = {split: known.get(split) for split in splits}
+        if not sides and not is_open:
+            sides = {"": known.get("")}
+        self._combined = CombinedWatermark(sides, watermark, is_open=is_open)
         self._is_source = "" not in sides
+        if not sides:
+            self._add_news(self._combined.look())
+
+    def came(self, splits: Iterable[str], *, is_last: bool) -> None:
+        """Wait for these splits as well, which have been found."""
+        self._add_news(self._combined.came(splits, is_last=is_last))
 
     @property
     def saved(self) -> JSON:

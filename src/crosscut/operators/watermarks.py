@@ -19,14 +19,18 @@ class CombinedWatermark(Generic[Side]):
     Args:
         sides: The watermark of each, None if none is known.
         watermark: What the combined one has been already.
+        is_open: Sides may come: while there is none, nobody is to be waited for here.
 
     Attributes:
         is_idle: Whether all sides are.
     """
 
-    def __init__(self, sides: Mapping[Side, int | None], watermark: int | None = None) -> None:
+    def __init__(
+        self, sides: Mapping[Side, int | None], watermark: int | None = None, *, is_open: bool = False
+    ) -> None:
         self.watermark = watermark
         self.is_idle = False
+        self._is_open = is_open
         self._sides = dict(sides)
         self._idle: set[Side] = set()
 
@@ -68,6 +72,16 @@ class CombinedWatermark(Generic[Side]):
             return None
         return self._news()
 
+    def came(self, sides: Iterable[Side], *, is_last: bool) -> Batch | None:
+        """Take sides of which nothing is known yet; after the last ones no others come. As `heard`."""
+        self._sides |= dict.fromkeys(sides)
+        self._is_open = not is_last
+        return self._news()
+
+    def look(self) -> Batch | None:
+        """Return what is news though nothing was heard: that there is no side."""
+        return self._news()
+
     def ended(self, side: Side) -> Batch | None:
         """No record will come from there; as `heard`."""
         self._sides.pop(side, None)
@@ -80,7 +94,8 @@ class CombinedWatermark(Generic[Side]):
         if has_moved:
             self.watermark = lowest
         was_idle = self.is_idle
-        self.is_idle = bool(self._sides) and len(self._idle) == len(self._sides)
+        may_speak = bool(self._sides) or self._is_open
+        self.is_idle = may_speak and len(self._idle) == len(self._sides)
         if not has_moved and self.is_idle == was_idle:
             return None
         idle = self.is_idle if self.is_idle != was_idle else None

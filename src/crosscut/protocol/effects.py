@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
@@ -162,6 +162,18 @@ class DiscoverSplits:
 
 
 @dataclass(frozen=True, slots=True)
+class FindSplits:
+    """Ask a dynamic source for splits that have come; answered by SplitsFound or FindingFailed.
+
+    One call at a time for each source: none is asked for until the one before has been answered.
+    """
+
+    epoch: Epoch
+    source: VertexId
+    known: JSON
+
+
+@dataclass(frozen=True, slots=True)
 class AppendEntry:
     """Create entry `index` if it does not exist; the store's answer is an event.
 
@@ -257,7 +269,7 @@ class EndJob:
 
 
 JobEffect = (
-    ReadLogTail | DiscoverSplits | AppendEntry | ReadEntry | StartTimer | CancelTimer | SendMessage
-    | CloseLink
+    ReadLogTail | DiscoverSplits | FindSplits | AppendEntry | ReadEntry | StartTimer | CancelTimer
+    | SendMessage | CloseLink
     | SubmitWorkers | ReplaceWorker | ListParts | DeleteParts | AnswerRequest | EndJob
 )  # fmt: skip

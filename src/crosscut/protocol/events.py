@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, WorkerIndex
+from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.messages import FailureCause, SplitAssignment, WorkerMessage
@@ -131,7 +131,7 @@ LinkId = int
 TimerKind = Literal[
     "trigger", "checkpoint-timeout", "gather", "restore", "liveness", "restart", "forget-failure",
     "retry-append", "stop", "finish", "pause", "read-log", "read-again", "discover", "log-call",
-    "delete", "align",
+    "delete", "align", "find", "find-timeout",
 ]  # fmt: skip
 
 
@@ -209,6 +209,32 @@ class SplitsDiscovered:
     """The splits of all sources, each with the task that reads it."""
 
     assignments: tuple[SplitAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsFound:
+    """A dynamic source has been asked, in `epoch`, for splits that have come.
+
+    Attributes:
+        splits: As in `SplitAssignment`.
+        known: What it is to be asked with next.
+        is_last: There will be no others.
+    """
+
+    epoch: Epoch
+    source: VertexId
+    splits: JSON
+    known: JSON
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindingFailed:
+    """A dynamic source that was asked in `epoch` has raised."""
+
+    epoch: Epoch
+    source: VertexId
+    cause: FailureCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +354,7 @@ class CutJudged:
 
 JobEvent = (
     ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
-    | SplitsDiscovered | EntryAppended
+    | SplitsDiscovered | SplitsFound | FindingFailed | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
     | StopRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.measures import LogLine, Reading, SnapshotTimes
-from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import KnownSplits, Snapshot, TaskSnapshot
 
 # Worker -> coordinator
 
@@ -227,10 +227,15 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class SplitAssignment:
-    """The splits that a source task starts with, when there is no checkpoint to restore."""
+    """The splits that a source task starts with, when there is no checkpoint to restore.
+
+    Attributes:
+        known: Of a dynamic source, said with those of one of its tasks.
+    """
 
     task: TaskId
     splits: JSON
+    known: KnownSplits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +364,24 @@ class AlignSources:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignSplits:
+    """More splits for source `task`, found while it runs.
+
+    Attributes:
+        since: They belong to checkpoints from this one on. The task may take the snapshot of an older one
+            after they have come.
+        splits: As in `SplitAssignment`.
+        is_last: There will be no others.
+    """
+
+    epoch: Epoch
+    task: TaskId
+    since: CheckpointId
+    splits: JSON
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StandBy:
     """Another live attempt holds this worker's place: wait, it may be needed."""
 
@@ -396,6 +419,7 @@ CoordinatorMessage = (
     | CommitCheckpoint
     | CloseLoops
     | AlignSources
+    | AssignSplits
     | CoordinatorHeartbeat
     | StandBy
     | ShutDown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crosscut.ids import CheckpointId, TaskId
+from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON
 
 
@@ -100,3 +100,17 @@ class TaskSnapshot:
 
     task: TaskId
     snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSplits:
+    """How far the search for splits of a dynamic source has come.
+
+    Attributes:
+        known: What the source itself says of it.
+        is_last: There will be no others.
+    """
+
+    source: VertexId
+    known: JSON
+    is_last: bool = False

@@ -26,7 +26,7 @@ from crosscut.errors import AuthenticityError, StoreError
 from crosscut.ids import CheckpointId, Lineage
 from crosscut.protocol.job.entries import Ancestor, OpenOutput
 from crosscut.protocol.job.identity import FlowIdentity
-from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
 from crosscut.savepoints.place import Place, place_of
 from crosscut.savepoints.rows import RowFile, content_of, decoded_rows, measured
 from crosscut.store.files import LocalFiles, checked_path, failed
@@ -52,6 +52,7 @@ class SavepointManifest:
         pending: What had not been known to be committed: of a checkpoint that nobody has asked to be a
             savepoint.
         written: ISO time, for people.
+        known_splits: How far the searches of dynamic sources have come.
     """
 
     version: int
@@ -64,6 +65,7 @@ class SavepointManifest:
     ancestors: tuple[Ancestor, ...]
     pending: tuple[OpenOutput, ...] = ()
     written: str = ""
+    known_splits: tuple[KnownSplits, ...] = ()
 
     @property
     def lineage(self) -> Lineage:

@@ -244,8 +244,12 @@ def _checkpoint(
     found: dict[TaskId, Any] = {}
     new = [one.vertex_id for one in graph.vertices if one.source is not None and one.vertex_id not in known]
     has_more_input = {reached for uid in new for reached in reached_from(uid, graph.edges)}
+    sources = {one.vertex_id for one in graph.vertices if one.source is not None}
+    known_splits = [one for one in manifest.known_splits if one.source in sources]
     if new:
-        found = {one.task: one.splits for one in discover(graph)}
+        assigned = discover(graph)
+        found = {one.task: one.splits for one in assigned}
+        known_splits += [one.known for one in assigned if one.known is not None and one.task.vertex in new]
     logs = _logs(savepoint, graph, dropped)
     snapshots = []
     for vertex in graph.vertices:
@@ -268,7 +272,11 @@ def _checkpoint(
                 snapshot = replace(snapshot, log=(log_part,), in_flight=sum(one.rows for one in log))
             snapshots.append(TaskSnapshot(task, replace(snapshot, parts=parts)))
     return CheckpointCompleted(
-        EPOCH, n, tuple(snapshots), wall_clock=SystemClock().now().isoformat(timespec="seconds")
+        EPOCH,
+        n,
+        tuple(snapshots),
+        wall_clock=SystemClock().now().isoformat(timespec="seconds"),
+        known_splits=tuple(known_splits),
     )
 
 

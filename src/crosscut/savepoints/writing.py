@@ -73,6 +73,7 @@ def write_savepoint(
             ancestors=(*claim.ancestors, Ancestor(claim.lineage, checkpoint.checkpoint_id)),
             pending=() if is_committed else _pending(checkpoint),
             written=SystemClock().now().isoformat(timespec="seconds"),
+            known_splits=checkpoint.known_splits,
         )
         write_manifest(place, manifest)
     except BaseException:

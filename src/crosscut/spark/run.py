@@ -58,6 +58,7 @@ from crosscut.spark.terms import committed_output, job_terms
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
+from crosscut.task.discovery import found_in
 from crosscut.urls import shown_url
 from crosscut.web.answers import Actions
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -359,6 +360,7 @@ class Run:
             supply=supply,
             discover=lambda epoch: self._staging.assignments(self._graph, epoch),
             look=lambda: committed_output(self._graph),
+            find=lambda source, known: found_in(self._graph, source, known),
             failpoints=Failpoints(plan_of_failpoints, None),
             invariants=checker,
             tell=self.listeners.tell,

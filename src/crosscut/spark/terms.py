@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus, finished_status
+from crosscut.dynamic_source import DynamicSource
 from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
 from crosscut.graph.components import links_of, loops_of
@@ -17,16 +18,18 @@ from crosscut.graph.identity import identity_of
 from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput, Source, Split
+from crosscut.interfaces import JSON, CommittedOutput, Source, Split
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
 from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.snapshots import KnownSplits
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
+from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
 
 SLOW_LOOK_S = 5.0
@@ -51,16 +54,23 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
             continue
         shares: list[list[Split]] = [[] for _ in range(graph.parallelism)]
         loads = [0] * graph.parallelism
-        source = spec.source
-        said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
-        found = checked_splits(said, vertex.chain[0].uid)
+        source, uid = spec.source, vertex.chain[0].uid
+        known: KnownSplits | None = None
+        found: Sequence[Split]
+        if isinstance(source, DynamicSource):
+            discovered = checked_discovery(source.discover(None), uid)
+            found, known = discovered.splits, known_splits(VertexId(vertex.vertex_id), discovered)
+        else:
+            said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
+            found = checked_splits(said, uid)
         for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
             index = loads.index(min(loads))
             shares[index].append(split)
             loads[index] += max(split.weight, 1)
         for index, share in enumerate(shares):
             task = TaskId(VertexId(vertex.vertex_id), index)
-            assignments.append(SplitAssignment(task, [split_as_json(split) for split in share]))
+            rows: JSON = [split_as_json(split) for split in share]
+            assignments.append(SplitAssignment(task, rows, known if index == 0 else None))
     check_shares(assignments)
     return tuple(assignments)
 
@@ -162,6 +172,7 @@ def job_terms(
     restart = settings.restart
     return JobTerms(
         source_groups=source_groups(graph),
+        dynamic_sources=dynamic_sources(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
         identity=_identity(graph, settings),

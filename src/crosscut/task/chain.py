@@ -184,6 +184,11 @@ class Chain:
             for split in ended:
                 assigner.end_of(split)
 
+    def splits_came(self, splits: Sequence[str], *, is_last: bool) -> None:
+        """A source has been given more splits."""
+        for assigner in self._assigners:
+            assigner.came(splits, is_last=is_last)
+
     def tell_assigned(self) -> None:
         """Let watermarks go on that have moved though no record has come."""
         for position, operator in enumerate(self._operators):
@@ -214,6 +219,7 @@ class Chain:
         splits: Sequence[str],
         *,
         is_new: bool,
+        is_open: bool = False,
         is_raised_later: bool = False,
     ) -> None:
         """Begin with the watermarks of a snapshot: timers that were due then fire first.
@@ -223,6 +229,7 @@ class Chain:
             assigned: See `assigned`.
             splits: Those of a source that have not ended.
             is_new: There is no snapshot.
+            is_open: It is a source that may be given more splits.
             is_raised_later: What the inputs hold raises the watermark step by step.
 
         Raises:
@@ -237,7 +244,7 @@ class Chain:
             self._waiting.append((0, Batch([], watermark=told, idle=False)))
         for position, operator in enumerate(self._operators):
             if isinstance(operator, AssignTimestamps):
-                operator.begin(splits, saved.get(operator.uid))
+                operator.begin(splits, saved.get(operator.uid), is_open=is_open)
                 if not is_new:
                     news = Batch([], watermark=operator.watermark, idle=False)
                     self._waiting.append((position + 1, news))

@@ -46,6 +46,7 @@ class SplitQueue:
     Args:
         unread: Splits with the position to read from, in order.
         uid: The source's name in errors.
+        is_open: Others may come.
 
     Attributes:
         origin: The split whose records `read` has returned last.
@@ -53,11 +54,21 @@ class SplitQueue:
         just_waiting: Those that had nothing to read then.
     """
 
-    def __init__(self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str = "source") -> None:
+    def __init__(
+        self,
+        source: Source,
+        unread: Sequence[tuple[Split, JSON]],
+        uid: str = "source",
+        *,
+        is_open: bool = False,
+    ) -> None:
         self._source = source
         self._uid = uid
         self._unread = deque(unread)
         self._open: deque[_OpenSplit] = deque()
+        self.is_open = is_open
+        # Splits that came while the task ran, with the checkpoint from which on they count.
+        self._since: dict[str, CheckpointId] = {}
         self.origin = ""
         self.just_ended: list[str] = []
         self.just_waiting: list[str] = []
@@ -66,8 +77,14 @@ class SplitQueue:
 
     @property
     def is_drained(self) -> bool:
-        """Whether every split has ended."""
-        return not self._unread and not self._open
+        """Whether every split has ended, and no other will come."""
+        return not self._unread and not self._open and not self.is_open
+
+    def add(self, splits: Sequence[tuple[Split, JSON]], since: CheckpointId, *, is_last: bool) -> None:
+        """Take more splits, which belong to checkpoints from `since` on; after the last no others come."""
+        self._unread += splits
+        self._since |= dict.fromkeys((split.split_id for split, _ in splits), since)
+        self.is_open = self.is_open and not is_last
 
     @property
     def empty_split(self) -> str:
@@ -173,19 +190,24 @@ class SplitQueue:
         return [one.split.split_id for one in self._open] + [split.split_id for split, _ in self._unread]
 
     def positions(self) -> JSON:
-        """Return the unfinished splits with their positions, for a snapshot."""
+        """Return the unfinished splits with their positions."""
+        return self._positions()
+
+    def _positions(self, without: Collection[str] = ()) -> JSON:
         unfinished = [(one.split, one.reader.position) for one in self._open] + list(self._unread)
         return [
             [split.split_id, split.start, split.detail, split.weight, position]
             for split, position in unfinished
+            if split.split_id not in without
         ]
 
     def freeze(self, checkpoint_id: CheckpointId) -> JSON:
-        """Return `positions`, and remember them until `checkpoint_id` is complete."""
+        """Return the positions that belong to a checkpoint, and remember them until it is complete."""
+        self._since = {one: since for one, since in self._since.items() if since > checkpoint_id}
         listening = [one.reader for one in self._open if _listens(one.reader)]
         if listening:
             self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
-        return self.positions()
+        return self._positions(self._since)
 
     def acknowledge(self, checkpoint_id: CheckpointId) -> None:
         """Tell the readers that `checkpoint_id` is complete."""
@@ -212,29 +234,40 @@ def checked_splits(found: object, uid: str) -> list[Split]:
     Raises:
         ConnectorError: It can't; the message says why, and how to mend it.
     """
-    if not isinstance(found, Iterable):
-        raise ConnectorError(
-            f"source {uid!r}: splits() returned {shortened(found)}: expected a list of crosscut.Split"
-        )
-    splits: list[Any] = list(found)
-    for one in splits:
-        if not isinstance(one, Split):
-            raise ConnectorError(
-                f"source {uid!r}: splits() returned {shortened(one)} as a split: expected crosscut.Split"
-            )
+    splits = check_ids(found, uid, "splits")
     if not splits:
         raise ConnectorError(
             f"source {uid!r} has found nothing to read: splits() returned no split at all. If there is "
             f"nothing yet, return a split whose reader answers crosscut.Wait; else raise ConnectorError "
             f"there, with what was looked for"
         )
+    return splits
+
+
+def check_ids(found: object, uid: str, method: str) -> list[Split]:
+    """Return the splits that a method of source `uid` has returned, if each is one, with an id of its own.
+
+    Raises:
+        ConnectorError: They are something else.
+    """
+    if not isinstance(found, Iterable):
+        raise ConnectorError(
+            f"source {uid!r}: {method}() returned {shortened(found)}: expected a list of crosscut.Split"
+        )
+    splits: list[Any] = list(found)
+    for one in splits:
+        if not isinstance(one, Split):
+            raise ConnectorError(
+                f"source {uid!r}: {method}() returned {shortened(one)} as a split: expected crosscut.Split"
+            )
     counts = Counter(one.split_id for one in splits)
     if repeated := [split_id for split_id, count in counts.items() if count > 1]:
         shown = ", ".join(map(shortened, repeated[:SPLITS_SHOWN_MAX]))
         more = f" and {len(repeated) - SPLITS_SHOWN_MAX} more" if len(repeated) > SPLITS_SHOWN_MAX else ""
         raise ConnectorError(
-            f"source {uid!r}: splits() returned more than one split with the id {shown}{more}: an id is what "
-            f"tells the splits of a source apart; make each of them unique, and the same at every discovery"
+            f"source {uid!r}: {method}() returned more than one split with the id {shown}{more}: an id is "
+            f"what tells the splits of a source apart; make each of them unique, and the same at every "
+            f"discovery"
         )
     return splits
 

@@ -19,7 +19,7 @@ from crosscut.batch import Batch
 from crosscut.errors import CrosscutError, ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import HeldData, Wait
+from crosscut.interfaces import JSON, HeldData, Wait
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sink import SinkOperator
@@ -55,7 +55,7 @@ from crosscut.task.outputs import Output
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.spilling import SpillSpace
-from crosscut.task.splits import SplitQueue
+from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
@@ -165,6 +165,7 @@ class Task:
             before.assigned,
             splits.unfinished if splits is not None else [],
             is_new=restored is None,
+            is_open=splits is not None and splits.is_open,
             is_raised_later=bool(replayed_first),
         )
         self._ending = TaskEnding(self._chain, is_said=before.ended)
@@ -389,6 +390,15 @@ class Task:
         self._aligned.heard(self.task_id, news)
         before = self._held_splits
         return not before <= self._held(self._splits)
+
+    def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
+        """The coordinator gives a source splits that have been found; after the last, there are no others."""
+        if self._splits is None:
+            raise ProtocolError(f"task {self.task_id} is no source, and was given splits")
+        splits = splits_from_json(rows)
+        self._splits.add(splits, since, is_last=is_last)
+        self._chain.splits_came([split.split_id for split, _ in splits], is_last=is_last)
+        self.wait_ms = 0.0
 
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""

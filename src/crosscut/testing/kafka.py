@@ -18,12 +18,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.errors import ConnectorError
+from crosscut.testing.proxy import TcpProxy
 
 VERSION = "4.1.0"
 SCALA = "2.13"
@@ -108,8 +109,8 @@ def java() -> Path:
 
 
 def _free_ports(count: int) -> list[int]:
-    with closing(socket.socket()) as one, closing(socket.socket()) as two:
-        sockets = [one, two][:count]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
@@ -126,12 +127,16 @@ class KafkaBroker:
         self._directory = directory
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, self._controller_port = _free_ports(2)
+        self.port, self._controller_port, self._behind_port, self._proxy_port = _free_ports(4)
 
     @property
     def servers(self) -> str:
         """The address, as clients take it."""
         return f"127.0.0.1:{self.port}"
+
+    def proxy(self) -> TcpProxy:
+        """Return a proxy to be entered; clients of its `address` say everything through it."""
+        return TcpProxy("127.0.0.1", self._behind_port, self._proxy_port)
 
     def __enter__(self) -> KafkaBroker:
         self.start()
@@ -187,6 +192,36 @@ class KafkaBroker:
         topic = admin.NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         client = self.admin()
         self._wait(client.create_topics([topic]))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions, so that it has `total`."""
+        new = required("confluent_kafka.admin", "kafka").NewPartitions(name, total)
+        client = self.admin()
+        self._wait(client.create_partitions([new]))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until nobody knows it any more.
+
+        Raises:
+            ConnectorError: It is still there after a minute.
+        """
+        client = self.admin()
+        self._wait(client.delete_topics([name]))
+        deadline_s = time.monotonic() + 60
+        while self.has_topic(name):
+            if time.monotonic() > deadline_s:
+                raise ConnectorError(f"topic {name!r} is still there, a minute after it was deleted")
+            time.sleep(0.05)
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic."""
+        return name in self.admin().list_topics(timeout=30).topics
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the messages below offset `before`, as retention does."""
+        at = required("confluent_kafka", "kafka").TopicPartition(topic, partition, before)
+        client = self.admin()
+        self._wait(client.delete_records([at]))
 
     def admin(self) -> Any:
         """Return an AdminClient of confluent_kafka."""
@@ -250,9 +285,12 @@ class KafkaBroker:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.servers}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": (
+                f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._behind_port},"
+                f"CONTROLLER://127.0.0.1:{self._controller_port}"
+            ),
+            "advertised.listeners": (f"PLAINTEXT://{self.servers},PROXIED://127.0.0.1:{self._proxy_port}"),
+            "listener.security.protocol.map": ("PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT"),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self._directory / "data"),
@@ -309,6 +347,6 @@ class KafkaBroker:
             process.kill()
             process.wait()
 
-    def _wait(self, answers: Mapping[str, Any]) -> None:
+    def _wait(self, answers: Mapping[Any, Any]) -> None:
         for answer in answers.values():
             answer.result(60)

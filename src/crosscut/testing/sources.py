@@ -23,12 +23,14 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+from crosscut.dynamic_source import Discovered, DynamicSource
 from crosscut.interfaces import JSON, EndOfSplit, Sink, Source, Split, SplitReader, Wait
 
 _PARALLELISM = 3
 _LIMIT = 1_000
 _READ_DEADLINE_S = 60.0
-_Description = TypeVar("_Description", Source, Sink)
+_LOOKS_MAX = 1_000
+_Description = TypeVar("_Description", bound=Source | Sink)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,27 @@ def shipped(description: _Description) -> _Description:
     return copy
 
 
+def all_splits(source: Source, parallelism: int = _PARALLELISM) -> list[Split]:
+    """Return the splits of a source; of a dynamic one, all that there are by now."""
+    if not isinstance(source, DynamicSource):
+        return list(source.splits(parallelism))
+    return [split for _, found in _looks(source) for split in found.splits]
+
+
+def _looks(source: DynamicSource) -> list[tuple[JSON, Discovered]]:
+    """Ask again and again, until nothing comes any more; return what was known before each look."""
+    looks: list[tuple[JSON, Discovered]] = []
+    known: JSON = None
+    for _ in range(_LOOKS_MAX):
+        found = source.discover(known)
+        looks.append((known, found))
+        is_quiet = not found.splits and _as_json(found.known) == known
+        if found.is_last or is_quiet:
+            return looks
+        known = _as_json(found.known)
+    raise AssertionError(f"after {_LOOKS_MAX} looks discover({known!r}) still knows more each time")
+
+
 def read_split(source: Source, split: Split, position: JSON = None) -> list[Any]:
     """Return all records of a bounded `split`, from its start or from `position`, in order."""
     reader = source.reader(split, split.start if position is None else position)
@@ -59,7 +82,7 @@ def read_split(source: Source, split: Split, position: JSON = None) -> list[Any]
 
 def read_source(source: Source, parallelism: int = _PARALLELISM) -> list[Any]:
     """Return all records of a bounded source, split by split."""
-    return [record for split in source.splits(parallelism) for record in read_split(source, split)]
+    return [record for split in all_splits(source, parallelism) for record in read_split(source, split)]
 
 
 def next_batch(reader: SplitReader, limit: int) -> list[Any]:
@@ -89,7 +112,10 @@ def next_batch(reader: SplitReader, limit: int) -> list[Any]:
 def check_splits(source: Source) -> None:
     """Splits are unique, the same at every discovery, in every process, and fit into the job log."""
     splits = list(source.splits(_PARALLELISM))
-    _require(len(splits) > 0, "splits() found nothing; it must return a split or raise ConnectorError")
+    is_dynamic = isinstance(source, DynamicSource)
+    _require(
+        bool(splits) or is_dynamic, "splits() found nothing; it must return a split or raise ConnectorError"
+    )
     ids = [split.split_id for split in splits]
     _require(len(set(ids)) == len(ids), f"split ids are not unique: {ids}")
     for split in splits:
@@ -100,9 +126,25 @@ def check_splits(source: Source) -> None:
     _require(list(shipped(source).splits(_PARALLELISM)) == splits, "a pickled source found other splits")
 
 
+def check_discovery(source: Source) -> None:
+    """A dynamic source finds each split once, and the same again from the same `known`, in every process."""
+    if not isinstance(source, DynamicSource):
+        return
+    looks = _looks(source)
+    ids = [split.split_id for _, found in looks for split in found.splits]
+    again = sorted({one for one in ids if ids.count(one) > 1})
+    _require(not again, f"discover() found {again} a second time, though told what is known")
+    for known, found in looks:
+        _require(_as_json(found.known) == found.known, f"discover({known!r}) knows {found!r}: not JSON")
+        again_from = shipped(source).discover(known).splits
+        repeated = {one.split_id: one for one in again_from}
+        missing = [one.split_id for one in found.splits if repeated.get(one.split_id) != one]
+        _require(not missing, f"discover({known!r}) did not find {missing} again, as after a failure it must")
+
+
 def check_replay(source: Source) -> None:
     """A split read twice gives the same records, and its end stays its end."""
-    for split in source.splits(_PARALLELISM):
+    for split in all_splits(source):
         whole = read_split(source, split)
         _require_same(read_split(shipped(source), split), whole, f"second read of {split}")
         reader = source.reader(split, split.start)
@@ -120,7 +162,7 @@ def check_replay(source: Source) -> None:
 
 def check_positions(source: Source) -> None:
     """The position after every batch is exact, asking for it changes nothing, and readers are independent."""
-    for split in source.splits(_PARALLELISM):
+    for split in all_splits(source):
         whole = read_split(source, split)
         reader = source.reader(split, split.start)
         read_count = 0
@@ -156,7 +198,7 @@ def check_restarts(source: Source, plan: Iterable[ReadStep] | None = None) -> No
             pseudo-random ones.
     """
     plans: Sequence[Sequence[ReadStep]] = [tuple(plan)] if plan is not None else _plans()
-    for split in source.splits(_PARALLELISM):
+    for split in all_splits(source):
         whole = read_split(source, split)
         for steps in plans:
             records: list[Any] = []
@@ -178,6 +220,7 @@ def check_restarts(source: Source, plan: Iterable[ReadStep] | None = None) -> No
 
 SOURCE_CHECKS: tuple[Callable[[Source], None], ...] = (
     check_splits,
+    check_discovery,
     check_replay,
     check_positions,
     check_restarts,

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from crosscut.batch import Batch
 from crosscut.connected_process import Begins
+from crosscut.dynamic_source import DynamicSource
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
 from crosscut.graph.source_groups import aligned_splits
@@ -305,7 +306,12 @@ async def build_tasks(
             outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
             batch_rows=terms.batch_rows,
             channel_bytes=terms.channel_bytes,
-            splits=SplitQueue(source.source, splits_from_json(unread), vertex.chain[0].uid)
+            splits=SplitQueue(
+                source.source,
+                splits_from_json(unread),
+                vertex.chain[0].uid,
+                is_open=isinstance(source.source, DynamicSource),
+            )
             if source
             else None,
             source_uid=vertex.chain[0].uid,

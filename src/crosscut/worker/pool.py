@@ -18,7 +18,7 @@ from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import Slices, Unwatched
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import SinkWriter
+from crosscut.interfaces import JSON, SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import (
@@ -337,6 +337,14 @@ class TaskPool:
         """Groups of sources have come so far."""
         for runner in self._runners:
             if runner.task.align(news):
+                runner.due_ns = 0
+        self.schedule()
+
+    def assign(self, task: TaskId, splits: JSON, since: CheckpointId, *, is_last: bool) -> None:
+        """A source of this worker is given splits that have been found."""
+        for runner in self._runners:
+            if runner.task.task_id == task:
+                runner.tell(lambda one: one.assign(splits, since, is_last=is_last))
                 runner.due_ns = 0
         self.schedule()
 

@@ -33,6 +33,7 @@ from crosscut.net.mesh import Mesh
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AlignSources,
+    AssignSplits,
     CaptureSnapshots,
     CloseLoops,
     CommitCheckpoint,
@@ -258,7 +259,8 @@ class Worker:
         | ResumeSources
         | CommitCheckpoint
         | CloseLoops
-        | AlignSources,
+        | AlignSources
+        | AssignSplits,
     ) -> None:
         pool = self._pool
         if pool is None or message.epoch != pool.epoch:
@@ -283,6 +285,9 @@ class Worker:
                 pool.close_loops(heads)
             case AlignSources():
                 pool.align(message)
+            case AssignSplits(_, task, since, splits, is_last):
+                self._failpoints("splits.assigned")
+                pool.assign(task, splits, since, is_last=is_last)
             case _:
                 assert_never(message)
 

@@ -22,6 +22,7 @@ from crosscut.protocol.job import restarts
 from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
+from crosscut.protocol.job.finding import SplitFinding
 from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
@@ -81,7 +82,8 @@ class Coordinator:
         )
         self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)
         self._gathering = Gathering(terms, self.roster, self.dropped)
-        self.series = Series(terms, self.roster, self._log)
+        self._finding = SplitFinding(terms.dynamic_sources, terms.start_timeout_ms, self.roster, self.dropped)
+        self.series = Series(terms, self.roster, self._log, self._finding)
         self._source_groups = SourceGroups(dict(terms.source_groups))
         self._ending = Ending(terms.sinks, self.dropped, awaits_verdict=terms.awaits_verdict)
 
@@ -153,6 +155,11 @@ class Coordinator:
                 return self._tail_read(event)
             case on.SplitsDiscovered(assignments):
                 return self._log.splits_discovered(assignments)
+            case on.SplitsFound():
+                is_running = self.phase is Phase.RUNNING
+                return self._finding.found(event, self.series.next_id, self.completed, is_running=is_running)
+            case on.FindingFailed():
+                return self._finding_failed(event)
             case (
                 on.EntryAppended()
                 | on.EntryTaken()
@@ -313,10 +320,13 @@ class Coordinator:
         self._go(Turn.GATHERED)
         self.series.begin(self.epoch)
         self._source_groups.begin(self.epoch)
+        shares = self._gathering.shares(self.completed, self._log)
+        parallelism = self._terms.identity.parallelism
+        self._finding.begin(self.epoch, self.completed, shares.snapshots, self._log.splits, parallelism)
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
-            *self._gathering.deploy(self.epoch, self.lineage, self.completed, self._log),
+            *self._gathering.deploy(self.epoch, self.lineage, shares, self._log),
         ]
 
     def _align_sources(self) -> list[JobEffect]:
@@ -342,6 +352,7 @@ class Coordinator:
                 return [*effects, *self._end_if_committed()]
         self._go(Turn.READY)
         effects += self.roster.to_holders(StartTasks(self.epoch))
+        effects += self._finding.started(is_restored=self.completed is not None)
         return [*effects, *self.series.started(self.phase, self._now)]
 
     # Time passes.
@@ -370,6 +381,11 @@ class Coordinator:
             case "align":
                 self._source_groups.pause_over()
                 return self._align_sources()
+            case "find" if self.phase is Phase.RUNNING:
+                return self._finding.due(timer)
+            case "find-timeout" if self.phase is Phase.RUNNING:
+                overdue = self._finding.overdue(timer)
+                return self._failed(overdue) if overdue is not None else []
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
@@ -389,6 +405,10 @@ class Coordinator:
                 effects += [do.CloseLink(place.link), do.ReplaceWorker(one.worker, one.attempt)]
                 effects += self._link_lost(place.link, self.roster.why_silent(place.link))
         return effects
+
+    def _finding_failed(self, event: on.FindingFailed) -> list[JobEffect]:
+        effects, cause = self._finding.failed(event, is_running=self.phase is Phase.RUNNING)
+        return effects if cause is None else [*effects, *self._failed(cause)]
 
     # A checkpoint is complete, or has failed.
 

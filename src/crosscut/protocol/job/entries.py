@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
-from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
 
 CHECKPOINT_IDS_LEAD_MAX = 1_000
 
@@ -58,7 +58,12 @@ class EpochClaimed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    """Checkpoint n is complete. That this entry is durable *is* the completion (decision moment)."""
+    """Checkpoint n is complete. That this entry is durable *is* the completion (decision moment).
+
+    Attributes:
+        known_splits: Of dynamic sources: what was known when n was triggered. The positions in `snapshots`
+            have exactly the splits that were found up to then, without those that have ended.
+    """
 
     epoch: Epoch
     checkpoint_id: CheckpointId
@@ -67,6 +72,7 @@ class CheckpointCompleted:
     duration_ms: int = 0
     wall_clock: str = ""
     """ISO time, for people only: no decision reads it."""
+    known_splits: tuple[KnownSplits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

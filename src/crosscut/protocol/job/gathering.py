@@ -10,7 +10,7 @@ from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.ownership import Ownership
-from crosscut.protocol.job.rescaling import inheritance
+from crosscut.protocol.job.rescaling import Inheritance, inheritance
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import FailureCause, RegisterWorker, WorkerFailed
@@ -74,17 +74,10 @@ class Gathering:
             return effects, FailureCause("WorkersError", event.reason, is_final=True)
         return effects, FailureCause("SparkJobEnded", f"Spark ended the workers: {event.reason}")
 
-    def deploy(
-        self,
-        epoch: Epoch,
-        lineage: Lineage,
-        restored: CheckpointCompleted | None,
-        log: Ownership,
-    ) -> list[JobEffect]:
-        """Give all workers their tasks, with their shares of `restored`; none is ready yet."""
-        self._ready = set()
+    def shares(self, restored: CheckpointCompleted | None, log: Ownership) -> Inheritance:
+        """Return what each task has of `restored`."""
         terms, identity = self._terms, self._terms.identity
-        shares = inheritance(
+        return inheritance(
             restored,
             identity.parallelism,
             identity.max_parallelism,
@@ -92,7 +85,11 @@ class Gathering:
             {task.vertex for task in terms.sinks},
             terms.edges,
         )
-        return self._roster.deploy(epoch, lineage, shares, log.splits, identity.driver)
+
+    def deploy(self, epoch: Epoch, lineage: Lineage, shares: Inheritance, log: Ownership) -> list[JobEffect]:
+        """Give all workers their tasks, with their shares of the restored checkpoint; none is ready yet."""
+        self._ready = set()
+        return self._roster.deploy(epoch, lineage, shares, log.splits, self._terms.identity.driver)
 
     def ready(self, index: WorkerIndex) -> bool:
         """Note that a worker is ready; return whether all are now."""

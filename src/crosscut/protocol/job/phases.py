@@ -135,6 +135,8 @@ MOVES: Mapping[str, Moves] = {
     "timer discover": _ends(Phase.CLAIMING),
     "timer gather": _ends(Phase.GATHERING),
     "timer restore": {Phase.RESTORING: _RESTART_OR_OVER},
+    "FindingFailed": {Phase.RUNNING: _RESTART_OR_OVER},
+    "timer find-timeout": {Phase.RUNNING: _RESTART_OR_OVER},
     "timer restart": {Phase.WAITING: frozenset({Phase.CLAIMING})},
     "timer finish": {Phase.FINISHING: _RESTART_OR_OVER},
     "timer stop": _ends(Phase.STOPPING),

@@ -187,6 +187,10 @@ class Roster:
         places = sorted(self.held.values(), key=lambda one: one.link)
         return [SendMessage(place.link, message) for place in places]
 
+    def to_holder(self, index: WorkerIndex, message: CoordinatorMessage) -> JobEffect:
+        """Return what sends `message` to the holder of one place, which is held."""
+        return SendMessage(self.held[index].link, message)
+
     def to_everybody(self, message: CoordinatorMessage) -> list[JobEffect]:
         """Return what sends `message` to everybody, those in reserve included."""
         places = sorted(self.everybody(), key=lambda one: one.link)

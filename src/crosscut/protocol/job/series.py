@@ -7,6 +7,7 @@ whole checkpoint goes to the log; parts that a completion or a failure makes use
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.protocol import events as on
@@ -16,6 +17,7 @@ from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
 from crosscut.protocol.job.end_of_input import heads_to_close, stillness
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
+from crosscut.protocol.job.finding import SplitFinding
 from crosscut.protocol.job.ownership import Ownership
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
@@ -36,12 +38,14 @@ class Series:
     Args:
         roster: Whom to tell.
         log: Where whole checkpoints are appended; their entries come back through `completed` or `refused`.
+        finding: What is known of splits belongs to each checkpoint.
     """
 
-    def __init__(self, terms: JobTerms, roster: Roster, log: Ownership) -> None:
+    def __init__(self, terms: JobTerms, roster: Roster, log: Ownership, finding: SplitFinding) -> None:
         self._loops = terms.loops
         self._roster = roster
         self._log = log
+        self._finding = finding
         self.savepoints = Savepoints()
         self._checkpoints = Checkpoints(
             terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints
@@ -179,7 +183,7 @@ class Series:
             return self.give_up(n, reason, phase, now)
         entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, now)
         if entry is not None:
-            return self._log.append(entry)
+            return self._append(entry)
         # If n was given up before this came, its parts are of no use. Only then: going through
         # all parts in use for each acknowledgement would cost the square of the number of tasks.
         return self._delete() if self._checkpoints.has_void else []
@@ -198,6 +202,8 @@ class Series:
             self._kept.waste(staged_for(self._log.splits))
         self._kept.add(entry, log_index.segment, self._log.take_ended())
         effects, shown = self._checkpoints.completed(entry)
+        if shown is not None:
+            self._finding.completed(entry.checkpoint_id)
         if entry.is_final:
             effects += self._checkpoints.finish(entry)
         return [*effects, *self._delete()], shown
@@ -219,7 +225,10 @@ class Series:
         effects = self._gave_up(failed, phase, now)
         if instead is None or self.failure is not None:
             return effects
-        return [*effects, *self._log.append(instead)]
+        return [*effects, *self._append(instead)]
+
+    def _append(self, entry: CheckpointCompleted) -> list[JobEffect]:
+        return self._log.append(replace(entry, known_splits=self._finding.known_at(entry.checkpoint_id)))
 
     def give_up(self, n: CheckpointId, reason: str, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Give n up, and only n, unless its entry is being appended."""

@@ -44,6 +44,8 @@ class JobTerms:
         discover_timeout_ms: How long the sources may take to say what there is to read; 0: as long as
             `start_timeout_ms`.
         source_groups: Sources of which fast ones wait for slow ones, each with the name of its group.
+        dynamic_sources: Those that are asked again and again for splits that have come, and how long to wait
+            before each call.
         segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
             can be deleted.
     """
@@ -63,4 +65,5 @@ class JobTerms:
     slots: int | None = None
     awaits_verdict: bool = False
     source_groups: tuple[tuple[VertexId, str], ...] = ()
+    dynamic_sources: tuple[tuple[VertexId, int], ...] = ()
     segment_entries_max: int = SEGMENT_ENTRIES_MAX

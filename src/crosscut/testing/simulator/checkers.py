@@ -37,7 +37,7 @@ from crosscut.testing.simulator.event_time import WatermarksKept
 from crosscut.testing.simulator.graphs import SimulatedJob
 from crosscut.testing.simulator.oracle import Cut, Item, has_sequential_run, run_from, state_name
 from crosscut.testing.simulator.sinks import Resource
-from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.sources import GrowingSource, ReplayedSource
 from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.wire.batches import decode_batch
 
@@ -249,6 +249,10 @@ class Checkers:
         if needed & self.damaged:
             return
         cut = self._cut_of(snapshots, parallelism)
+        for one in entry.known_splits:
+            source = self._sources.get(one.source)
+            if isinstance(source, GrowingSource):
+                cut.unread += [(one.source, source.records[name]) for name in source.to_come(one.known)]
         if entry.is_final and (cut.under_way or any(list(records) for _, records in cut.unread)):
             violate(f"F5: checkpoint {n} is called final: {cut!r:.300}")
         if not self._is_comparable or not self._has_sequential_run:

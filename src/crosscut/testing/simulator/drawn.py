@@ -37,7 +37,7 @@ from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJ
 from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
 from crosscut.testing.simulator.sinks import SimulatedSink
-from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.sources import ReplayedSource, source_double
 from crosscut.testing.simulator.world import World
 
 DRAWN = "drawn"
@@ -84,7 +84,9 @@ def drawn_job(options: Options) -> SimulatedJob:
     def source(number: int, step: Source) -> ReplayedSource:
         splits = {f"s{number}-{split}": one for split, one in enumerate(source_records(number, step))}
         # One ends long before the other.
-        sources.append(ReplayedSource(splits, options.source_ms // (1 + 4 * len(sources))))
+        sources.append(
+            source_double(splits, options.source_ms // (1 + 4 * len(sources)), options.splits_every_ms)
+        )
         return sources[-1]
 
     def sink(number: int) -> SimulatedSink:

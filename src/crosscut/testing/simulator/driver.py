@@ -24,6 +24,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.task.discovery import found_in
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.promises import Promises
@@ -50,6 +51,7 @@ class WatchedDriver(CoordinatorDriver):
             supply=process.spark,
             discover=lambda epoch: world.assignments(process.number),
             look=world.resource.outputs,
+            find=lambda source, known: found_in(world.graph, source, known),
             failpoints=Moments(world, process),
             clock=process,
             start_thread=process.start_thread,

@@ -15,7 +15,7 @@ from crosscut.process_states import MapState, ValueState
 from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
-from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.testing.simulator.sources import ReplayedSource, source_double
 from crosscut.timestamps import END_OF_TIME
 
 MAX_PARALLELISM = 16
@@ -97,7 +97,7 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
             for split in range(split_count)
         }
         # One branch ends long before the other.
-        sources.append(ReplayedSource(splits, options.source_ms // (1 + 4 * number)))
+        sources.append(source_double(splits, options.source_ms // (1 + 4 * number), options.splits_every_ms))
         return flow.source(sources[-1])
 
     def sink(stream: Stream) -> None:

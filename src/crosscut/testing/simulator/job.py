@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from crosscut.dynamic_source import DynamicSource
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.source_groups import source_groups
@@ -20,6 +21,7 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.ids import Lineage, TaskId, VertexId
+from crosscut.interfaces import JSON
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.protocol.job.coordinator import JobTerms
@@ -27,6 +29,7 @@ from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms
 from crosscut.protocol.messages import SplitAssignment
+from crosscut.task.discovery import dynamic_sources, known_splits
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -65,6 +68,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
 
     return JobTerms(
         source_groups=source_groups(graph),
+        dynamic_sources=dynamic_sources(graph),
         identity=JobIdentity(
             f"driver {driver}",
             Lineage(f"lineage {driver}"),
@@ -124,10 +128,16 @@ def assignments_of(graph: JobGraph) -> tuple[SplitAssignment, ...]:
     found = []
     for vertex in graph.vertices:
         if vertex.source is not None:
-            splits = vertex.source.source.splits(graph.parallelism)
+            source, uid = vertex.source.source, VertexId(vertex.vertex_id)
+            known = None
+            if isinstance(source, DynamicSource):
+                discovered = source.discover(None)
+                splits, known = discovered.splits, known_splits(uid, discovered)
+            else:
+                splits = source.splits(graph.parallelism)
             for index in range(graph.parallelism):
-                mine = [split_as_json(one) for one in splits[index :: graph.parallelism]]
-                found.append(SplitAssignment(TaskId(VertexId(vertex.vertex_id), index), mine))
+                mine: JSON = [split_as_json(one) for one in splits[index :: graph.parallelism]]
+                found.append(SplitAssignment(TaskId(uid, index), mine, None if index else known))
     return tuple(found)
 
 

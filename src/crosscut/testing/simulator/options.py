@@ -86,6 +86,8 @@ Moment = Literal[
     "driver.commit",
     "driver.delete",
     "driver.finish",
+    "driver.found",
+    "splits.assigned",
 ]
 """Where a fault may wait for a process to come along: most are failpoints of the real thing, too."""
 
@@ -94,7 +96,12 @@ Size = Literal["any", "small"]
 any protocol and at least one fault of any kind: the smallest that has everything that can be recovered."""
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-MOMENTS: tuple[Moment, ...] = get_args(Moment)
+MOMENTS: tuple[Moment, ...] = tuple(
+    # Passed only where splits are found while a job runs.
+    one
+    for one in get_args(Moment)
+    if one not in ("driver.found", "splits.assigned")
+)
 PROTOCOLS: tuple[ProtocolKind, ...] = get_args(ProtocolKind)
 SIZES: tuple[Size, ...] = get_args(Size)
 
@@ -148,6 +155,7 @@ class Options:
         savepoint_after: Another job, without faults, goes before this one until it has completed so many
             checkpoints; this one begins with a savepoint of it. 0: none does.
         flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
+        splits_every_ms: Splits come while the job runs, which looks for them so often; 0: all are there.
     """
 
     seed: int
@@ -186,6 +194,7 @@ class Options:
     rescaled_to: tuple[int, ...] = ()
     savepoint_after: int = 0
     flow: str = ""
+    splits_every_ms: int = 0
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crosscut.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.testing.simulator.violation import ensure
@@ -27,6 +28,45 @@ class ReplayedSource(Source):
         """Open a split anywhere."""
         ensure(isinstance(position, int), f"split {split} at {position!r}, which is no position of it")
         return _Reader(self, split.split_id, int(str(position)))
+
+
+class GrowingSource(DynamicSource, ReplayedSource):
+    """Splits that come while the job runs: none at first, then one or two at a time.
+
+    Args:
+        every_ms: How long the job waits before it looks again.
+    """
+
+    def __init__(self, records: Mapping[str, Sequence[Any]], duration_ms: int = 0, *, every_ms: int) -> None:
+        ReplayedSource.__init__(self, records, duration_ms)
+        self.discover_every = f"{every_ms}ms"
+
+    def discover(self, known: JSON) -> Discovered:
+        """Find what comes after what is known: how many splits, found by how many looks."""
+        if known is not None and self.fail_next:
+            self.fail_next -= 1
+            raise ConnectorError("it can't be said just now which splits have come")
+        looks = known[1] if isinstance(known, list) else 0
+        ensure(isinstance(looks, int), f"{known!r} is nothing that this source has known")
+        to_come = self.to_come(known)
+        names = to_come[: int(str(looks)) % 3]
+        splits = [Split(name, 0, weight=len(self.records[name])) for name in names]
+        left = len(to_come) - len(names)
+        return Discovered(splits, [len(self.records) - left, int(str(looks)) + 1], is_last=not left)
+
+    def to_come(self, known: JSON) -> list[str]:
+        """Return the splits that come after what is known."""
+        count = known[0] if isinstance(known, list) else 0
+        return sorted(self.records)[int(str(count)) :]
+
+
+def source_double(
+    records: Mapping[str, Sequence[Any]], duration_ms: int, splits_every_ms: int
+) -> ReplayedSource:
+    """Return a source of these splits, which come while the job runs if `splits_every_ms` is not 0."""
+    if splits_every_ms:
+        return GrowingSource(records, duration_ms, every_ms=splits_every_ms)
+    return ReplayedSource(records, duration_ms)
 
 
 class _Reader(SplitReader):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from crosscut.errors import WorkersError
 from crosscut.host.failpoints import Failpoints
@@ -32,7 +32,7 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.task.items import Barrier
-from crosscut.testing.simulator.options import MOMENTS, Moment
+from crosscut.testing.simulator.options import Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.spilling import VirtualSpaces
@@ -71,7 +71,7 @@ _OF_AN_EPOCH = (
 HARMLESS = ("ConnectionLost", "CommitFailed")
 """Failures in which no task was in the middle of anything: a peer is gone, a commit is given up."""
 
-_MOMENT_OF: dict[str, Moment] = {one: one for one in MOMENTS}
+_MOMENT_OF: dict[str, Moment] = {one: one for one in get_args(Moment)}
 
 
 class Moments(Failpoints):

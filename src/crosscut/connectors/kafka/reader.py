@@ -1,0 +1,258 @@
+"""Reads the partitions of one task, over one client."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from crosscut.connectors.kafka.client import TIMEOUT_S, library
+from crosscut.connectors.kafka.records import Decoding, Message, decoder, message_of
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+
+Malformed = Literal["fail", "skip"] | Callable[[Message, Exception], Any]
+
+IDLE_MS = 2.0
+"""Between two looks at a client that had nothing."""
+
+BUFFERED_MAX = 20_000
+"""Messages of all partitions of a task that wait in Python; the library has its own buffers before them."""
+
+_log = logging.getLogger("crosscut.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source wants its messages.
+
+    Attributes:
+        has_group: Offsets are committed for monitoring.
+    """
+
+    decode: Decoding | Callable[[Message], Any]
+    malformed: Malformed
+    has_group: bool
+
+
+class SharedConsumer:
+    """One client of the library for all partitions that a task reads: each costs threads and sockets."""
+
+    def __init__(self, consumer: Any, servers: str) -> None:
+        self.consumer = consumer
+        self.servers = servers
+        self.is_closed = False
+        self._readers: dict[tuple[str, int], PartitionReader] = {}
+        self._buffered = 0
+        self._idle_until_s = 0.0
+
+    def add(self, reader: PartitionReader, offset: int) -> None:
+        topic, partition = reader.partition
+        self._readers[reader.partition] = reader
+        self.consumer.incremental_assign([library().TopicPartition(topic, partition, offset)])
+
+    def remove(self, reader: PartitionReader) -> None:
+        topic, partition = reader.partition
+        if self._readers.pop(reader.partition, None) is None:
+            return
+        self._buffered -= len(reader.buffer)
+        if self._readers:
+            self.consumer.incremental_unassign([library().TopicPartition(topic, partition)])
+        else:
+            self.is_closed = True
+            self.consumer.close()
+
+    def taken(self, count: int) -> None:
+        """Note that a reader has taken messages from its buffer."""
+        self._buffered -= count
+
+    def fetch(self, limit: int) -> None:
+        """Hand to each reader what has come for it; never waits."""
+        now_s = time.monotonic()
+        if self._buffered >= BUFFERED_MAX or now_s < self._idle_until_s:
+            return
+        found = self.consumer.consume(limit, timeout=0)
+        if not found:
+            self._idle_until_s = now_s + IDLE_MS / 2_000
+        readers = self._readers
+        for message in found:
+            reader = readers.get((message.topic(), message.partition()))
+            if reader is None:
+                # Of a partition that has just been given back, or a failure of none in particular.
+                if message.error() is not None and message.topic() is None:
+                    _log.warning("Kafka at %s: %s", self.servers, message.error().str())
+                continue
+            if message.error() is None:
+                reader.buffer.append(message)
+                self._buffered += 1
+            else:
+                reader.note(message)
+
+
+class PartitionReader(SplitReader):
+    def __init__(
+        self,
+        reading: Reading,
+        shared: SharedConsumer,
+        partition: tuple[str, int],
+        offset: int,
+        stop: float,
+    ) -> None:
+        self.partition = partition
+        self.buffer: deque[Any] = deque()
+        self._reading = reading
+        self._shared = shared
+        self._next = offset
+        self._stop = stop
+        self._error: ConnectorError | None = None
+        # Where the partition ended when the client last came to its end: behind markers of
+        # transactions, which are no messages.
+        self._end = -1
+        self._decode = decoder(reading.decode)
+        self._acknowledges = reading.has_group
+        shared.add(self, offset)
+
+    @property
+    def position(self) -> JSON:
+        return self._next
+
+    @property
+    def lag(self) -> int | None:
+        topic, partition = self.partition
+        ck = library()
+        try:
+            # What the client has heard with the last messages: it asks nobody.
+            _, high = self._shared.consumer.get_watermark_offsets(
+                ck.TopicPartition(topic, partition), cached=True
+            )
+        except ck.KafkaException:
+            return None
+        return int(max(0, min(high, self._stop) - self._next)) if high >= 0 else None
+
+    def note(self, event: Any) -> None:
+        """Note what the client says of this partition instead of a message."""
+        error, codes = event.error(), library().KafkaError
+        if error.code() == codes._PARTITION_EOF:
+            self._end = max(self._end, event.offset())
+            return
+        topic, partition = self.partition
+        if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+            self._error = self._offsets_gone()
+        elif not error.retriable():
+            self._error = ConnectorError(
+                f"partition {partition} of topic {topic!r} at {self._shared.servers} can't be read at offset "
+                f"{self._next}: {error.str()}; was the topic deleted, or its rights taken away?",
+                topic=topic,
+            )
+
+    def _offsets_gone(self) -> ConnectorError:
+        topic, partition = self.partition
+        ck = library()
+        try:
+            low, high = self._shared.consumer.get_watermark_offsets(
+                ck.TopicPartition(topic, partition), timeout=TIMEOUT_S
+            )
+        except ck.KafkaException as error:
+            return ConnectorError(
+                f"offset {self._next} of partition {partition} of topic {topic!r} is gone, and the broker "
+                "does "
+                f"not say what is left: {error.args[0].str()}",
+                topic=topic,
+            )
+        place = f"partition {partition} of topic {topic!r} at {self._shared.servers}"
+        if self._next < low:
+            return ConnectorError(
+                f"{place}: messages {self._next} to {low - 1} are gone before they were read, by retention "
+                "or "
+                f"deletion; restore them, or start a new job that reads on at {low}",
+                topic=topic,
+            )
+        return ConnectorError(
+            f"{place} ends at offset {high}, before {self._next}, which this job has read up to: the topic "
+            f"was made anew or has lost messages; start a new job to read it from its beginning",
+            topic=topic,
+        )
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        buffer = self.buffer
+        if not buffer:
+            if self._next >= self._stop:
+                return EndOfSplit()
+            if self._error is not None:
+                raise self._error
+            self._shared.fetch(limit)
+        if not buffer:
+            if self._end > self._next:
+                self._next = self._end
+            return EndOfSplit() if self._next >= self._stop else Wait(IDLE_MS)
+        if len(buffer) <= limit:
+            found = list(buffer)
+            buffer.clear()
+        else:
+            found = [buffer.popleft() for _ in range(limit)]
+        self._shared.taken(len(found))
+        last = found[-1].offset()
+        if last >= self._stop:
+            found = [one for one in found if one.offset() < self._stop]
+            last = max(last, int(self._stop) - 1)
+            self._shared.taken(len(buffer))
+            buffer.clear()
+            if not found:
+                self._next = last + 1
+                return EndOfSplit()
+        try:
+            records = self._decode(found)
+        except Exception:  # noqa: BLE001 - user code or bytes of others: it is found out which message it is
+            return self._decoded_singly(found)
+        self._next = last + 1
+        return records or Wait(0)
+
+    def _decoded_singly(self, found: list[Any]) -> list[Any] | Wait:
+        """Decode message by message; the good ones before one that fails the job go out first."""
+        records: list[Any] = []
+        for index, message in enumerate(found):
+            try:
+                records += self._decode([message])
+            except Exception as error:
+                match self._reading.malformed:
+                    case "skip":
+                        _log.warning("skipped a malformed message: %s", self._malformed(message, error))
+                    case "fail":
+                        if not records:
+                            raise self._malformed(message, error) from error
+                        self.buffer.extendleft(reversed(found[index:]))
+                        self._shared.taken(index - len(found))
+                        break
+                    case function:
+                        assert callable(function)
+                        records.append(function(message_of(message), error))
+            self._next = message.offset() + 1
+        return records or Wait(0)
+
+    def _malformed(self, message: Any, error: Exception) -> ConnectorError:
+        topic, partition = self.partition
+        decode = self._reading.decode
+        return ConnectorError(
+            f"message {message.offset()} of partition {partition} of topic {topic!r} can't be decoded by "
+            f"decode={decode if isinstance(decode, str) else getattr(decode, '__name__', decode)!r}: "
+            f"{type(error).__name__}: {error}; set malformed='skip' or a function to go on without it",
+            topic=topic,
+        )
+
+    def acknowledge(self, position: JSON) -> None:
+        if not self._acknowledges:
+            return
+        topic, partition = self.partition
+        ck = library()
+        try:
+            self._shared.consumer.commit(
+                offsets=[ck.TopicPartition(topic, partition, position)], asynchronous=True
+            )
+        except ck.KafkaException as error:
+            _log.warning("offset %s of %s could not be committed for monitoring: %s", position, topic, error)
+
+    def close(self) -> None:
+        self._shared.remove(self)

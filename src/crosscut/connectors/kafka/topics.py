@@ -1,0 +1,126 @@
+"""Which partitions the topics of a source have, and whether they are still the topics that they were."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON
+
+GONE_AFTER_S = 5.0
+"""A broker that has just started may know nothing of a topic that is there."""
+
+_ASK_AGAIN_S = 0.5
+
+_log = logging.getLogger("crosscut.kafka")
+
+
+class Unreachable(Exception):
+    """The brokers can't be asked just now; whoever reads hears of it from its own client."""
+
+
+class Topics:
+    """Asks about topics, over one client. Used by one thread at a time."""
+
+    def __init__(self, servers: str, options: Mapping[str, object]) -> None:
+        self._servers = servers
+        admin = required("confluent_kafka.admin", "kafka")
+        self._client = admin.AdminClient(configuration(servers, options))
+
+    def described(self, topics: Sequence[str]) -> JSON:
+        """Return what is known of topics: the identity that the cluster has given each, and its partitions.
+
+        Raises:
+            ConnectorError: They can't be asked for, or there is no such topic.
+        """
+        try:
+            return {topic: [*self._described(topic)] for topic in topics}
+        except Unreachable as error:
+            raise ConnectorError(f"topics {', '.join(topics)} at {self._servers}: {error}") from error
+
+    def news(self, topics: Sequence[str], known: JSON) -> tuple[list[tuple[str, int]], JSON]:
+        """Return the partitions that have come since `known`, and what is known now.
+
+        Raises:
+            ConnectorError: A topic was deleted, made anew, or has fewer partitions.
+        """
+        if not isinstance(known, dict):
+            raise ConnectorError(f"{known!r:.200} is not what a Kafka source knows of its topics")
+        new: list[tuple[str, int]] = []
+        now: dict[str, JSON] = {}
+        for topic in topics:
+            before = known.get(topic)
+            try:
+                identity, count = self._described(topic)
+            except Unreachable as error:
+                _log.warning("topic %r at %s: %s; it is asked again", topic, self._servers, error)
+                return [], known
+            match before:
+                case [str(identity_then), int(count_then)]:
+                    self._check(topic, (identity_then, count_then), (identity, count))
+                    new += [(topic, partition) for partition in range(count_then, count)]
+                case None:
+                    # The job was given one topic more.
+                    new += [(topic, partition) for partition in range(count)]
+                case _:
+                    raise ConnectorError(f"{before!r:.200} is not what a Kafka source knows of a topic")
+            now[topic] = [identity, count]
+        return new, now
+
+    def _check(self, topic: str, then: tuple[str, int], now: tuple[str, int]) -> None:
+        if then[0] != now[0]:
+            raise ConnectorError(
+                f"topic {topic!r} at {self._servers} was deleted and made anew (it had id {then[0]}, now "
+                f"{now[0]}): what this job had not read of it is lost, and its offsets mean nothing now; "
+                f"start a new job to read it from its beginning",
+                topic=topic,
+            )
+        if now[1] < then[1]:
+            raise ConnectorError(
+                f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was made "
+                f"anew; start a new job to read it from its beginning",
+                topic=topic,
+            )
+
+    def _described(self, topic: str) -> tuple[str, int]:
+        ck = library()
+        deadline_s = time.monotonic() + GONE_AFTER_S
+        while True:
+            try:
+                found: Any = self._client.describe_topics(
+                    ck.TopicCollection([topic]), request_timeout=TIMEOUT_S
+                )[topic].result()
+            except ck.KafkaException as error:
+                code = error.args[0].code()
+                if code in _refusals(ck.KafkaError):
+                    raise ConnectorError(
+                        f"topic {topic!r} at {self._servers}: {error.args[0].str()}; check name and rights",
+                        topic=topic,
+                    ) from error
+                if code != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise Unreachable(error.args[0].str()) from error
+                if time.monotonic() > deadline_s:
+                    raise ConnectorError(
+                        f"topic {topic!r} at {self._servers} is not there: was it deleted? What this job had "
+                        f"not read of it is lost; make it anew and start a new job, or check name and rights",
+                        topic=topic,
+                    ) from error
+                time.sleep(_ASK_AGAIN_S)
+                continue
+            return str(found.topic_id), len(found.partitions)
+
+
+def _refusals(codes: Any) -> tuple[int, ...]:
+    """Return the codes of errors that asking again does not mend."""
+    return (
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+        codes.SASL_AUTHENTICATION_FAILED,
+        codes._AUTHENTICATION,
+        codes.TOPIC_EXCEPTION,
+    )

@@ -1,0 +1,92 @@
+"""Splits that come while the job runs, in virtual worlds: each is read once, whoever dies when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.job.finding import SplitFinding
+from crosscut.task.splits import SplitQueue
+from crosscut.testing.simulator.drawn import drawn_options
+from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of
+from crosscut.testing.simulator.shrink import live
+
+PROTOCOLS: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
+
+
+def world(seed: int, protocol: ProtocolKind, **changed: Any) -> Options:
+    """A drawn world in which splits come."""
+    options = options_of(seed, ("chain", "union", "rebalance"), (protocol,))
+    return replace(options, splits_every_ms=(3, 10, 40)[seed % 3], splits_per_task=2, **changed)
+
+
+def lives(*options: Options) -> Counter[str]:
+    """Let worlds live; return what they have seen."""
+    seen: Counter[str] = Counter()
+    for one in options:
+        life = live(one)
+        assert not life.failure, life.report()
+        seen += life.seen
+    return seen
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_split_is_read_once_whatever_happens(protocol: ProtocolKind) -> None:
+    seen = lives(*(world(seed, protocol) for seed in range(8)))
+    assert seen["effect: FindSplits"] > 20, "they are looked for"
+
+
+def test_each_split_is_read_once_in_flows_that_are_drawn_with_their_times_and_windows() -> None:
+    lives(*(replace(drawn_options(seed), splits_every_ms=(3, 10, 40)[seed % 3]) for seed in range(10)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [
+        ("kill the driver", "driver.found"),
+        ("kill a worker", "splits.assigned"),
+        ("kill the driver", "driver.appended"),
+        ("fail a source", None),
+    ],
+)
+def test_each_split_is_read_once_whoever_dies_between_its_discovery_and_a_checkpoint(
+    kind: FaultKind, moment: Moment | None
+) -> None:
+    faults = tuple(PlannedFault(20, kind, 0, moment, nth) for nth in (1, 2, 3))
+    seen = lives(*(world(seed, "aligned", faults=faults) for seed in range(3)))
+    assert seen[f"fault: {kind}"]
+
+
+def is_found(protocol: ProtocolKind, seeds: int = 60) -> bool:
+    """Whether a world finds what is planted."""
+    return any(live(world(seed, protocol)).failure for seed in range(seeds))
+
+
+def test_a_split_that_is_known_to_a_checkpoint_and_not_in_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: the entry says what is known when it is appended. Such a split would be lost."""
+    monkeypatch.setattr(
+        SplitFinding,
+        "known_at",
+        lambda self, n, **others: tuple(search.newest for search in self._searches.values()),
+    )
+    assert is_found("aligned")
+
+
+def test_a_split_that_is_in_a_checkpoint_that_does_not_know_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: a task that takes its snapshot late has splits in it that came after the trigger."""
+    freeze = SplitQueue.freeze
+
+    def freeze_all(self: SplitQueue, checkpoint_id: Any, **others: Any) -> Any:
+        self._since.clear()
+        return freeze(self, checkpoint_id, **others)
+
+    monkeypatch.setattr(SplitQueue, "freeze", freeze_all)
+    assert is_found("halting")

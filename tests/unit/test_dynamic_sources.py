@@ -1,0 +1,324 @@
+"""Splits that come while a job runs: who decides what, in which order, and what a checkpoint knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at, job_terms, snapshot
+
+import crosscut as cc
+from crosscut.batch import Batch
+from crosscut.driver.journal import Journal
+from crosscut.errors import ConnectorError, ProtocolError
+from crosscut.graph.explain import explained
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.protocol.effects import (
+    AppendEntry,
+    CancelTimer,
+    FindSplits,
+    JobEffect,
+    SendMessage,
+    StartTimer,
+)
+from crosscut.protocol.events import EntryAppended, FindingFailed, SplitsFound, StopRequested, Timer
+from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.messages import AssignSplits, SnapshotAcknowledged, TriggerCheckpoint
+from crosscut.protocol.snapshots import KnownSplits
+from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery
+from crosscut.task.splits import SplitQueue, splits_from_json
+from crosscut.testing.sources import check_discovery, check_source, read_source
+
+E1, E2 = Epoch(1), Epoch(2)
+SOURCE = S0.vertex
+LATER = StartTimer(Timer("find", E1, 0), 500)
+TIMEOUT = StartTimer(Timer("find-timeout", E1, 0), 30_000)
+ANSWERED = CancelTimer(Timer("find-timeout", E1, 0))
+
+
+def row(name: str, weight: int = 1, position: JSON = 0) -> list[Any]:
+    return [name, 0, None, weight, position]
+
+
+def running(**terms: Any) -> Talk:
+    talk = Talk(dynamic_sources=((SOURCE, 500),), **terms)
+    talk.running()
+    return talk
+
+
+def next_epoch(talk: Talk, index: int) -> list[JobEffect]:
+    """Fail over; the claim is log entry `index`."""
+    talk.failed()
+    talk.hear(EntryAppended(at(index)))
+    return talk.ready(2)
+
+
+def assigned(index: int, since: int, *names: str, is_last: bool = False, epoch: Epoch = E1) -> SendMessage:
+    task = (S0, S1)[index]
+    rows: JSON = [row(name) for name in names]
+    return SendMessage(LINKS[index], AssignSplits(epoch, task, CheckpointId(since), rows, is_last))
+
+
+def test_a_source_is_asked_after_a_while_with_what_it_has_said_last() -> None:
+    talk = running()
+    assert talk.fire("find") == [FindSplits(E1, SOURCE, None), TIMEOUT]
+    found = SplitsFound(E1, SOURCE, [row("a")], {"count": 1})
+    assert talk.hear(found) == [ANSWERED, assigned(0, 1, "a"), LATER]
+    assert talk.fire("find") == [FindSplits(E1, SOURCE, {"count": 1}), TIMEOUT]
+
+
+def test_each_split_goes_to_one_task_the_least_loaded_one() -> None:
+    talk = running()
+    talk.fire("find")
+    found = SplitsFound(E1, SOURCE, [row(name) for name in "abc"], 3)
+    assert talk.hear(found) == [ANSWERED, assigned(0, 1, "a", "c"), assigned(1, 1, "b"), LATER]
+    talk.fire("find")
+    assert assigned(1, 1, "d") in talk.hear(SplitsFound(E1, SOURCE, [row("d")], 4))
+
+
+def test_what_has_been_read_to_its_end_weighs_nothing_any_more() -> None:
+    talk = running()
+    talk.fire("trigger")
+    for task in TASKS:
+        one = snapshot(task, 1)
+        one = replace(one, positions=[row("split 0")] if task == S0 else []) if task in (S0, S1) else one
+        talk.message(task.index, SnapshotAcknowledged(E1, CheckpointId(1), task, one))
+    talk.hear(EntryAppended(at(2)))
+    talk.fire("find")
+    assert assigned(1, 2, "a") in talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1))
+
+
+def test_a_split_that_the_job_has_is_not_given_a_second_time() -> None:
+    talk = running()
+    talk.fire("find")
+    assert talk.hear(SplitsFound(E1, SOURCE, [row("split 1"), row("a")], 1)) == [
+        ANSWERED,
+        assigned(0, 1, "a"),
+        LATER,
+    ]
+    assert talk.coordinator.dropped["split that the job has already"] == 1
+
+
+def entry_of(effects: Sequence[JobEffect]) -> Any:
+    (append,) = (one for one in effects if isinstance(one, AppendEntry))
+    return append.entry
+
+
+def test_a_checkpoint_knows_what_was_found_before_it_was_triggered_and_nothing_else() -> None:
+    talk = running()
+    talk.fire("find")
+    assert SendMessage(LINKS[0], TriggerCheckpoint(E1, CheckpointId(1))) in talk.fire("trigger")
+    assert assigned(0, 2, "a") in talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1))
+    assert entry_of(talk.acknowledge(1)).known_splits == (KnownSplits(SOURCE, None),)
+    talk.hear(EntryAppended(at(2)))
+    talk.complete(2, 3)
+    assert talk.coordinator.completed is not None
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 1),)
+
+
+def test_when_there_will_be_no_others_every_task_is_told_and_nobody_is_asked_again() -> None:
+    talk = running()
+    talk.fire("find")
+    found = SplitsFound(E1, SOURCE, [row("a")], 1, is_last=True)
+    assert talk.hear(found) == [
+        ANSWERED,
+        assigned(0, 1, "a", is_last=True),
+        assigned(1, 1, is_last=True),
+    ]
+    assert talk.fire("find") == []
+
+
+def test_the_next_epoch_looks_at_once_from_what_its_checkpoint_knows() -> None:
+    talk = running()
+    talk.fire("find")
+    talk.hear(SplitsFound(E1, SOURCE, [row("a")], "in the checkpoint"))
+    talk.complete(1, 2)
+    talk.fire("find")
+    talk.hear(SplitsFound(E1, SOURCE, [row("b")], "found since"))
+    effects = next_epoch(talk, 3)
+    assert FindSplits(E2, SOURCE, "in the checkpoint") in effects
+
+
+def test_the_next_epoch_says_again_that_there_will_be_no_others() -> None:
+    talk = running()
+    talk.fire("find")
+    talk.hear(SplitsFound(E1, SOURCE, [], 1, is_last=True))
+    talk.complete(1, 2)
+    effects = next_epoch(talk, 3)
+    for index in (0, 1):
+        assert assigned(index, 0, is_last=True, epoch=E2) in effects
+
+
+def test_an_answer_to_an_older_epoch_is_dropped_and_only_then_the_source_is_asked_again() -> None:
+    talk = running()
+    talk.fire("find")
+    effects = next_epoch(talk, 2)
+    assert not any(isinstance(one, FindSplits) for one in effects), "one call at a time"
+    assert StartTimer(Timer("find-timeout", E2, 0), 30_000) in effects
+    found = SplitsFound(E1, SOURCE, [row("a")], 1)
+    assert FindSplits(E2, SOURCE, None) in talk.hear(found)
+    assert talk.coordinator.dropped["splits found for another epoch"] == 1
+    with pytest.raises(ProtocolError, match="unasked"):
+        running().hear(found)
+
+
+def test_a_source_that_can_not_say_fails_the_job_over_with_its_reason() -> None:
+    talk = running()
+    talk.fire("find")
+    talk.hear(FindingFailed(E1, SOURCE, CAUSE))
+    assert talk.coordinator.failures[-1].message == CAUSE.message
+    assert talk.coordinator.phase is not Phase.RUNNING
+
+
+def test_a_source_that_does_not_answer_fails_the_job_over() -> None:
+    talk = running()
+    talk.fire("find")
+    talk.fire("find-timeout")
+    assert "has not said within start_timeout=30 s which splits have come" in (
+        talk.coordinator.failures[-1].message
+    )
+
+
+def test_a_job_that_stops_takes_no_other_splits() -> None:
+    talk = running()
+    talk.fire("find")
+    talk.hear(StopRequested())
+    assert talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1)) == []
+
+
+def test_the_journal_says_which_splits_have_come() -> None:
+    talk = running()
+    talk.fire("find")
+    effects = talk.hear(SplitsFound(E1, SOURCE, [row(name) for name in "abcde"], 1))
+    (line,) = Journal(job_terms()).note(talk.coordinator, effects)[-1:]
+    assert line.text == "source 'numbers' has found splits: a, c, e and 2 more"
+
+
+# The task.
+
+
+class Letters(cc.Source):
+    """Each split is a text, read letter by letter."""
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        return [Split("ab", 0)]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        return _Letters(split.split_id, position)
+
+
+class _Letters(SplitReader):
+    def __init__(self, text: str, position: Any) -> None:
+        self._text = text
+        self._position = position
+
+    @property
+    def position(self) -> JSON:
+        return int(self._position)
+
+    def read(self, limit: int) -> list[Any] | EndOfSplit:
+        found = list(self._text[self._position : self._position + 1])
+        self._position += len(found)
+        return found or EndOfSplit()
+
+
+def test_splits_that_came_after_a_trigger_are_not_in_a_snapshot_that_is_taken_later() -> None:
+    queue = SplitQueue(Letters(), splits_from_json([row("ab")]), is_open=True)
+    queue.add(splits_from_json([row("cd")]), CheckpointId(3), is_last=False)
+    assert queue.freeze(CheckpointId(2)) == [row("ab")]
+    assert queue.freeze(CheckpointId(3)) == [row("ab"), row("cd")]
+    assert queue.unfinished == ["ab", "cd"]
+
+
+def test_a_task_has_no_more_to_read_only_when_no_other_split_will_come() -> None:
+    queue = SplitQueue(Letters(), [], is_open=True)
+    assert queue.read(10) == Wait(float("inf"))
+    assert not queue.is_drained
+    queue.add(splits_from_json([row("a")]), CheckpointId(1), is_last=True)
+    assert queue.read(10) == ["a"]
+    assert queue.read(10) == Wait(0)
+    assert queue.is_drained
+
+
+def test_nobody_waits_for_the_watermark_of_a_task_that_has_no_split_yet() -> None:
+    assign = AssignTimestamps("times", lambda record: record, 0)
+    assign.begin([], None, is_open=True)
+    news = assign.take_news()
+    assert news is not None and news.idle is True
+    assign.came(["new"], is_last=False)
+    news = assign.take_news()
+    assert news is not None and news.idle is False and news.watermark is None
+    assert assign.holder == "new"
+
+
+def test_a_new_split_holds_the_watermark_where_it_is_until_it_has_had_a_record() -> None:
+    assign = AssignTimestamps("times", lambda record: record, 0)
+    assign.begin(["old"], [50, {"old": 50}], is_open=True)
+    assign.came(["new"], is_last=False)
+    assign.origin = "old"
+    assign.process(a_batch([90]))
+    assert assign.watermark == 50
+    assign.origin = "new"
+    assign.process(a_batch([70]))
+    assert assign.watermark == 70
+
+
+def a_batch(records: list[Any]) -> Batch:
+    return Batch(records)
+
+
+# What users write.
+
+
+class Growing(cc.DynamicSource):
+    """The letters of words that are found one after the other."""
+
+    def __init__(self, words: Sequence[str], *, repeats: bool = False) -> None:
+        self.words = words
+        self.repeats = repeats
+
+    def discover(self, known: JSON) -> cc.Discovered:
+        count = 0 if known is None or self.repeats else int(str(known))
+        new = [Split(word, 0) for word in self.words[count : count + 1]]
+        return cc.Discovered(new, count + len(new), is_last=count + len(new) == len(self.words))
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        return _Letters(split.split_id, position)
+
+
+def test_a_dynamic_source_conforms_and_is_read_whole() -> None:
+    check_source(Growing(["ab", "cd", "e"]))
+    assert read_source(Growing(["ab", "cd", "e"])) == list("abcde")
+
+
+def test_the_suite_finds_a_source_that_does_not_go_by_what_is_known() -> None:
+    with pytest.raises(AssertionError, match="still knows more"):
+        check_discovery(Growing(["ab", "cd"], repeats=True))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([Split("a", 0)], "expected crosscut.Discovered"),
+        (cc.Discovered([Split("a", 0), Split("a", 0)]), "more than one split with the id 'a'"),
+        (cc.Discovered(["a"]), "as a split: expected crosscut.Split"),  # type: ignore[list-item]
+        (cc.Discovered(known={1, 2}), "have to be JSON"),  # type: ignore[arg-type]
+        (cc.Discovered(known="x" * KNOWN_BYTES_MAX), "keep a count, a time or the largest name"),
+        (cc.Discovered([Split("a", 0, "x" * 100_000_000)]), "return some of them"),
+    ],
+)
+def test_what_a_source_says_is_checked_with_an_error_that_helps(found: Any, expected: str) -> None:
+    with pytest.raises(ConnectorError, match=expected):
+        checked_discovery(found, "words")
+
+
+def test_explain_says_that_a_source_looks_for_splits() -> None:
+    flow = cc.Flow("words")
+    flow.source(Growing(["a"])).named("words").sink(cc.printing("out"))
+    assert "words: read again from its positions after a failure; looks for new splits every 10s" in (
+        explained(flow.compile(1, 8))
+    )
