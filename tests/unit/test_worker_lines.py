@@ -162,8 +162,10 @@ def test_standard_error_shows_each_line_with_its_fields_and_the_process_is_as_it
 
 
 def test_as_json_each_line_is_one_object_whatever_is_in_it(
-    time: Time, speaking: None, capsys: pytest.CaptureFixture[str]
+    time: Time, speaking: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Without the handler that keeps lines for a report of failures: it can't be sent half a character.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     with logging_of(WorkerIndex(3), LogTerms("a job", format="json"), time):
         USER.error("two\nlines and a \udcff", extra={"job": "the user's own word"})
         try:
