@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import delta, errors, events, files, kafka, postgres, spark, sqlite
+    from crosscut import delta, errors, events, files, http, kafka, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from crosscut.connectors.items import items
     from crosscut.connectors.printing import printing
     from crosscut.connectors.secrets import environment
+    from crosscut.connectors.socket_lines import socket, stdin
     from crosscut.cuts import Cut, no_deadlock
     from crosscut.dead_letters import DeadLetter
     from crosscut.dynamic_source import Discovered, DynamicSource
@@ -135,6 +136,7 @@ __all__ = [
     "files",
     "generate",
     "global_window",
+    "http",
     "items",
     "kafka",
     "no_deadlock",
@@ -146,8 +148,10 @@ __all__ = [
     "seal_savepoint",
     "session",
     "sliding",
+    "socket",
     "spark",
     "sqlite",
+    "stdin",
     "tumbling",
 ]
 
@@ -158,6 +162,7 @@ _NAMES = {
     "connectors.items": "items",
     "connectors.printing": "printing",
     "connectors.secrets": "environment",
+    "connectors.socket_lines": "socket stdin",
     "cuts": "Cut no_deadlock",
     "dead_letters": "DeadLetter",
     "dynamic_source": "Discovered DynamicSource",

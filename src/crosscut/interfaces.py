@@ -108,6 +108,15 @@ class Source(ABC, Generic[Record]):
 
     open_splits_max: int = 4
 
+    @property
+    def is_replayable(self) -> bool:
+        """Whether a reader that is opened at an old position gives the same records again.
+
+        Else the job can't be exact: what was read since the last checkpoint is lost in a failure.
+        `Flow.explain` says so. For trying things out, and for inputs that nobody keeps.
+        """
+        return True
+
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Discover the splits. Called on the Spark driver when a job starts with no checkpoint.

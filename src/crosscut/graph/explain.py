@@ -103,6 +103,12 @@ _SAID: dict[Guarantee, str] = {
 }
 
 
+_READ_AGAIN = {
+    True: "read again from its positions after a failure",
+    False: "can't be read again; what it gave since the last checkpoint is lost in a failure",
+}
+
+
 def _guarantees(graph: JobGraph) -> list[str]:
     """Return what readers of each output may rely on, and for all of the flow that of the weakest."""
     nodes = [node for vertex in graph.vertices for node in vertex.chain]
@@ -112,15 +118,17 @@ def _guarantees(graph: JobGraph) -> list[str]:
             outputs[node.uid] = node.spec.sink.guarantee
         elif isinstance(node.spec, ForEachSpec):
             outputs[node.uid] = "at least once"
+    inputs = {node.uid: node.spec.source for node in nodes if isinstance(node.spec, SourceSpec)}
     weakest: Guarantee = max(outputs.values(), key=_WEAKER_AND_WEAKER.index, default="exactly once")
+    said = _SAID[weakest]
     because = [uid for uid, one in outputs.items() if one == weakest and one != "exactly once"]
+    if losing := [uid for uid, source in inputs.items() if not source.is_replayable]:
+        repeats = weakest == "at least once"
+        said = f"records may be lost{', or come again,' if repeats else ''} after a failure"
+        because = losing + because
     return [
-        f"guarantee: {_SAID[weakest]}" + (f", because of {', '.join(because)}" if because else ""),
-        *(
-            f"  {node.uid}: read again from its positions after a failure{_looks(node.spec.source)}"
-            for node in nodes
-            if isinstance(node.spec, SourceSpec)
-        ),
+        f"guarantee: {said}" + (f", because of {', '.join(because)}" if because else ""),
+        *(f"  {uid}: {_READ_AGAIN[source.is_replayable]}{_looks(source)}" for uid, source in inputs.items()),
         *(f"  {uid}: {_SAID[one]}" for uid, one in outputs.items()),
     ]
 

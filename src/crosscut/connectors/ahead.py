@@ -1,0 +1,90 @@
+"""Readers that read ahead of the task, in a thread with an event loop of its own: for networks."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.type_variables import Record
+
+BUFFERED_MAX = 10_000
+"""Records that wait in memory; then nothing more is read."""
+
+_IDLE_MS = 2.0
+_FULL_S = 0.01
+
+
+class ReaderAhead(SplitReader[Record]):
+    """`fill` runs in the thread and puts records, each with the position after it; `read` takes them."""
+
+    def __init__(self, position: JSON) -> None:
+        self._position = position
+        self._buffer: deque[tuple[Record, JSON]] = deque()
+        self._failure: ConnectorError | None = None
+        self._has_ended = False
+        self._is_closed = False
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = Thread(target=self._run, name="crosscut-ahead", daemon=True)
+
+    @abstractmethod
+    async def fill(self) -> None:
+        """Read from `position` on until the split ends, and `put` each record. Cancelled by `close`.
+
+        Raises:
+            ConnectorError: The input can't be read; `read` raises it, after the records before.
+        """
+
+    async def put(self, record: Any, position: JSON) -> None:
+        """Hand on a record, once there is room, with the position after it."""
+        while len(self._buffer) >= BUFFERED_MAX:
+            await asyncio.sleep(_FULL_S)
+        self._buffer.append((record, position))
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[Record] | Wait | EndOfSplit:
+        if self._thread.ident is None:
+            self._thread.start()
+        # Looked at before the buffer: what is put before the end is taken before the end.
+        has_ended = self._has_ended
+        found: list[Record] = []
+        while self._buffer and len(found) < limit:
+            record, self._position = self._buffer.popleft()
+            found.append(record)
+        if found or not has_ended:
+            return found or Wait(_IDLE_MS)
+        if self._failure is not None:
+            raise self._failure
+        return EndOfSplit()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._loop is not None and self._task is not None:
+            # The thread may be at its end.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._main())
+        self._has_ended = True
+
+    async def _main(self) -> None:
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        if self._is_closed:
+            return
+        try:
+            await self.fill()
+        except ConnectorError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - the last frame of the thread: `read` raises it
+            self._failure = ConnectorError(f"a source failed: {type(error).__name__}: {error}")

@@ -1,0 +1,90 @@
+"""Server-sent events: the text of a stream, and the events in it. Pure.
+
+Source: the HTML standard, section "Server-sent events".
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from dataclasses import dataclass
+
+from crosscut.errors import ConnectorError
+
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event.
+
+    Attributes:
+        data: Its lines of data, with newlines between them.
+        event: Its kind; "message" if it says none.
+        id: The last id that the stream has named, up to this event; "" if it has named none.
+    """
+
+    data: str
+    event: str = "message"
+    id: str = ""
+
+
+class EventParser:
+    """Takes the bytes of a stream in any pieces, and gives its events.
+
+    Attributes:
+        retry_ms: How long the server asks to wait before a new connection; None: it has not said.
+    """
+
+    def __init__(self, last_id: str = "") -> None:
+        self.retry_ms: int | None = None
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._is_begin = True
+        self._id = last_id
+        self._data: list[str] = []
+        self._size = 0
+        self._event = ""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that are complete with `data`.
+
+        Raises:
+            ConnectorError: An event is larger than 16 MiB.
+        """
+        text = self._rest + self._decoder.decode(data)
+        if self._is_begin and text:
+            self._is_begin = False
+            text = text.removeprefix("\ufeff")
+        # The newline that belongs to a carriage return may be in the next piece.
+        held = "\r" if text.endswith("\r") else ""
+        lines = text.removesuffix(held).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest = lines.pop() + held
+        events = [event for line in lines if (event := self._take(line)) is not None]
+        if self._size + len(self._rest) > EVENT_BYTES_MAX:
+            raise ConnectorError(f"an event of a stream is larger than {EVENT_BYTES_MAX} bytes")
+        return events
+
+    def _take(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match field:
+            case "data":
+                self._data.append(value)
+                self._size += len(value)
+            case "event":
+                self._event = value
+            case "id" if "\0" not in value:
+                self._id = value
+            case "retry" if value.isascii() and value.isdigit():
+                self.retry_ms = int(value[:9])
+            case _:
+                # A comment, or what a later standard may mean.
+                pass
+        return None
+
+    def _dispatch(self) -> Event | None:
+        data, self._data, self._size = self._data, [], 0
+        event, self._event = self._event, ""
+        return Event("\n".join(data), event or "message", self._id) if data else None

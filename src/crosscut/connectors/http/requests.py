@@ -1,0 +1,48 @@
+"""What is asked of the arguments that all requests have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from crosscut.connectors.secrets import Environment
+from crosscut.errors import ConnectorError
+from crosscut.urls import shown_url
+
+Headers = Mapping[str, "str | Environment"]
+
+_NAME = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+def checked_url(url: object) -> str:
+    """Return `url` if it is one of HTTP.
+
+    Raises:
+        ConnectorError: It is not.
+    """
+    if isinstance(url, str):
+        try:
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https") and parts.hostname:
+                return url
+        except ValueError:
+            # Said below, in words.
+            pass
+    shown = shown_url(url) if isinstance(url, str) else repr(url)
+    raise ConnectorError(f"url={shown}: expected one such as 'https://example.com/events'")
+
+
+def checked_headers(headers: Headers | None) -> dict[str, Any]:
+    """Return `headers` as a dict.
+
+    Raises:
+        ConnectorError: They can't be sent; values are not shown.
+    """
+    found = dict(headers or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not name or not set(name.lower()) <= _NAME:
+            raise ConnectorError(f"headers: {name!r} is no name of a header")
+        if not isinstance(value, Environment) and (not isinstance(value, str) or set(value) & set("\r\n\0")):
+            raise ConnectorError(f"headers: the value of {name!r} is no text of one line")
+    return found

@@ -1,0 +1,215 @@
+"""Requests as a sink: made when their checkpoint is complete, each with a key that a repeat has, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from reprlib import repr as shortened
+from typing import Any
+
+import orjson
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.http.requests import Headers, checked_headers, checked_url
+from crosscut.connectors.rows import checked_row
+from crosscut.connectors.secrets import revealed
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
+from crosscut.urls import Redaction
+
+
+def sink(
+    url: str,
+    *,
+    honours_keys: bool,
+    value: Callable[[Any], Any] | None = None,
+    batch_records: int = 500,
+    headers: Headers | None = None,
+    key_header: str = "Idempotency-Key",
+    timeout: Duration = "30s",
+) -> Sink:
+    """Return a sink that posts records to a URL, as JSON.
+
+    Records are held in the snapshot until their checkpoint is complete, then they are posted in order. Each
+    request has a key, made of the job, the task, the checkpoint and its number, which is the same if it
+    has to be made again; and its body is the same, too. If the receiver *honours keys*, that is, does nothing
+    for a key that it has seen, then each record has its effect exactly once. Else records may come again
+    after a failure; `flow.explain()` says which.
+
+    A receiver must remember keys for as long as a job may stand still before it goes on.
+
+    Args:
+        url: Where to post. What is not answered with 2xx has failed, and is tried again.
+        honours_keys: See above. It is taken at your word.
+        value: Takes a record, returns what becomes JSON. Default: the record itself.
+        batch_records: How many records a request has at most, as a JSON array. 1: each has a request of its
+            own, whose body is that record.
+        headers: More headers. `crosscut.environment("NAME")` as a value keeps a secret out of the program.
+        key_header: Which header has the key. Beside it `Crosscut-Epoch` tells a newer attempt from an older.
+        timeout: For one request.
+
+    Raises:
+        ConnectorError: An argument is not as described. Later: the receiver refuses, or a record can't be
+            JSON.
+        SettingsError: `timeout` is no duration.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> hook = cc.http.sink("https://example.com/hook", honours_keys=True)
+    """
+    checked_row(value)
+    if type(batch_records) is not int or batch_records < 1:
+        raise ConnectorError(f"batch_records={batch_records!r}: expected an int of at least 1")
+    checked_headers({key_header: ""})
+    return HttpSink(
+        checked_url(url),
+        bool(honours_keys),
+        value,
+        batch_records,
+        checked_headers(headers),
+        key_header,
+        duration_ms(timeout, "timeout"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HttpSink(Sink):
+    """See `sink`."""
+
+    url: str
+    honours_keys: bool
+    value: Callable[[Any], Any] | None
+    batch_records: int
+    headers: Mapping[str, Any]
+    key_header: str
+    timeout_ms: float
+
+    def __repr__(self) -> str:
+        return f"crosscut.http.sink({Redaction(self.url).url!r})"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """See `sink`."""
+        return "exactly once" if self.honours_keys else "at least once"
+
+    def describe(self) -> str:
+        """Return the URL, without secrets."""
+        return f"posts to {Redaction(self.url).url}"
+
+    def check(self) -> None:
+        """Raise ConnectorError if the library or a secret is missing; nothing is posted."""
+        required("httpx", "http")
+        revealed(self.headers)
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Make the writer of one task for one epoch."""
+        return _HttpWriter(self, context)
+
+
+class _HttpWriter(SinkWriter):
+    def __init__(self, sink: HttpSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._redacted = Redaction(sink.url)
+        self._open: list[bytes] = []
+        self._committed = CheckpointId(0)
+        # Of the checkpoint that is being posted: so many of its requests have been answered.
+        self._answered: tuple[int, int] = 0, 0
+        self._client: Any = None
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._commit(handles)
+
+    def write(self, records: list[Any]) -> None:
+        value = self._sink.value
+        for record in records:
+            try:
+                self._open.append(orjson.dumps(record if value is None else value(record)))
+            except (orjson.JSONEncodeError, TypeError) as error:
+                raise ConnectorError(
+                    f"{self._sink.describe()}: record {shortened(record)} can't be JSON: {error}; set value= "
+                    f"to a function that returns what can"
+                ) from error
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if not self._open:
+            return None
+        records, self._open = self._open, []
+        return checkpoint_id, records
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, records = transaction
+        bodies = list(_bodies(records, self._sink.batch_records))
+        # JSON has no newlines outside of texts, and escapes those inside.
+        self._context.held.keep(checkpoint_id, b"\n".join(bodies))
+        context, task = self._context, self._context.task
+        # Whoever commits it later uses these keys. A job that goes on from an older copy of its checkpoint
+        # directory makes others: to post twice is better than to have new records ignored.
+        key = f"{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{checkpoint_id}"
+        return {"checkpoint": checkpoint_id, "requests": len(bodies), "key": f"{key}-{context.epoch}"}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._commit(handles)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _commit(self, handles: Sequence[JSON]) -> None:
+        for checkpoint_id, count, key in map(self._checked, handles):
+            if checkpoint_id <= self._committed:
+                continue
+            bodies = self._context.held.data(checkpoint_id).split(b"\n")
+            if len(bodies) != count:
+                raise ConnectorError(
+                    f"{self._sink.describe()}: {len(bodies)} requests are held for checkpoint "
+                    f"{checkpoint_id}, expected {count}"
+                )
+            began, answered = self._answered
+            for number in range(answered if began == checkpoint_id else 0, count):
+                self._post(bodies[number], f"{key}-{number}")
+                self._answered = checkpoint_id, number + 1
+            self._committed = checkpoint_id
+
+    def _post(self, body: bytes, key: str) -> None:
+        sink, httpx = self._sink, required("httpx", "http")
+        headers = {
+            "Content-Type": "application/json",
+            **revealed(sink.headers),
+            sink.key_header: key,
+            "Crosscut-Epoch": str(self._context.epoch),
+        }
+        if self._client is None:
+            self._client = httpx.Client(timeout=sink.timeout_ms / 1_000)
+        try:
+            answer = self._client.post(sink.url, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            text = self._redacted(f"{type(error).__name__}: {error}")
+            raise ConnectorError(f"{sink.describe()}: request {key} has no answer: {text}") from None
+        if not answer.is_success:
+            raise ConnectorError(
+                f"{sink.describe()}: request {key} was answered {answer.status_code}: "
+                f"{self._redacted(answer.text)[:200]!r}"
+            )
+
+    def _checked(self, handle: JSON) -> tuple[CheckpointId, int, str]:
+        match handle:
+            case {"checkpoint": int(n), "requests": int(count), "key": str(key), **rest} if (
+                not rest and n > 0
+            ):
+                return CheckpointId(n), count, key
+            case _:
+                raise ConnectorError(f"{handle!r:.200} is no transaction of {self._sink.describe()}")
+
+
+def _bodies(records: Sequence[bytes], batch_records: int) -> Any:
+    if batch_records == 1:
+        yield from records
+        return
+    left = iter(records)
+    while batch := list(islice(left, batch_records)):
+        yield b"[" + b",".join(batch) + b"]"

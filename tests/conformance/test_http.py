@@ -1,0 +1,360 @@
+"""Server-sent events and posts, against a real HTTP server that keeps its promises, or does not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError
+from crosscut.interfaces import EndOfSplit, Source
+from crosscut.testing.sink_histories import (
+    check_a_driver_that_was_overtaken_is_refused,
+    check_newer_output_is_refused,
+    check_two_drivers_of_one_epoch_exclude_each_other,
+)
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
+
+pytest.importorskip("httpx", reason="pip install 'crosscut[http]'")
+
+EVENTS = 150
+
+
+class Server(ThreadingHTTPServer):
+    """Streams `EVENTS` events, some a connection, from `Last-Event-ID` on; takes posts, each key once.
+
+    Attributes:
+        posts: The keys and bodies that have had an effect.
+        fails: How to answer the next requests instead: a status, or "lose" for an effect without an answer.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.posts: dict[str, Any] = {}
+        self.requests: list[dict[str, str]] = []
+        self.fails: list[int | str] = []
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no news."""
+
+    def records(self) -> list[Any]:
+        """Return what was posted, in order."""
+        return [one for body in self.posts.values() for one in (body if isinstance(body, list) else [body])]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.requests.append(dict(self.headers))
+        first = int(self.headers.get("Last-Event-ID", "0"))
+        match self.path:
+            case "/events" if first < EVENTS:
+                self.answer(200, events(first, min(EVENTS, first + 40)), "text/event-stream; charset=utf-8")
+            case "/without-ids":
+                self.answer(200, b"data: 1\n\n", "text/event-stream")
+            case "/broken":
+                self.answer(200, b"id: 1\ndata: {\n\n", "text/event-stream")
+            case "/page":
+                self.answer(200, b"hello", "text/html")
+            case "/events":
+                self.answer(204, b"", "text/plain")
+            case _:
+                self.answer(401, b"who are you?", "text/plain")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append(dict(self.headers))
+        failing = self.server.fails.pop(0) if self.server.fails else 0
+        if isinstance(failing, int) and failing:
+            self.answer(failing, b"not now", "text/plain")
+            return
+        self.server.posts.setdefault(self.headers["Idempotency-Key"], json.loads(body))
+        if failing == "lose":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.answer(200, b"", "text/plain")
+
+    def answer(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        # In pieces, so that events and letters are cut anywhere.
+        for start in range(0, len(body), 37):
+            self.wfile.write(body[start : start + 37])
+            self.wfile.flush()
+
+
+def events(first: int, end: int) -> bytes:
+    texts = [f'id: {i + 1}\ndata: {{"i": {i},\ndata:"text": "ü€"}}\n\n' for i in range(first, end)]
+    return (": a comment\nretry: 1\n\n" + "".join(texts)).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as one:
+        one.thread.start()
+        yield one
+        one.shutdown()
+        one.thread.join()
+
+
+# Events.
+
+
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
+def test_a_stream_that_is_replayed_conforms(check: Callable[[Source], None], server: Server) -> None:
+    check(cc.http.events(f"{server.url}/events", replays=True, decode="json"))
+
+
+def test_events_are_read_on_from_the_last_one_over_many_connections(server: Server) -> None:
+    found = read_source(cc.http.events(f"{server.url}/events", replays=True, decode="event"))
+    assert [int(one.id) for one in found] == list(range(1, EVENTS + 1))
+    assert (found[3].event, json.loads(found[3].data)) == ("message", {"i": 3, "text": "ü€"})
+    assert [one.get("Last-Event-ID") for one in server.requests] == [None, "40", "80", "120", "150"]
+
+
+def failure_of(source: Source) -> str:
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    try:
+        with pytest.raises(ConnectorError) as failed:
+            while not isinstance(next_batch(reader, 9), EndOfSplit):
+                pass
+        return str(failed.value)
+    finally:
+        reader.close()
+
+
+def test_what_is_no_stream_is_named_without_its_secrets(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S12."""
+    monkeypatch.setenv("TOKEN", "hunter2")
+    url = server.url.replace("//", "//user:hunter3@")
+    source = cc.http.events(
+        f"{url}/nothing?key=hunter4", replays=False, headers={"X-Key": cc.environment("TOKEN")}
+    )
+    said = f"{failure_of(source)}{source!r}{source.describe()}"
+    assert "the server answers 401 of type 'text/plain'" in said
+    assert "hunter" not in said
+    assert server.requests[0]["X-Key"] == "hunter2"
+    assert "answers 200 of type 'text/html'" in failure_of(
+        cc.http.events(f"{server.url}/page", replays=False)
+    )
+
+
+def test_events_that_reading_can_not_go_on_after_are_refused_where_they_must(server: Server) -> None:
+    url = f"{server.url}/without-ids"
+    assert "an event has no id of its own" in failure_of(cc.http.events(url, replays=True))
+    source = cc.http.events(url, replays=False)
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    assert next_batch(reader, 1) == ["1"]
+    reader.close()
+
+
+def test_an_event_that_can_not_be_decoded_is_named(server: Server) -> None:
+    said = failure_of(cc.http.events(f"{server.url}/broken", replays=True, decode="json"))
+    assert "event '1' can't be decoded by decode='json': JSONDecodeError" in said
+
+
+def test_a_server_that_is_not_there_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crosscut.connectors.http.event_source.PATIENCE_S", 0.05)
+    monkeypatch.setattr("crosscut.connectors.http.event_source._RETRY_MS", 10)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/"
+        assert "it has failed for 0.05 s: ConnectError" in failure_of(cc.http.events(url, replays=True))
+
+
+# Posts.
+
+_HISTORIES = {
+    # A receiver of posts can't be asked what it has.
+    check_newer_output_is_refused,
+    check_two_drivers_of_one_epoch_exclude_each_other,
+    check_a_driver_that_was_overtaken_is_refused,
+}
+
+
+@pytest.mark.parametrize("batch_records", [1, 7])
+@pytest.mark.parametrize(
+    "check", [one for one in SINK_CHECKS if one not in _HISTORIES], ids=lambda check: check.__name__
+)
+def test_posts_to_a_receiver_that_honours_keys_conform(
+    check: Callable[[SinkTarget], None], batch_records: int, server: Server
+) -> None:
+    """F1, F2, F4, F6, F8, C1, I1, I2, I3."""
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=batch_records)
+    check(SinkTarget(sink, server.records, lambda i: {"i": i, "text": "ü\n" * (i % 3)}))
+
+
+def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(server: Server) -> None:
+    """F1: and what was answered is not posted again by the same process."""
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=2)
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [1, 2, 3, 4, 5], 1)
+    server.fails = [0, "lose", 503]
+    for said in ("has no answer: RemoteProtocolError", "was answered 503: 'not now'"):
+        with pytest.raises(ConnectorError, match=said):
+            writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.close()
+    open_writer(sink, 2, restore=1, handles=[handle]).close()
+    assert list(server.posts.values()) == [[1, 2], [3, 4], [5]]
+    keys = [one["Idempotency-Key"][-1] for one in server.requests]
+    assert keys == ["0", "1", "1", "1", "2", "0", "1", "2"]
+    assert {one["Crosscut-Epoch"] for one in server.requests} == {"1", "2"}
+
+
+def test_a_job_that_goes_on_from_an_older_copy_is_not_mistaken_for_a_repeat(server: Server) -> None:
+    sink = cc.http.sink(server.url, honours_keys=True)
+    for epoch, record in ((1, "first"), (2, "second")):
+        writer = open_writer(sink, epoch)
+        writer.commit(permit(1, epoch), [stage(writer, [record], 1)])
+        writer.close()
+    assert server.records() == ["first", "second"]
+
+
+def test_what_can_not_be_posted_is_named_without_secrets(server: Server) -> None:
+    sink = cc.http.sink(server.url, honours_keys=False, headers={"X-Key": "hunter2"})
+    writer = open_writer(sink, 1)
+    with pytest.raises(ConnectorError, match="can't be JSON"):
+        writer.write([{1, 2}])
+    with pytest.raises(ConnectorError, match="is no transaction of posts to"):
+        writer.commit(permit(1), [{"checkpoint": 1}])
+    writer.close()
+    assert "hunter2" not in repr(sink) + sink.describe()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cc.http.events("localhost:80", replays=True), "expected one such as 'https://"),
+        (lambda: cc.http.events("ftp://me:hunter2@x/", replays=True), r"url=ftp://\*\*\*@x/"),
+        (lambda: cc.http.events("http://x/", replays=True, decode="xml"), "expected 'text', 'json'"),  # type: ignore[arg-type]
+        (lambda: cc.http.events("http://x/", replays=True, headers={"a b": ""}), "'a b' is no name"),
+        (lambda: cc.http.events("http://x/", replays=True, headers={"a": "b\n"}), "value of 'a' is no text"),
+        (lambda: cc.http.sink("http://x/", honours_keys=True, batch_records=0), "an int of at least 1"),
+        (lambda: cc.http.sink("http://x/", honours_keys=True, key_header=":"), "':' is no name of a header"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConnectorError, match=message):
+        make()
+
+
+# What readers may rely on.
+
+
+def explained(source: Source, sink: cc.Sink, capsys: pytest.CaptureFixture[str]) -> str:
+    flow = cc.Flow("web")
+    flow.source(source).named("in").sink(sink).named("out")
+    flow.explain()
+    return capsys.readouterr().out
+
+
+def test_explain_says_what_is_lost_with_an_input_that_can_not_be_read_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exact = cc.http.sink("http://x/", honours_keys=True)
+    text = explained(cc.http.events("http://x/", replays=False), exact, capsys)
+    assert "guarantee: records may be lost after a failure, because of in\n" in text
+    assert "  in: can't be read again; what it gave since the last checkpoint is lost in a failure\n" in text
+    text = explained(cc.http.events("http://x/", replays=True), exact, capsys)
+    assert "guarantee: exactly once\n" in text and "  in: read again from its positions" in text
+    again = cc.http.sink("http://x/", honours_keys=False)
+    text = explained(cc.socket("localhost:1"), again, capsys)
+    assert "guarantee: records may be lost, or come again, after a failure, because of in, out\n" in text
+
+
+# Lines.
+
+
+def test_lines_come_from_whoever_listens_until_he_hangs_up() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        source = cc.socket(f"127.0.0.1:{listening.getsockname()[1]}")
+        (split,) = source.splits(2)
+        reader = source.reader(split, split.start)
+        reader.read(1)
+        with listening.accept()[0] as connection:
+            connection.sendall("one\r\ntwo ü\n\nlast".encode())
+        found = []
+        while batch := next_batch(reader, 10):
+            found += batch
+        assert found == ["one", "two ü", "", "last"]
+        assert reader.position == 4
+        reader.close()
+
+
+def test_lines_of_an_address_where_nobody_listens_or_that_are_none_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("crosscut.connectors.socket_lines.PATIENCE_S", 0.02)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        assert "nobody listens there" in failure_of(cc.socket(address))
+        monkeypatch.setattr("crosscut.connectors.socket_lines.LINE_BYTES_MAX", 100)
+        free.listen()
+        source = cc.socket(address)
+        (split,) = source.splits(1)
+        reader = source.reader(split, 0)
+        reader.read(1)
+        with free.accept()[0] as connection, suppress(ConnectionError):
+            connection.sendall(b"x" * 10_000)
+            with pytest.raises(ConnectorError, match="a line is longer than 100 bytes"):
+                next_batch(reader, 1)
+        reader.close()
+    for wrong in ("localhost", "localhost:", ":80", "a:b", "a:70000", None):
+        with pytest.raises(ConnectorError, match="expected 'host:port'"):
+            cc.socket(wrong)  # type: ignore[arg-type]
+
+
+def test_lines_of_the_standard_input_reach_a_reader_and_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    out, into = os.pipe()
+    with os.fdopen(out) as typed, os.fdopen(into, "wb", buffering=0) as keyboard:
+        monkeypatch.setattr("sys.stdin", typed)
+        source = cc.stdin()
+        (split,) = source.splits(2)
+        reader = source.reader(split, split.start)
+        keyboard.write(b"one\n")
+        assert next_batch(reader, 10) == ["one"]
+        reader.close()
+        # It is seen to be gone by what is sent to it; what the next one gets is what was typed after that.
+        successor = source.reader(split, reader.position)
+        successor.read(1)
+        typed_lines = [f"line {number}" for number in range(200)]
+        for line in typed_lines:
+            keyboard.write(line.encode() + b"\n")
+        keyboard.close()
+        found: list[str] = []
+        while batch := next_batch(successor, 10):
+            found += batch
+        successor.close()
+    assert found and found == typed_lines[-len(found) :]
+    assert source.describe() == "lines from the standard input"
