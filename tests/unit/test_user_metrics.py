@@ -57,11 +57,11 @@ def test_metrics_are_said_once_a_second_if_they_have_changed_and_again_for_who_h
         return news is not None
 
     assert [tenths for tenths in range(50) if at(tenths, 0)] == []
-    assert [tenths for tenths in range(50, 100) if at(tenths, tenths)] == [50, 60, 70, 80, 90]
-    assert [tenths for tenths in range(100, 300) if at(tenths, 99)] == [100, 200]
+    assert [tenths for tenths in range(53, 100) if at(tenths, tenths)] == [53, 63, 73, 83, 93]
+    assert [tenths for tenths in range(100, 310) if at(tenths, 99)] == [103, 203, 303]
     # The last ones are not missed because a second has not passed.
-    assert [tenths for tenths in range(301, 309) if at(tenths, min(tenths, 305), is_over=True)] == [
-        301, 302, 303, 304, 305,
+    assert [tenths for tenths in range(311, 319) if at(tenths, min(tenths, 315), is_over=True)] == [
+        311, 312, 313, 314, 315,
     ]  # fmt: skip
 
 

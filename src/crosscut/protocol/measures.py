@@ -77,8 +77,7 @@ class ReadingsSaid:
     """When a task says the metrics of user code, which may be many: seldom, and if they have changed."""
 
     def __init__(self) -> None:
-        self._looked_ns: int | None = None
-        self._said_ns: int | None = None
+        self._looked_ns = self._said_ns = 0
         self._said: tuple[Reading, ...] = ()
 
     def is_due(self, now_ns: int, *, is_over: bool) -> bool:
@@ -87,12 +86,12 @@ class ReadingsSaid:
         Args:
             is_over: The task has come to its end: what it has counted last must not be missed.
         """
-        return is_over or self._looked_ns is None or now_ns - self._looked_ns >= LOOK_EVERY_NS
+        return is_over or not self._said or now_ns - self._looked_ns >= LOOK_EVERY_NS
 
     def news(self, now_ns: int, readings: tuple[Reading, ...]) -> tuple[Reading, ...] | None:
         """Return what is to be said; None: what was said last still holds."""
         self._looked_ns = now_ns
-        is_old = self._said_ns is None or now_ns - self._said_ns >= SAY_AGAIN_NS
+        is_old = now_ns - self._said_ns >= SAY_AGAIN_NS
         if readings == self._said and not (is_old and readings):
             return None
         self._said_ns, self._said = now_ns, readings
