@@ -32,6 +32,7 @@ from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.end_of_input import Component, Stillness, is_exhausted
 from crosscut.protocol.job.entries import CheckpointCompleted, SegmentOpened
+from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import LogEnd, following, written_before
 from crosscut.protocol.messages import CommitCheckpoint, SnapshotAcknowledged
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
@@ -300,6 +301,17 @@ def leaves_the_segment_open(self: job_log.LogWriter, end: LogEnd, *arguments: An
 original_end = Checkpoints.end
 
 
+def keeps_nothing_for_savepoints(self: Savepoints) -> frozenset[str]:
+    return frozenset()
+
+
+def answers_before_the_commit(self: Savepoints, is_committed: Any, **others: Any) -> list[do.JobEffect]:
+    return DUE(self, lambda n: True, **others)
+
+
+DUE = Savepoints.due
+
+
 def forgets_void_ids(self: Checkpoints, reason: str) -> list[do.JobEffect]:
     """The ids of checkpoints that an epoch leaves unfinished are used again in the next one."""
     if self.current is not None and self.under_way is not None and not self.current._appending:
@@ -516,6 +528,16 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         Patch(recovery, "claim", reuses_ids),
         lambda: found("edge", "aligned", Make(), drivers=1),
         "I6",
+    ),
+    "retention deletes what a savepoint is still to be written from": (
+        Patch(Savepoints, "in_use", keeps_nothing_for_savepoints),
+        lambda: found("edge", "aligned", Make(), 0, checkpoints=2, savepoints=1),
+        "I8",
+    ),
+    "a savepoint is written before its output is committed": (
+        Patch(Savepoints, "due", answers_before_the_commit),
+        lambda: found("edge", "aligned", Make(), 1, savepoints=1),
+        "F7",
     ),
     "retention deletes what is referred to": (
         Patch(retention, "unreferenced", keeps_nothing),

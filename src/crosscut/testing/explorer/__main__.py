@@ -30,6 +30,7 @@ FAULT_HELP = {
     "unknown": "an append to the job log has an unknown outcome: applied, not applied, or applied later",
     "timeouts": "a checkpoint takes too long and is aborted",
     "failures": "a snapshot can't be stored, the answer to a commit is lost, or the log refuses an entry",
+    "savepoints": "somebody asks for a savepoint, at any time; 1 at most",
     "repeats": "a message to the coordinator comes once more, at any later time",
 }
 

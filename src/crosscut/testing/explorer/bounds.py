@@ -20,6 +20,7 @@ class Faults(NamedTuple):
         timeouts: A checkpoint takes too long and is aborted.
         failures: A snapshot can't be stored, a commit's answer is lost, the log refuses an entry.
         repeats: A message to the coordinator comes once more, at any later time.
+        savepoints: Somebody asks for a savepoint, at any time; 1 at most.
     """
 
     crashes: int = 0
@@ -29,6 +30,7 @@ class Faults(NamedTuple):
     timeouts: int = 0
     failures: int = 0
     repeats: int = 0
+    savepoints: int = 0
 
 
 NO_FAULTS = Faults()
@@ -67,6 +69,7 @@ class Cost(IntEnum):
     TIMEOUT = 7
     FAILURE = 8
     REPEAT = 9
+    SAVEPOINT = 10
 
 
 SPENT: dict[Cost, tuple[str, ...]] = {
@@ -80,6 +83,7 @@ SPENT: dict[Cost, tuple[str, ...]] = {
     Cost.TIMEOUT: ("timeouts",),
     Cost.FAILURE: ("failures",),
     Cost.REPEAT: ("repeats",),
+    Cost.SAVEPOINT: ("savepoints",),
 }
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from crosscut.testing.explorer.moves import Side
     from crosscut.testing.explorer.world import World
 
+SAVEPOINT = 1
+"""The request for a savepoint."""
+
 
 class StoreNeeded(Exception):
     """The step depends on what the store holds."""
@@ -177,6 +180,13 @@ class Draft:
             self.tell_driver(on.EntryRefused(index, "no space"))
         else:
             self.tell_driver(on.EntryUncertain(index, "time out"))
+
+    def write_savepoint(self) -> None:
+        """The checkpoint that somebody has asked for is copied, as a whole."""
+        copied = self._world.drivers.value(self.side[0]).copying
+        if copied is not None:
+            self._world.store.check_savepoint(self.store, copied)
+            self.tell_driver(on.SavepointWritten(SAVEPOINT))
 
     def tell_driver(self, event: on.JobEvent) -> None:
         """The coordinator handles `event`, and what it asks for happens."""

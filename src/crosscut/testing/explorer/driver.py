@@ -10,7 +10,7 @@ from crosscut.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
-from crosscut.protocol.job.entries import LogEntry
+from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms
@@ -32,7 +32,7 @@ FAILURES_MAX = 100
 EXPLORED_TIMERS = frozenset({"trigger", "checkpoint-timeout", "retry-append"})
 """The others limit phases that the explored world doesn't let last."""
 
-NO_DIFFERENCE = (do.CloseLink, do.ReplaceWorker, do.AnswerRequest)
+NO_DIFFERENCE = (do.CloseLink, do.ReplaceWorker)
 
 
 class Verb(IntEnum):
@@ -70,6 +70,8 @@ class DriverState(NamedTuple):
     timers: tuple[on.Timer, ...] = ()
     append: tuple[LogIndex, int] | None = None
     outcome: str = ""
+    copying: CheckpointCompleted | None = None
+    """It is being written as a savepoint."""
     number: int = 1
     """Which driver of the job this is: the first, the second, ..."""
 
@@ -193,6 +195,8 @@ class DriverTable:
                     state = state._replace(timers=tuple(one for one in state.timers if one != timer))
                 case on.EntryAppended() | on.EntryTaken() | on.EntryUncertain() | on.EntryRefused():
                     state = state._replace(append=None)
+                case on.SavepointWritten():
+                    state = state._replace(copying=None)
                 case _:
                     pass
             machine, effects = self._machines.step(state.coordinator, event)
@@ -221,6 +225,8 @@ class DriverTable:
                     timers.discard(timer)
                 case do.AppendEntry(index, entry):
                     state = state._replace(append=(index, self._entries.number(entry)))
+                case do.AnswerRequest(_, completed):
+                    state = state._replace(copying=completed)
                 case do.EndJob(outcome):
                     state = state._replace(outcome=outcome)
                     left.append(effect)

@@ -287,6 +287,16 @@ class ExploredStore:
 
     # What must hold.
 
+    def check_savepoint(self, store: int, copied: CheckpointCompleted) -> None:
+        """All of a checkpoint that is copied is there, and none of its output is still to be committed."""
+        one, n = self.value(store), copied.checkpoint_id
+        ensure(copied in self._completed(store), f"I8: the savepoint of checkpoint {n}, which is in no log")
+        for task in copied.snapshots:
+            missing = self.missing(store, task.snapshot)
+            ensure(not missing, f"I8: {missing} is gone before it is copied into a savepoint")
+            waiting = {str(pending.handle) for pending in task.snapshot.pending} - one.committed
+            ensure(not waiting, f"F7: the savepoint of checkpoint {n} leaves {sorted(waiting)} uncommitted")
+
     def _check_entry(self, store: int, entry: LogEntry) -> None:
         log = self.log(store)
         claims = [claim for one in log if (claim := claim_of(one)) is not None]

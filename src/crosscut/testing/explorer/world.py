@@ -29,7 +29,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
-from crosscut.testing.explorer.draft import Draft, StoreNeeded
+from crosscut.testing.explorer.draft import SAVEPOINT, Draft, StoreNeeded
 from crosscut.testing.explorer.driver import DriverTable
 from crosscut.testing.explorer.frozen import CommitAsked, Deed, PartWritten, Site, Staged
 from crosscut.testing.explorer.graphs import Graph
@@ -315,6 +315,8 @@ class World:
         driver = self.drivers.value(side[0])
         if driver.append is not None and not driver.outcome:
             found.append(Move(Step(is_zombie, -1, "append", driver.append), "append", ""))
+        if driver.copying is not None and not is_zombie:
+            found.append(Move(Step(False, -1, "writes the savepoint"), "write_savepoint"))
         for timer in () if driver.outcome else driver.timers:
             step = Step(is_zombie, -1, "timer", timer)
             call = ("tell_driver", on.TimerFired(timer))
@@ -335,7 +337,7 @@ class World:
             return False
         ordinal = message.checkpoint_id % 1_000
         ensure(ordinal <= self.bounds.checkpoints + ENDLESS, "I10: checkpoints are taken for ever")
-        return ordinal > self.bounds.checkpoints
+        return ordinal > self.bounds.checkpoints + self.bounds.faults.savepoints
 
     def _fault_moves(self, of: Moves) -> list[Move]:
         """Find out what can go wrong, whatever the budget."""
@@ -365,6 +367,10 @@ class World:
                 if timer.kind == "checkpoint-timeout":
                     step = Step(False, -1, "timer", timer)
                     found.append(Move(step, "tell_driver", on.TimerFired(timer), cost=Cost.TIMEOUT))
+            if faults.savepoints:
+                asked = on.CheckpointRequested(SAVEPOINT, is_savepoint=True)
+                step = Step(False, -1, "is asked for a savepoint")
+                found.append(Move(step, "tell_driver", asked, cost=Cost.SAVEPOINT))
             self._crash_moves(of, found)
         of.faults = found
         return found
