@@ -44,7 +44,7 @@ WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("edge", "aligned", 1, 2, {"crashes": 1, "retain": 2}),
     ("edge", "aligned", 1, 2, {"crashes": 1, "in_flight": 2, "retain": 2}),
     ("join", "aligned", 0, 2, {"in_flight": 2, "retain": 2}),
-    # A savepoint is asked for at any time: with a checkpoint under way, and when newer ones delete older ones.
+    # A savepoint is asked for at any time: with a checkpoint under way, and when newer ones delete older.
     ("edge", "aligned", 0, 2, {"savepoints": 1}),
     ("edge", "aligned", 0, 1, {"savepoints": 1, "crashes": 1}),
     ("edge", "aligned", 0, 1, {"savepoints": 1, "in_flight": 2}),
