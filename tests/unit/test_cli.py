@@ -315,6 +315,7 @@ def completed(n: int, *, is_final: bool = False) -> CheckpointCompleted:
                 parts=(Part("parts/1/x", 3_000, "0" * 64), Part(f"parts/{n}/y", 500, "0" * 64)),
                 pending=(PendingTransaction(CheckpointId(n), "handle"),),
                 freeze_us=1_500,
+                state_keys=1_750,
             ),
         ),
     )
@@ -362,7 +363,7 @@ def test_a_checkpoint_is_shown_with_its_snapshots(tmp_path: Path) -> None:
     directory = store_with(tmp_path / "store", claim(2), completed(1), completed(2))
     lines = invoked("checkpoints", "show", directory, 1).stdout.splitlines()
     assert any("3 left: a.txt at 17, b.txt at 0, ..." in line for line in lines)
-    assert lines[-1].split() == ["counts[0]", "2", "3.5", "kB", "1"]
+    assert lines[-1].split() == ["counts[0]", "2", "3.5", "kB", "1,750", "2", "1"]
     newest = invoked("checkpoints", "show", directory).stdout
     assert newest.splitlines()[1].split()[0] == "2"
 

@@ -126,13 +126,18 @@ def _checkpoints(entries: list[CheckpointCompleted]) -> Table:
 
 
 def _snapshots(entry: CheckpointCompleted) -> Table:
-    table = plain_table("task", "parts", "state", "positions", "pending transactions", "", numbers=(1, 2, 4))
+    titles = ("task", "parts", "state", "rows", "bytes a row", "positions", "pending transactions", "")
+    table = plain_table(*titles, numbers=(1, 2, 3, 4, 6))
     for one in entry.snapshots:
         snapshot = one.snapshot
+        size = sum(part.size_bytes for part in snapshot.parts)
+        rows = snapshot.state_keys
         table.add_row(
             str(one.task),
             str(len(snapshot.parts)),
-            decimal(sum(part.size_bytes for part in snapshot.parts)),
+            decimal(size),
+            f"{rows:,}" if rows else "",
+            f"{size / rows:,.0f}" if rows else "",
             Text(_positions(snapshot)),
             str(len(snapshot.pending)),
             "drained" if snapshot.drained else "",
