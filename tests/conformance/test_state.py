@@ -763,9 +763,9 @@ class World(RuleBasedStateMachine):
         self.keeper.state.main.put(key, value)
         self.oracle.setdefault(key, []).append(number)
 
-    @rule(keys=st.lists(KEY, max_size=6))
-    def batch(self, keys: list[Any]) -> None:
-        self.keeper.state.fetch(keys)
+    @rule(keys=st.lists(KEY, max_size=6), to_change=st.booleans())
+    def batch(self, keys: list[Any], to_change: bool = True) -> None:
+        self.keeper.state.fetch(keys, to_change=to_change)
         for key in keys:
             self.append_in_place(key, 1)
             self.keeper.state.tables["other"].put(key, len(self.oracle[key]))

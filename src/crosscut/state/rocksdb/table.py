@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
 from operator import itemgetter
 from typing import Any
 
@@ -221,7 +221,7 @@ class RocksTable(Table):
         missing = list(dict.fromkeys(rows))
         for near in (self.values, self.stored.near, *(layer for _, layer in self._frozen)):
             if near:
-                missing = [row for row in missing if row not in near]
+                missing = list(filterfalse(near.__contains__, missing))
         if missing:
             self.stored.fetch(missing, self.values if to_change else None)
 
