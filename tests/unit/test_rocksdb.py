@@ -407,6 +407,32 @@ def test_parts_of_the_other_backend_are_taken_as_rows(site: Site, backend: OnDis
     assert dict(again.items()) == {key: key for key in range(100)}
 
 
+OPENS = """
+import os, re, resource, sys
+from crosscut.state.rocksdb.database import Database, Options
+
+options = Options()
+database = Database(sys.argv[1], options)
+for number in range(20):
+    database.write([(b"%d" % number, b"x")])
+    database._db.flush(wait=True)
+database.close()
+taken = int(re.search(r"VmData:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (taken + 20_000_000,) * 2)
+found = Database(sys.argv[1], options).get(b"7")
+print(found, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and limits memory as Linux does")
+def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:
+    """It has many files; a thread for each could not be started, which ended the process."""
+    command = [sys.executable, "-c", OPENS, str(tmp_path / "database")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.stdout, result.returncode) == ("b'x'\n", 0), result.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small disk")
 def test_a_full_disk_declines_the_checkpoint_and_the_next_one_has_everything(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -50,6 +50,9 @@ class Options:
         options.set_target_file_size_base(WRITE_BUFFER_BYTES)
         options.set_max_bytes_for_level_base(8 * WRITE_BUFFER_BYTES)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        # Not 16 of them, each with a stack, whenever a database is opened: where one can't be started, since
+        # memory is limited, the library ends the process.
+        options.set_max_file_opening_threads(1)
         # Its own log of what it does, which nobody reads.
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(1024 * 1024)
