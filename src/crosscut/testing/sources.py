@@ -17,7 +17,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -47,23 +47,24 @@ def shipped(description: _Description) -> _Description:
     return copy
 
 
-def all_splits(source: Source, parallelism: int = _PARALLELISM) -> list[Split]:
-    """Return the splits of a source; of a dynamic one, all that there are by now."""
+def all_splits(source: Source, parallelism: int = _PARALLELISM) -> Iterator[Split]:
+    """Yield the splits of a source; of a dynamic one, all that there are by now."""
     if not isinstance(source, DynamicSource):
-        return list(source.splits(parallelism))
-    return [split for _, found in _looks(source) for split in found.splits]
+        yield from source.splits(parallelism)
+        return
+    for _, found in _looks(source):
+        yield from found.splits
 
 
-def _looks(source: DynamicSource) -> list[tuple[JSON, Discovered]]:
-    """Ask again and again, until nothing comes any more; return what was known before each look."""
-    looks: list[tuple[JSON, Discovered]] = []
+def _looks(source: DynamicSource) -> Iterator[tuple[JSON, Discovered]]:
+    """Ask again and again, until nothing comes any more; yield what was known before each look."""
     known: JSON = None
     for _ in range(_LOOKS_MAX):
         found = source.discover(known)
-        looks.append((known, found))
+        yield known, found
         is_quiet = not found.splits and _as_json(found.known) == known
         if found.is_last or is_quiet:
-            return looks
+            return
         known = _as_json(found.known)
     raise AssertionError(f"after {_LOOKS_MAX} looks discover({known!r}) still knows more each time")
 
@@ -130,7 +131,7 @@ def check_discovery(source: Source) -> None:
     """A dynamic source finds each split once, and the same again from the same `known`, in every process."""
     if not isinstance(source, DynamicSource):
         return
-    looks = _looks(source)
+    looks = list(_looks(source))
     ids = [split.split_id for _, found in looks for split in found.splits]
     again = sorted({one for one in ids if ids.count(one) > 1})
     _require(not again, f"discover() found {again} a second time, though told what is known")

@@ -11,7 +11,7 @@ import pickle  # noqa: S403 - of what this process has just packed
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from crosscut.errors import FlowError
@@ -27,6 +27,7 @@ from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.world import LIVENESS_MS, World
+from crosscut.testing.sources import all_splits
 
 SPLITS_MAX = 4
 READS_MAX = 1_000
@@ -47,7 +48,7 @@ def sampled(uid: str, source: Source, records_max: int) -> dict[str, list[Any]]:
         UserCodeError: It raised something else, at the position that the error has as its record.
     """
     with UserCode(uid, "the splits"):
-        splits = list(source.splits(1))[:SPLITS_MAX]
+        splits = list(islice(all_splits(source, 1), SPLITS_MAX))
     count = max(1, records_max // max(1, len(splits)))
     return {split.split_id: list(_first(uid, source, split, count)) for split in splits}
 

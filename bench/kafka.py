@@ -1,0 +1,233 @@
+"""Kafka to Kafka through a keyed count, exactly once, a checkpoint every second; one broker on this machine.
+
+`rate`: records a second, of 100 bytes, that are there when the job starts: from the commit of the first
+tenth of their updates to that of nearly all. `committed` and `uncommitted`: records at a fixed rate, from
+the moment when the producer has made one to the moment when a consumer has its update: with
+`read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import orjson
+
+import crosscut as cc
+from bench.latency import percentiles
+from crosscut.testing.kafka import KafkaBroker
+
+KEYS = 10_000
+RECORD_BYTES = 100
+PARTITIONS = 4
+SHARE = (0.1, 0.95)
+"""Of the records: between these the rate is measured."""
+
+
+def key_of(value: bytes) -> bytes:
+    return value[:8]
+
+
+def made_at(value: bytes) -> int:
+    return int(value[8:28])
+
+
+def counted(state: tuple[int, int], value: bytes) -> tuple[int, int]:
+    return state[0] + 1, made_at(value)
+
+
+def record(number: int, made_ns: int) -> bytes:
+    return b"%08d%020d" % (number * 7_919 % KEYS, made_ns) + b"x" * (RECORD_BYTES - 28)
+
+
+def producer(servers: str) -> Any:
+    return ck.Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 1,
+            "queue.buffering.max.messages": 1_000_000,
+            "partitioner": "murmur2_random",
+        }
+    )
+
+
+def fill(broker: KafkaBroker, topic: str, count: int) -> None:
+    sender = producer(broker.servers)
+    for number in range(count):
+        while True:
+            try:
+                sender.produce(topic, record(number, 0))
+                break
+            except BufferError:
+                sender.poll(0.05)
+    sender.flush(120)
+
+
+def flow_of(broker: KafkaBroker, topic: str, out: str, guarantee: Any) -> cc.Flow:
+    flow = cc.Flow("kafka-bench")
+    (
+        flow.source(cc.kafka.source(broker.servers, topic))
+        .named("in")
+        .key_by(key_of)
+        .aggregate((0, 0), counted)
+        .named("counts")
+        .sink(
+            cc.kafka.sink(
+                broker.servers, out, key=lambda pair: pair[0], encode_key="bytes", value=lambda pair: pair[1],
+                guarantee=guarantee,
+            )
+        )
+        .named("out")
+    )  # fmt: skip
+    return flow
+
+
+def started(flow: cc.Flow, directory: str) -> Any:
+    return flow.start(
+        cc.Settings(parallelism=2, checkpoint_dir=f"{directory}/checkpoints", checkpoint_interval="1s")
+    )
+
+
+def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
+    topic, out = f"rate-{time.time_ns()}", f"rate-out-{time.time_ns()}"
+    broker.create_topic(topic, PARTITIONS)
+    broker.create_topic(out, PARTITIONS)
+    fill(broker, topic, count)
+    consumer = ck.Consumer({"bootstrap.servers": broker.servers, "group.id": out})
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    try:
+        job = started(flow_of(broker, topic, out, "exactly once"), directory)
+        marks: list[tuple[int, int]] = []
+        while not marks or marks[-1][1] < count:
+            visible = committed(consumer, out)
+            if not marks or visible > marks[-1][1]:
+                marks.append((time.monotonic_ns(), visible))
+            time.sleep(0.02)
+        cpu_s = job_cpu_s(job)
+        job.cancel()
+    finally:
+        consumer.close()
+        shutil.rmtree(directory, ignore_errors=True)
+    inner = [mark for mark in marks if SHARE[0] * count <= mark[1] <= SHARE[1] * count]
+    (first_ns, first), (last_ns, last) = inner[0], inner[-1]
+    return {
+        "benchmark": "kafka rate",
+        "records": count,
+        "commits": len(inner),
+        "records_per_s": round((last - first) / ((last_ns - first_ns) / 1e9)),
+        "records_per_cpu_s": round(count / cpu_s),
+        "load": os.getloadavg()[0],
+    }
+
+
+def committed(consumer: Any, topic: str) -> int:
+    """Return how many messages a reader of committed ones may see, with a few markers of transactions."""
+    partitions = [ck.TopicPartition(topic, one) for one in range(PARTITIONS)]
+    return sum(consumer.get_watermark_offsets(one, timeout=30)[1] for one in partitions)
+
+
+def job_cpu_s(job: Any) -> float:
+    """User and system time of the workers so far."""
+    ticks = 0
+    for one in job.workers():
+        fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def latency(
+    broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, guarantee: Any
+) -> dict[str, Any]:
+    topic, out = f"latency-{time.time_ns()}", f"latency-out-{time.time_ns()}"
+    broker.create_topic(topic, PARTITIONS)
+    broker.create_topic(out, PARTITIONS)
+    is_committed = guarantee == "exactly once"
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": broker.servers,
+            "group.id": out,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    consumer.assign([ck.TopicPartition(out, partition, 0) for partition in range(PARTITIONS)])
+    seen: list[tuple[int, int]] = []
+    is_over = threading.Event()
+
+    def consume() -> None:
+        while not is_over.is_set():
+            for message in consumer.consume(1_000, timeout=0.05):
+                if message.error() is None:
+                    made_ns = orjson.loads(message.value())[1]
+                    seen.append((made_ns, time.monotonic_ns() - made_ns))
+
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    reading = threading.Thread(target=consume)
+    try:
+        job = started(flow_of(broker, topic, out, guarantee), directory)
+        while job.status != "running":
+            time.sleep(0.05)
+        reading.start()
+        sender = producer(broker.servers)
+        begin_ns = time.monotonic_ns()
+        count = int((seconds + warm_up) * a_second)
+        for number in range(count):
+            due_ns = begin_ns + number * 1_000_000_000 // a_second
+            while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                sender.poll(0)
+                time.sleep(min(left_ns, 1_000_000) / 1e9)
+            sender.produce(topic, record(number, time.monotonic_ns()))
+        sender.flush(60)
+        time.sleep(3)
+        job.cancel()
+    finally:
+        is_over.set()
+        if reading.is_alive():
+            reading.join()
+        consumer.close()
+        shutil.rmtree(directory, ignore_errors=True)
+    kept = [took for made_ns, took in seen if made_ns >= begin_ns + warm_up * 1e9]
+    return {
+        "benchmark": "kafka committed" if is_committed else "kafka uncommitted",
+        "rate": a_second,
+        "records": len(kept),
+        "ms": percentiles(kept),
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=int, default=2_000)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--warm-up", type=float, default=5)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="crosscut-bench-kafka-") as place,
+        KafkaBroker(Path(place)) as broker,
+    ):
+        rates = []
+        for _ in range(options.rounds):
+            rates.append(rate(broker, options.records))
+            print(json.dumps(rates[-1]), flush=True)
+        median = statistics.median(one["records_per_s"] for one in rates)
+        print(json.dumps({"benchmark": "kafka rate", "median": median}), flush=True)
+        for guarantee in ("exactly once", "at least once"):
+            found = latency(broker, options.rate, options.seconds, options.warm_up, guarantee)
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
