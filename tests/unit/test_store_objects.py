@@ -29,6 +29,7 @@ class ServiceFileSystem(MemoryFileSystem):  # type: ignore[misc]
     ignores_condition = False
     answer: BaseException | None = None
     applies = True
+    one_at_a_time = threading.Lock()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -38,7 +39,9 @@ class ServiceFileSystem(MemoryFileSystem):  # type: ignore[misc]
         cls = type(self)
         answer = None if "probe" in path else cls.answer
         if answer is None or cls.applies:
-            super().pipe_file(path, value, "overwrite" if cls.ignores_condition else mode, **options)
+            # fsspec's memory looks whether the file is there, and writes it then.
+            with cls.one_at_a_time:
+                super().pipe_file(path, value, "overwrite" if cls.ignores_condition else mode, **options)
         if answer is not None:
             raise answer
 
