@@ -309,6 +309,27 @@ class SinkWriter(ABC):
             ConnectorError: Not committed or unknown; it is tried again a bounded number of times.
         """
 
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """Begin as one of several writers of the same task and epoch, of which one at most is committed.
+
+        Called instead of `recover`, by engine="micro-batch": there Spark may try a task twice, at the same
+        time. Such a writer only stages (`write`, `rotate`, `prepare`), under names that no other one uses,
+        beside a writer on the driver that has recovered and commits. `handles` are visible already.
+
+        Args:
+            handles: The transactions of the checkpoint that the attempt goes on from; see `recover`.
+
+        Raises:
+            ConnectorError: The sink can't; a writer that does not override this is refused at the start.
+        """
+        raise ConnectorError(f"{type(self).__qualname__} can't be one of several attempts at a task")
+
+    def abort(self, handles: Sequence[JSON]) -> None:
+        """Remove what attempts have staged and no checkpoint will ever have; best effort.
+
+        Called on a writer that has recovered. What is left over goes when a later epoch recovers.
+        """
+
     def close(self) -> None:
         """Release what the writer holds; staged data stays. Called once, also after an error."""
 

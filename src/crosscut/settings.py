@@ -18,6 +18,7 @@ SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "ha
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
+EngineName = Literal["continuous", "micro-batch"]
 Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
@@ -65,6 +66,12 @@ class Settings:
 
     Attributes:
         parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot.
+        engine: How the flow runs. "continuous": long-lived tasks, records over channels of our own, for
+            latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
+            and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
+            the starts of two batches. It may change between two starts.
+        batch_records_max: Records that all sources together read in one batch. A batch that is full is
+            followed by the next one at once.
         checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
             directory; starting a flow on a directory that holds its job resumes that job. Default:
             checkpoints/ and the flow's name.
@@ -133,6 +140,8 @@ class Settings:
     """
 
     parallelism: int = 2
+    engine: EngineName = "continuous"
+    batch_records_max: int = 2_000_000
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     fresh: bool = False
@@ -177,6 +186,7 @@ class Settings:
         _check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
         _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
         _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
+        _check_integer("batch_records_max", self.batch_records_max, 1, 1 << 40)
         _check_integer("retain", self.retain, 1, 10_000)
         _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
         _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
@@ -193,6 +203,7 @@ class Settings:
             ("state_backend", get_args(BackendName)),
             ("log_level", get_args(LogLevel)),
             ("log_format", get_args(LogFormat)),
+            ("engine", get_args(EngineName)),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(

@@ -95,6 +95,8 @@ class StagedFiles(SinkWriter):
         self._names = TaskNames(context, suffix)
         self._stage_path = self._directory.joinpath(*self._names.stage)
         self._workplace: _Workplace | None = None
+        # Where files are staged: that of the workplace, or of an attempt, which has no ledger of its own.
+        self._stage: AnyStage | None = None
         self._layout = layout
         self._divide = divide
         self._open: OpenTransaction | None = None
@@ -114,6 +116,7 @@ class StagedFiles(SinkWriter):
             workplace = self._workplace = self._begun(permit, checked)
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
+        self._stage = workplace.stage
         self._newest = checked[-1].staged if checked else workplace.ledger.published.last
         self._publish(workplace, checked)
         try:
@@ -123,6 +126,26 @@ class StagedFiles(SinkWriter):
                     workplace.stage.remove(name)
         except OSError as error:
             raise failed("look into", self._stage_path, error) from error
+
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """Stage in the directory of the task, beside whoever else does.
+
+        The ledger has one writer, the one that commits; here it is only read: it says after which
+        transaction this one comes.
+        """
+        checked = [self._names.checked(one, str(self._directory)) for one in handles]
+        try:
+            stage = self._stage = self._place.stage(self._names.stage)
+            self._newest = checked[-1].staged if checked else joined(self._place.ledgers(stage)).last
+        except OSError as error:
+            raise failed("begin in", self._stage_path, error) from error
+
+    def abort(self, handles: Sequence[JSON]) -> None:
+        """Remove staged files. What has its final name has no staged one any more, and stays."""
+        stage = self._recovered().stage
+        for one in handles:
+            for file in self._names.checked(one, str(self._directory)).files:
+                stage.remove(file.staged)
 
     def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
@@ -197,7 +220,7 @@ class StagedFiles(SinkWriter):
         transaction = self._open or OpenTransaction(
             self._newest,
             self._place,
-            self._recovered().stage,
+            self._staging(),
             self._names.new_staged,
             self._make_encoder,
             self._divide,
@@ -229,7 +252,7 @@ class StagedFiles(SinkWriter):
         invariant(
             isinstance(transaction, OpenTransaction), f"{transaction!r} is not a transaction of this sink"
         )
-        self._recovered()
+        self._staging()
         checkpoint_id = transaction.checkpoint_id
         invariant(checkpoint_id is not None, f"{transaction.name} was not rotated")
         parts = transaction.stored()
@@ -371,16 +394,25 @@ class StagedFiles(SinkWriter):
     def close(self) -> None:
         """Close all files. What was prepared stays; what never was is in no checkpoint and goes."""
         workplace, self._workplace, self._open = self._workplace, None, None
-        if workplace is None:
+        stage, self._stage = self._stage, None
+        if stage is None:
             return
         for transaction in self._unprepared.values():
             transaction.dropped()
         self._unprepared.clear()
-        if self._place.tidies and not workplace.ledger.published.through:
-            # Nothing was ever published: leave no trace.
-            workplace.ledger.remove()
-        workplace.ledger.close()
-        workplace.stage.close_and_tidy(levels=len(self._names.stage))
+        if workplace is not None:
+            if self._place.tidies and not workplace.ledger.published.through:
+                # Nothing was ever published: leave no trace.
+                workplace.ledger.remove()
+            workplace.ledger.close()
+        stage.close_and_tidy(levels=len(self._names.stage))
+
+    def _staging(self) -> AnyStage:
+        if self._stage is None:
+            raise InternalError(
+                f"the writer in {self._stage_path} writes before it has begun, or after `close`"
+            )
+        return self._stage
 
     def _recovered(self) -> _Workplace:
         workplace = self._workplace

@@ -78,6 +78,7 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.roster import speaks_for_itself
 from crosscut.protocol.messages import (
     CommitCheckpoint,
+    CoordinatorMessage,
     HaltTasks,
     RecordsFlowing,
     ShutDown,
@@ -95,6 +96,22 @@ BROKEN = "the coordinator has failed"
 
 
 _SYSTEM_CLOCK = SystemClock()
+
+
+class Link(Protocol):
+    """The coordinator's end of a link to a worker.
+
+    Attributes:
+        number: It is called by, once it is open.
+    """
+
+    number: int
+
+    def say(self, message: CoordinatorMessage) -> None:
+        """Send a message, after those said before."""
+
+    def close_gently(self, reason: str) -> None:
+        """End the link, after all that was said."""
 
 
 class WorkerSupply(Protocol):
@@ -153,7 +170,7 @@ class CoordinatorDriver:
         self._journal = Journal(terms)
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(f"job {name!r}")
-        self._links: dict[int, CoordinatorLink] = {}
+        self._links: dict[int, Link] = {}
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._seen = Observations()
@@ -475,18 +492,18 @@ class CoordinatorDriver:
 
     # Links.
 
-    def link_opened(self, link: CoordinatorLink, worker: WorkerIndex, attempt: AttemptId) -> int:
+    def link_opened(self, link: Link, worker: WorkerIndex, attempt: AttemptId) -> int:
         """A worker has proven who it is; return the number of its link."""
         self._link_count += 1
         self._links[self._link_count] = link
         self._handle(LinkOpened(self._link_count, worker, attempt))
         return self._link_count
 
-    def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
+    def link_message(self, link: Link, message: WorkerMessage) -> None:
         """A worker said something."""
         self._handle(MessageReceived(link.number, message))
 
-    def link_lost(self, link: CoordinatorLink, reason: str) -> None:
+    def link_lost(self, link: Link, reason: str) -> None:
         """A link is over."""
         self._links.pop(link.number, None)
         self._handle(LinkClosed(link.number, reason))

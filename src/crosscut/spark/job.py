@@ -465,7 +465,9 @@ def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
             session.check_is_there(context)
         else:
             context, _ = session.spark_context(settings.parallelism, f"crosscut: {flow.name}")
-        holding = held_slots(flow.name, settings.parallelism, context)
+        # A batch waits for its turn like any Spark job.
+        held = settings.parallelism if settings.engine == "continuous" else 0
+        holding = held_slots(flow.name, held, context)
     try:
         return job.begin(context, holding)
     except BaseException:

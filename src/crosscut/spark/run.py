@@ -30,8 +30,9 @@ from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
+from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
-from crosscut.host.failpoints import Failpoints, armed
+from crosscut.host.failpoints import Failpoints, Plan, armed
 from crosscut.ids import Epoch
 from crosscut.interfaces import Sink
 from crosscut.net.connections import Credentials
@@ -50,11 +51,13 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
+from crosscut.spark.microbatch.output import check_sinks
+from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.placing import placed
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
-from crosscut.spark.terms import committed_output, job_terms
+from crosscut.spark.terms import batch_terms, committed_output, job_terms, task_terms
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
@@ -62,7 +65,6 @@ from crosscut.task.discovery import found_in
 from crosscut.urls import shown_url
 from crosscut.web.answers import Actions
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.lines import LogTerms
 from crosscut.worker.worker import WorkerPlan
 
@@ -150,6 +152,9 @@ class Run:
         self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
         self._graph = placed(self._graph, absolute(self._checkpoint_dir))
+        if self._settings.engine == "micro-batch":
+            check_batches(self._graph)
+            check_sinks(self._graph)
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
@@ -335,15 +340,9 @@ class Run:
             # On loopback nobody but the administrator can come between.
             seals_frames=not self._is_encrypted and not is_loopback(self._host),
         )
-        kind, alignment_timeout_ms = settings.snapshot_kind()
         plan_of_failpoints = armed()
-        supply = SparkWorkers(
-            self._context,
-            parallelism=settings.parallelism,
-            name=self._name,
-            group=self._group,
-            description=f"Crosscut: {self._name}, {settings.parallelism} workers",
-            post=self.post,
+        supply = (
+            self._batch_workers(plan_of_failpoints) if settings.engine == "micro-batch" else self._workers()
         )
         checker = InvariantChecker(self._invariants, self._graph, self.store, self.post)
         driver = CoordinatorDriver(
@@ -367,33 +366,11 @@ class Run:
             lines=WorkerLines(self._name, are_seen=is_local(self._context)),
         )
         self.driver = driver
-        port = await driver.listen(self._host)
-        supply.provide(
-            WorkerPlan(
-                credentials=credentials,
-                coordinator_host=self._host,
-                coordinator_port=port,
-                bind_host=LOOPBACK if is_local(self._context) else None,
-                packed_graph=self._packed,
-                store_url=absolute(self._checkpoint_dir),
-                terms=TaskTerms(
-                    batch_rows=settings.batch_rows,
-                    channel_bytes=settings.channel_bytes,
-                    commit_attempts=settings.commit_attempts,
-                    sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
-                    snapshots="aligned" if kind == "none" else kind,
-                    alignment_timeout_ms=alignment_timeout_ms,
-                    spill_bytes=settings.spill_bytes,
-                    spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
-                    state_backend=settings.state_backend,
-                    state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
-                ),
-                linger_ms=settings.milliseconds("linger"),
-                heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
-                failpoints=plan_of_failpoints,
-                log=LogTerms(self._name, settings.log_level, settings.log_format),
-            )
-        )
+        if isinstance(supply, BatchWorkers):
+            supply.provide(driver)
+        else:
+            port = await driver.listen(self._host)
+            supply.provide(self._worker_plan(credentials, port, plan_of_failpoints))
         driver.start()
         await driver.claimed
         if not driver.ended.done():
@@ -408,6 +385,46 @@ class Run:
         self.last_status = driver.status()
         self.end = end
         await driver.close()
+
+    def _workers(self) -> SparkWorkers:
+        return SparkWorkers(
+            self._context,
+            parallelism=self._settings.parallelism,
+            name=self._name,
+            group=self._group,
+            description=f"Crosscut: {self._name}, {self._settings.parallelism} workers",
+            post=self.post,
+        )
+
+    def _batch_workers(self, failpoints: Plan | None) -> BatchWorkers:
+        return BatchWorkers(
+            self._context,
+            name=self._name,
+            graph=self._graph,
+            packed_graph=self._packed,
+            group=self._group,
+            store=self.store,
+            store_url=absolute(self._checkpoint_dir),
+            terms=batch_terms(self._settings),
+            records_max=self._settings.batch_records_max,
+            failpoints=failpoints,
+        )
+
+    def _worker_plan(self, credentials: Credentials, port: int, failpoints: Plan | None) -> WorkerPlan:
+        settings = self._settings
+        return WorkerPlan(
+            credentials=credentials,
+            coordinator_host=self._host,
+            coordinator_port=port,
+            bind_host=LOOPBACK if is_local(self._context) else None,
+            packed_graph=self._packed,
+            store_url=absolute(self._checkpoint_dir),
+            terms=task_terms(settings),
+            linger_ms=settings.milliseconds("linger"),
+            heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
+            failpoints=failpoints,
+            log=LogTerms(self._name, settings.log_level, settings.log_format),
+        )
 
 
 def _wall_ms() -> int:

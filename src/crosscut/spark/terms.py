@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.status import JobStatus, finished_status
@@ -31,6 +32,7 @@ from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
+from crosscut.worker.deployment import TaskTerms
 
 SLOW_LOOK_S = 5.0
 
@@ -159,6 +161,41 @@ def _sources(graph: JobGraph) -> frozenset[TaskId]:
     return _tasks(graph, lambda vertex: vertex.source is not None)
 
 
+BATCH_ROWS_MIN = 8_192
+"""Records in a batch on its way through Spark's shuffle: nobody waits for fewer."""
+
+BATCH_TIMEOUT_MIN_MS = 24 * 3_600_000
+"""Whether a batch takes too long is for Spark to know, which watches its tasks."""
+
+
+def task_terms(settings: Settings) -> TaskTerms:
+    """Return the settings that concern tasks."""
+    kind, alignment_timeout_ms = settings.snapshot_kind()
+    return TaskTerms(
+        batch_rows=settings.batch_rows,
+        channel_bytes=settings.channel_bytes,
+        commit_attempts=settings.commit_attempts,
+        sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
+        snapshots="aligned" if kind == "none" else kind,
+        alignment_timeout_ms=alignment_timeout_ms,
+        spill_bytes=settings.spill_bytes,
+        spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
+        state_backend=settings.state_backend,
+        state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
+    )
+
+
+def batch_terms(settings: Settings) -> TaskTerms:
+    """Return the same for tasks that run in batches: what they send goes to Spark, which takes all."""
+    return replace(
+        task_terms(settings),
+        batch_rows=max(settings.batch_rows, BATCH_ROWS_MIN),
+        channel_bytes=1 << 60,
+        snapshots="aligned",
+        spill_bytes=0,
+    )
+
+
 def job_terms(
     graph: JobGraph,
     settings: Settings,
@@ -170,6 +207,8 @@ def job_terms(
     """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
     restart = settings.restart
+    runs_in_batches = settings.engine == "micro-batch"
+    timeout_ms = int(milliseconds("checkpoint_timeout"))
     return JobTerms(
         source_groups=source_groups(graph),
         dynamic_sources=dynamic_sources(graph),
@@ -180,12 +219,12 @@ def job_terms(
         sources=_sources(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
         checkpoints=CheckpointTerms(
-            periodic=settings.snapshot_kind()[0] != "none",
+            periodic=runs_in_batches or settings.snapshot_kind()[0] != "none",
             interval_ms=int(milliseconds("checkpoint_interval")),
-            timeout_ms=int(milliseconds("checkpoint_timeout")),
+            timeout_ms=max(timeout_ms, BATCH_TIMEOUT_MIN_MS) if runs_in_batches else timeout_ms,
             failures_max=settings.checkpoint_failures,
             pause_ms=int(milliseconds("checkpoint_pause")),
-            in_flight_max=settings.checkpoints_in_flight,
+            in_flight_max=1 if runs_in_batches else settings.checkpoints_in_flight,
         ),
         restart=RestartPolicy(
             failures_max=restart.failures,

@@ -47,6 +47,8 @@ from crosscut.wire.batches import encode_batch
 from crosscut.worker.backends import MEMORY, StateBackend
 
 ReadPart = Callable[[Part], bytes]
+NewSplits = Callable[..., SplitQueue]
+"""Makes the input of a source task; called as `SplitQueue` is."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -139,6 +141,12 @@ class StateAtHand:
         """Return what makes empty state for `task`."""
         return self._backend.new_state(task)
 
+    def forget(self, task: TaskId) -> None:
+        """What is kept of `task` is of no use."""
+        state = self._states.pop(task, None)
+        if state is not None:
+            state.close()
+
     def close(self) -> None:
         """Give back what the states take outside of memory."""
         for state in self._states.values():
@@ -212,11 +220,16 @@ async def build_tasks(
     spaces: SpillSpaces,
     failpoints: Failpoints,
     began: Callable[[TaskId], None] = lambda task: None,
+    *,
+    is_attempt: bool = False,
+    new_splits: NewSplits = SplitQueue,
 ) -> None:
     """Build this worker's tasks into `pool`, restored, their replayed commits done.
 
     Args:
         began: Called before each task, which is the one to blame if this raises.
+        is_attempt: This is one attempt of several at a part of a batch: nothing is committed here.
+        new_splits: Makes the input of a source task.
 
     Raises:
         CrosscutError: A task can't be restored; the message says which and why.
@@ -248,7 +261,10 @@ async def build_tasks(
                 gone = await _recovered(pool, vertex, one.task, one.snapshot, deploy, read_part)
                 if gone is not None:
                     gone[0].close()
-        recovered = await _recovered(pool, vertex, task_id, snapshot, deploy, read_part)
+        if is_attempt:
+            recovered = await _begun(pool, vertex, task_id, snapshot, deploy)
+        else:
+            recovered = await _recovered(pool, vertex, task_id, snapshot, deploy, read_part)
         writer, held = recovered if recovered is not None else (None, HeldData())
         committer = (
             Committer(deploy.lineage, deploy.epoch, terms.commit_attempts) if writer is not None else None
@@ -306,7 +322,7 @@ async def build_tasks(
             outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
             batch_rows=terms.batch_rows,
             channel_bytes=terms.channel_bytes,
-            splits=SplitQueue(
+            splits=new_splits(
                 source.source,
                 splits_from_json(unread),
                 vertex.chain[0].uid,
@@ -400,6 +416,22 @@ async def _recovered(
     try:
         await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
         held.forget(deploy.restore)
+    except Exception:
+        writer.close()
+        raise
+    return writer, held
+
+
+async def _begun(
+    pool: TaskHost, vertex: Vertex, task: TaskId, snapshot: Snapshot, deploy: DeployTasks
+) -> tuple[SinkWriter, HeldData] | None:
+    """Return a writer that only stages, as one attempt of several; None: it is no sink's task."""
+    held = HeldData()
+    writer = _writer_of(vertex, task, deploy, held)
+    if writer is None:
+        return None
+    try:
+        await pool.in_thread(writer.begin_attempt, [one.handle for one in snapshot.pending])
     except Exception:
         writer.close()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, get_args
 
-from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.driver import CoordinatorDriver, Link
 from crosscut.errors import CheckpointError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.net.control import CoordinatorLink
@@ -80,7 +80,7 @@ class WatchedDriver(CoordinatorDriver):
         """Whether a checkpoint is not decided."""
         return self._coordinator.series.is_under_way(checkpoint_id)
 
-    def link_message(self, link: CoordinatorLink, message: WorkerMessage) -> None:
+    def link_message(self, link: Link, message: WorkerMessage) -> None:
         worker = self._worker_at(link)
         if worker is not None and not isinstance(message, WorkerHeartbeat):
             worker.has_said(message)
@@ -134,8 +134,8 @@ class WatchedDriver(CoordinatorDriver):
         retry_ms = round((retry.when() - self._loop.time()) * 1_000) if retry is not None else None
         self._promises.check_wait(retry_ms)
 
-    def _worker_at(self, link: CoordinatorLink) -> WorkerProcess | None:
-        end = link.transport
+    def _worker_at(self, link: Link) -> WorkerProcess | None:
+        end = link.transport if isinstance(link, CoordinatorLink) else None
         if not isinstance(end, VirtualTransport) or end.peer is None:
             return None
         process = end.peer.process

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, get_args
 
+from crosscut.driver.driver import Link
 from crosscut.errors import WorkersError
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
-from crosscut.net.control import CoordinatorLink
 from crosscut.net.neighbours import AcceptingNeighbour
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -129,7 +129,7 @@ class WorkerProcess(Process):
         self.driver = driver
         self.worker: WatchedWorker | None = None
         self.said: deque[WorkerMessage] = deque(maxlen=20)
-        self.told: deque[tuple[CoordinatorLink, CoordinatorMessage]] = deque(maxlen=20)
+        self.told: deque[tuple[Link, CoordinatorMessage]] = deque(maxlen=20)
         self.repeated: list[WorkerMessage] = []
         self._failed = Epoch(0)
         # Since when barriers wait in an output.

@@ -1,0 +1,73 @@
+"""What an attempt at a part of a batch says of itself, and which attempts make a batch. Pure decisions.
+
+A batch runs in stages, each with a partition for every task index; Spark may try a partition more than once,
+and may read one partition of the next stage from one attempt and another from another: after it has lost what
+an executor had written, for instance. So attempts are told apart by name, each says which ones of the stage
+before it has read, and those that are taken together must have read each other, and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crosscut.protocol.messages import TaskStatistics
+from crosscut.protocol.snapshots import TaskSnapshot
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A partition of a stage."""
+
+    stage: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a partition, which came to its end.
+
+    Attributes:
+        name: Nobody else has it, ever.
+        read: The names of the attempts at the stage before that it has read, by index; empty in the first.
+        snapshots: Of its tasks, durable, with the transactions that it has staged.
+        statistics: Of its tasks, for people.
+        is_full: A source of it stopped because the batch may hold no more.
+    """
+
+    place: Place
+    name: str
+    read: tuple[str, ...] = ()
+    snapshots: tuple[TaskSnapshot, ...] = ()
+    statistics: tuple[TaskStatistics, ...] = ()
+    is_full: bool = False
+
+
+def chosen(
+    last: Mapping[int, tuple[Attempt, ...]], stages: int, parallelism: int
+) -> tuple[Attempt, ...] | None:
+    """Return the attempts that are a batch together, in the order of stages and indices.
+
+    Args:
+        last: For each index what the taken attempt at the last stage has brought: itself, and those of the
+            stages before with the same index that it has read, directly or by way of others.
+
+    Returns:
+        None: they don't fit together, or some are missing; the batch has to run again.
+    """
+    by_place: dict[Place, Attempt] = {}
+    for brought in last.values():
+        for attempt in brought:
+            known = by_place.setdefault(attempt.place, attempt)
+            if known.name != attempt.name:
+                return None
+    places = [Place(stage, index) for stage in range(stages) for index in range(parallelism)]
+    if any(place not in by_place for place in places):
+        return None
+    for place in places:
+        if place.stage == 0:
+            continue
+        before = tuple(by_place[Place(place.stage - 1, index)].name for index in range(parallelism))
+        if by_place[place].read != before:
+            return None
+    return tuple(by_place[place] for place in places)

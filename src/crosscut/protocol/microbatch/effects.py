@@ -1,0 +1,110 @@
+"""What is to be done about batches: the effects of `crosscut.protocol.microbatch.batches`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.microbatch.attempts import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOutput:
+    """Commit what checkpoint `restore` commits, and remove what older epochs have staged.
+
+    Answered by `OutputRecovered` or `RecoveryFailed`.
+    """
+
+    epoch: Epoch
+    restore: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReady:
+    """Tell the coordinator that batches can run."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Have Spark run batch n over checkpoint `base`. Answered by `PartitionReturned`s and `RunEnded`."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    run: int
+    base: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """Have Spark give a run up, best effort."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeBatch:
+    """Hand the snapshots of the taken attempts to the coordinator, as those of all its tasks."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    taken: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAttempts:
+    """Remove what these attempts have staged, best effort: no checkpoint has it, or will have."""
+
+    epoch: Epoch
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """Make visible what checkpoint n commits, after `delay_ms`, with the permit that its entry yields.
+
+    Answered by `OutputCommitted` or `CommitFailed`.
+    """
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    taken: tuple[Attempt, ...]
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCommitted:
+    """Tell the coordinator that the sinks have committed all up to n."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FailEpoch:
+    """Tell the coordinator that the epoch has failed, and where; it decides what follows.
+
+    Attributes:
+        task: None: Spark has failed, not a task.
+    """
+
+    epoch: Epoch
+    task: TaskId | None
+    cause: FailureCause
+
+
+BatchEffect = (
+    RecoverOutput
+    | ReportReady
+    | RunBatch
+    | CancelRun
+    | AcknowledgeBatch
+    | AbortAttempts
+    | CommitBatch
+    | ReportCommitted
+    | FailEpoch
+)

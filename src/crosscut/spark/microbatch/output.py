@@ -1,0 +1,165 @@
+"""The output of batches, on the driver: the writers that commit, recover and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.errors import FlowError
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import HeldData, SinkContext, SinkWriter
+from crosscut.protocol.commit import restore_permit
+from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.microbatch.attempts import Attempt
+from crosscut.protocol.snapshots import Part, Snapshot
+
+THREADS_MAX = 8
+"""Writers that are called at a time; each of them by one thread."""
+
+
+class OutputError(Exception):
+    """A writer has failed; `__cause__` says why.
+
+    Attributes:
+        task: Whose.
+    """
+
+    def __init__(self, task: TaskId) -> None:
+        super().__init__(f"the output of task {task}")
+        self.task = task
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    task: TaskId
+    writer: SinkWriter
+    held: HeldData
+
+
+def check_sinks(graph: JobGraph) -> None:
+    """Refuse sinks whose writers can't be several attempts at a task.
+
+    Raises:
+        FlowError: It names the sink.
+    """
+    for vertex in graph.vertices:
+        if vertex.sink is None:
+            continue
+        uid = vertex.chain[-1].uid
+        context = SinkContext(Lineage("check"), Epoch(1), TaskId(VertexId(vertex.vertex_id), 0), uid)
+        writer = vertex.sink.sink.writer(context)
+        if type(writer).begin_attempt is SinkWriter.begin_attempt:
+            raise FlowError(
+                f"flow {graph.name!r}: sink {uid!r} ({type(vertex.sink.sink).__qualname__}) can't be written "
+                f"by engine='micro-batch', where a task may be tried twice at the same time: its writer has "
+                f"no `begin_attempt`; run the flow with engine='continuous', or write to files",
+                operator=uid,
+            )
+
+
+class Output:
+    """The writers of one epoch's sink tasks, on the driver. All methods block; one call at a time."""
+
+    def __init__(
+        self, graph: JobGraph, lineage: Lineage, epoch: Epoch, driver: str, read_part: Callable[[Part], bytes]
+    ) -> None:
+        self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
+        self._parallelism = graph.parallelism
+        self._lineage = lineage
+        self._epoch = epoch
+        self._driver = driver
+        self._read_part = read_part
+        self._writers: dict[TaskId, _Writer] = {}
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """The sink tasks."""
+        return [TaskId(VertexId(one), index) for one in self._vertices for index in range(self._parallelism)]
+
+    def recover(self, deploys: Sequence[DeployTasks]) -> None:
+        """Commit what the restored checkpoint commits, and remove what older epochs have staged.
+
+        Raises:
+            OutputError: It could not be done.
+        """
+        restore = deploys[0].restore
+        found = {one.task: one.snapshot for deploy in deploys for one in deploy.snapshots}
+        retired = [one for deploy in deploys for one in deploy.retired if one.task.vertex in self._vertices]
+        for one in retired:
+            self._recover(one.task, one.snapshot, restore).writer.close()
+        for writer in self._each(
+            lambda task: self._recover(task, found.get(task, Snapshot()), restore), self.tasks
+        ):
+            self._writers[writer.task] = writer
+
+    def _recover(self, task: TaskId, snapshot: Snapshot, restore: CheckpointId) -> _Writer:
+        vertex = self._vertices[task.vertex]
+        assert vertex.sink is not None
+        held = HeldData()
+        context = SinkContext(self._lineage, self._epoch, task, vertex.chain[-1].uid, held, self._driver)
+        try:
+            one = _Writer(task, vertex.sink.sink.writer(context), held)
+            self._take_held(one, snapshot)
+            permit = restore_permit(self._lineage, self._epoch, restore)
+            one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
+            held.forget(restore)
+        except Exception as error:
+            raise OutputError(task) from error
+        return one
+
+    def commit(self, n: CheckpointId, taken: Iterable[Attempt]) -> None:
+        """Make visible what checkpoint n commits, whose entry is durable.
+
+        Raises:
+            OutputError: Not all of it is visible, or that is not known; it may be tried again.
+        """
+        permit = restore_permit(self._lineage, self._epoch, n)
+        assert permit is not None
+        snapshots = {
+            one.task: one.snapshot for attempt in taken for one in attempt.snapshots if one.snapshot.pending
+        }
+
+        def commit(task: TaskId) -> None:
+            one, snapshot = self._writers[task], snapshots[task]
+            try:
+                self._take_held(one, snapshot)
+                one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
+                one.held.forget(n)
+            except Exception as error:
+                raise OutputError(task) from error
+
+        self._each(commit, list(snapshots))
+
+    def _take_held(self, one: _Writer, snapshot: Snapshot) -> None:
+        for pending in snapshot.pending:
+            if pending.held is not None:
+                one.held.keep(pending.checkpoint_id, self._read_part(pending.held))
+
+    def abort(self, attempts: Iterable[Attempt]) -> None:
+        """Remove what these have staged.
+
+        Raises:
+            OutputError: Something is left over, which goes when a later epoch recovers.
+        """
+        for attempt in attempts:
+            for one in attempt.snapshots:
+                if one.snapshot.pending and one.task in self._writers:
+                    try:
+                        self._writers[one.task].writer.abort([each.handle for each in one.snapshot.pending])
+                    except Exception as error:
+                        raise OutputError(one.task) from error
+
+    def close(self) -> None:
+        """Close all writers."""
+        while self._writers:
+            _, one = self._writers.popitem()
+            one.writer.close()
+
+    def _each(self, call: Callable[[TaskId], Any], tasks: Sequence[TaskId]) -> list[Any]:
+        if len(tasks) <= 1:
+            return [call(task) for task in tasks]
+        with ThreadPoolExecutor(min(THREADS_MAX, len(tasks)), "crosscut-output") as pool:
+            return list(pool.map(call, tasks))

@@ -1,0 +1,424 @@
+"""The workers of the micro-batch engine, as the coordinator sees them: one for each index, on the driver.
+
+They have no process. What the coordinator tells them becomes events of the batches, whose effects are Spark
+jobs, commits, and what they say to the coordinator. So a job under this engine has the log, the claims, the
+restarts, the savepoints and the end of one under the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from crosscut.driver.journal import LOGGER
+from crosscut.errors import InternalError
+from crosscut.graph.specs import JobGraph
+from crosscut.graph.stages import stages_of
+from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.net.causes import failure_cause
+from crosscut.protocol.events import CheckpointRequested, JobEvent
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CommitCheckpoint,
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    FailureCause,
+    HaltTasks,
+    RegisterWorker,
+    ShutDown,
+    SnapshotAcknowledged,
+    SourceDrained,
+    TaskFailed,
+    TaskStatistics,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+    WorkerHeartbeat,
+    WorkerMessage,
+    WorkerReady,
+)
+from crosscut.protocol.microbatch import effects as do
+from crosscut.protocol.microbatch import events as on
+from crosscut.protocol.microbatch.attempts import Attempt, Place
+from crosscut.protocol.microbatch.batches import Batches
+from crosscut.spark.microbatch.job import BatchJobs
+from crosscut.spark.microbatch.output import Output, OutputError
+from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.stage import StageOrder
+
+
+class Host(Protocol):
+    """The driver of the coordinator."""
+
+    def link_opened(self, link: BatchLink, worker: WorkerIndex, attempt: AttemptId) -> int: ...
+
+    def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
+
+    def post(self, event: JobEvent) -> None: ...
+
+
+class BatchLink:
+    """The link of one worker that has no process."""
+
+    def __init__(self, index: int, told: Callable[[int, CoordinatorMessage], None]) -> None:
+        self.number = 0
+        self.index = index
+        self._told = told
+
+    def say(self, message: CoordinatorMessage) -> None:
+        """Hear the coordinator's word."""
+        self._told(self.index, message)
+
+    def close_gently(self, reason: str) -> None:
+        """There is nothing to close."""
+
+
+class BatchWorkers:
+    """All workers of one job. See `WorkerSupply`; everything but `end` is called on the driver's loop.
+
+    Args:
+        group: Of Spark jobs; nobody else's.
+        records_max: Of all sources together, in one batch.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        *,
+        name: str,
+        graph: JobGraph,
+        packed_graph: bytes,
+        group: str,
+        store: CheckpointStore,
+        store_url: str,
+        terms: TaskTerms,
+        records_max: int,
+        failpoints: Plan | None,
+    ) -> None:
+        self._context = context
+        self._name = name
+        self._graph = graph
+        self._packed = packed_graph
+        self._group = group
+        self._store = store
+        self._store_url = store_url
+        self._terms = terms
+        self._plan = failpoints
+        self._failpoints = Failpoints(failpoints, None)
+        self._stages = stages_of(graph)
+        self._sources = [
+            TaskId(VertexId(one.vertex_id), index)
+            for one in graph.vertices
+            if one.source is not None
+            for index in range(graph.parallelism)
+        ]
+        self._records_max = max(1, records_max // max(1, len(self._sources)))
+        self._batches = Batches(len(self._stages), graph.parallelism, terms.commit_attempts)
+        self._host: Host | None = None
+        self._loop = asyncio.get_running_loop()
+        self._links: list[BatchLink] = []
+        self._deploys: dict[int, DeployTasks] = {}
+        self._base: tuple[DeployTasks, ...] = ()
+        self._output: Output | None = None
+        self._calls = ThreadPoolExecutor(1, f"crosscut-output-{group}")
+        self._jobs: BatchJobs | None = None
+        self._runs: set[threading.Thread] = set()
+        self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
+        self._requests = 0
+        self._is_over = False
+        self._is_full = False
+        self._waiting: list[on.BatchEvent] = []
+        self._is_handling = False
+
+    def provide(self, host: Host) -> None:
+        """Say who speaks for the coordinator; before the first `submit`."""
+        self._host = host
+
+    # As a supply of workers.
+
+    def submit(self) -> None:
+        """Let all workers register."""
+        host = self._speaker
+        for index in range(self._graph.parallelism):
+            link = BatchLink(index, self._told)
+            link.number = host.link_opened(link, WorkerIndex(index), AttemptId(index))
+            self._links.append(link)
+            self._say(index, RegisterWorker(WorkerIndex(index), AttemptId(index), "driver", os.getpid(), 0))
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """Nobody is silent here but the driver itself."""
+
+    def end(self, timeout_s: float) -> None:
+        """Have Spark give up what it still runs, and close the writers. Blocks."""
+        self._is_over = True
+        self._cancel()
+        for thread in list(self._runs):
+            thread.join(timeout_s)
+        if self._output is not None:
+            self._calls.submit(self._output.close).result(timeout_s)
+        self._calls.shutdown(wait=False)
+        if self._jobs is not None:
+            try:
+                self._jobs.close()
+            except (Py4JError, OSError):
+                # Spark is gone already, and what it kept with it.
+                return
+
+    @property
+    def _speaker(self) -> Host:
+        if self._host is None:
+            raise InternalError("workers submitted before anybody listens to them")
+        return self._host
+
+    def _say(self, index: int, message: WorkerMessage) -> None:
+        self._speaker.link_message(self._links[index], message)
+
+    # What the coordinator says.
+
+    def _told(self, index: int, message: CoordinatorMessage) -> None:
+        match message:
+            case DeployTasks():
+                self._deploys[index] = message
+                of_epoch = [one for one in self._deploys.values() if one.epoch == message.epoch]
+                if len(of_epoch) == self._graph.parallelism:
+                    self._base = tuple(self._deploys[each] for each in range(len(of_epoch)))
+                    self._handle(on.TasksDeployed(message.epoch, message.restore))
+            case TriggerCheckpoint(epoch, n) if index == 0:
+                self._handle(on.BatchTriggered(epoch, n))
+            case AbortCheckpoint(epoch, n) if index == 0:
+                self._handle(on.BatchAborted(epoch, n))
+            case CommitCheckpoint(epoch, n) if index == 0:
+                self._handle(on.BatchCompleted(epoch, n))
+            case HaltTasks(epoch) if index == 0:
+                self._handle(on.EpochHalted(epoch))
+            case ShutDown() if index == 0:
+                self._is_over = True
+                self._handle(on.EpochHalted(self._batches.epoch))
+            case CoordinatorHeartbeat(epoch):
+                self._say(index, WorkerHeartbeat(epoch, self._statistics.get(index, ())))
+            case _:
+                """The same word to another worker, or one that is about records on their way."""
+
+    # Batches.
+
+    def _post(self, event: on.BatchEvent) -> None:
+        """Take an event from another thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._handle, event)
+        except RuntimeError:
+            # The loop has ended, and so has the job.
+            return
+
+    def _handle(self, event: on.BatchEvent) -> None:
+        # An effect may cause an event at once; it waits its turn.
+        self._waiting.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._waiting:
+                for effect in self._batches.handle(self._waiting.pop(0)):
+                    self._perform(effect)
+        finally:
+            self._is_handling = False
+
+    def _perform(self, effect: do.BatchEffect) -> None:
+        match effect:
+            case do.RecoverOutput(epoch):
+                self._call_output(self._recover, epoch, self._base)
+            case do.ReportReady(epoch):
+                for index in range(self._graph.parallelism):
+                    self._say(index, WorkerReady(epoch))
+            case do.RunBatch():
+                self._start(effect)
+            case do.CancelRun():
+                threading.Thread(target=self._cancel, daemon=True).start()
+            case do.AcknowledgeBatch(epoch, n, taken):
+                self._acknowledge(epoch, n, taken)
+            case do.CommitBatch(_, _, _, delay_ms):
+                self._loop.call_later(delay_ms / 1_000, self._commit_soon, effect)
+            case do.ReportCommitted(epoch, n):
+                self._report_committed(epoch, n)
+            case do.AbortAttempts(_, attempts):
+                self._call_output(self._abort, attempts)
+            case do.FailEpoch(epoch, task, cause):
+                blamed = task or TaskId(VertexId(self._stages[0][0]), 0)
+                self._say(blamed.index, TaskFailed(epoch, blamed, cause))
+            case _:
+                assert_never(effect)
+
+    def _acknowledge(self, epoch: Epoch, n: CheckpointId, taken: tuple[Attempt, ...]) -> None:
+        found = [one for attempt in taken for one in attempt.snapshots]
+        for index in range(self._graph.parallelism):
+            self._statistics[index] = tuple(
+                one for attempt in taken if attempt.place.index == index for one in attempt.statistics
+            )
+        drained = {one.task for one in found if one.snapshot.drained}
+        for task in self._sources:
+            if task in drained:
+                self._say(task.index, SourceDrained(epoch, task))
+        for one in found:
+            self._say(one.task.index, SnapshotAcknowledged(epoch, n, one.task, one.snapshot))
+
+    def _commit_soon(self, effect: do.CommitBatch) -> None:
+        if self._is_over:
+            return
+        # From here on the next batch may begin with it, as soon as its output is visible.
+        snapshots = [one for attempt in effect.taken for one in attempt.snapshots]
+        self._base = tuple(
+            replace(
+                deploy,
+                restore=effect.checkpoint_id,
+                snapshots=tuple(one for one in snapshots if one.task.index == index),
+                splits=(),
+                rescaled_from=0,
+                retired=(),
+            )
+            for index, deploy in enumerate(self._base)
+        )
+        self._is_full = any(one.is_full for one in effect.taken)
+        self._call_output(self._commit, effect)
+
+    def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
+        for task in self._output.tasks if self._output is not None else ():
+            self._say(task.index, TransactionsCommitted(epoch, n, task))
+        if self._is_full:
+            # There is more: the next batch need not wait for its time.
+            self._requests -= 1
+            self._speaker.post(CheckpointRequested(self._requests))
+
+    # Output, in a thread.
+
+    def _call_output(self, call: Callable[..., None], *args: object) -> None:
+        try:
+            self._calls.submit(call, *args)
+        except RuntimeError:
+            # The job is over.
+            return
+
+    def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
+        try:
+            if self._output is not None:
+                self._output.close()
+            one = deploys[0]
+            self._output = Output(self._graph, one.lineage, epoch, one.driver, self._store.read_part)
+            self._output.recover(deploys)
+        except OutputError as error:
+            self._post(on.RecoveryFailed(epoch, error.task, failure_cause(error.__cause__ or error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
+            task = TaskId(VertexId(self._stages[0][0]), 0)
+            self._post(on.RecoveryFailed(epoch, task, failure_cause(error)))
+        else:
+            self._post(on.OutputRecovered(epoch))
+
+    def _commit(self, effect: do.CommitBatch) -> None:
+        epoch, n = effect.epoch, effect.checkpoint_id
+        self._failpoints("commit.before")
+        try:
+            if self._output is not None:
+                self._output.commit(n, effect.taken)
+        except OutputError as error:
+            cause = error.__cause__ or error
+            self._post(on.CommitFailed(epoch, n, error.task, f"{type(cause).__name__}: {cause}"))
+        else:
+            self._failpoints("commit.after")
+            self._post(on.OutputCommitted(epoch, n))
+
+    def _abort(self, attempts: tuple[Attempt, ...]) -> None:
+        try:
+            if self._output is not None:
+                self._output.abort(attempts)
+        except OutputError as error:
+            LOGGER.warning(
+                "job %r: could not remove all that attempts have staged which were not taken: %s; it is "
+                "never committed, and goes at the next start",
+                self._name,
+                error.__cause__,
+            )
+
+    # Spark, in threads.
+
+    def _start(self, effect: do.RunBatch) -> None:
+        orders = [
+            [self._order(effect, stage, index) for index in range(self._graph.parallelism)]
+            for stage in range(len(self._stages))
+        ]
+        thread = threading.Thread(
+            target=self._run,
+            args=(effect, orders),
+            name=f"crosscut-batch-{effect.checkpoint_id}",
+            daemon=True,
+        )
+        self._runs.add(thread)
+        thread.start()
+
+    def _order(self, effect: do.RunBatch, stage: int, index: int) -> StageOrder:
+        members = frozenset(self._stages[stage])
+        deploy = self._base[index]
+        return StageOrder(
+            stages=self._stages,
+            place=Place(stage, index),
+            checkpoint_id=effect.checkpoint_id,
+            deploy=replace(
+                deploy,
+                snapshots=tuple(one for one in deploy.snapshots if one.task.vertex in members),
+                splits=tuple(one for one in deploy.splits if one.task.vertex in members),
+                peers=(),
+                retired=(),
+            ),
+            terms=self._terms,
+            store_url=self._store_url,
+            records_max=self._records_max,
+            failpoints=self._plan,
+        )
+
+    def _run(self, effect: do.RunBatch, orders: list[list[StageOrder]]) -> None:
+        epoch, n, run = effect.epoch, effect.checkpoint_id, effect.run
+        try:
+            if self._jobs is None:
+                self._jobs = BatchJobs(
+                    self._context,
+                    job=self._group,
+                    name=self._name,
+                    parallelism=self._graph.parallelism,
+                    packed_graph=self._packed,
+                    stages=[", ".join(one) for one in self._stages],
+                )
+            self._failpoints("batch.planned")
+            again = f", run {run}" if run > 1 else ""
+            described = f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})"
+            for index, parcel in self._jobs.run(orders, self._group, described):
+                if parcel.failure is not None:
+                    self._post(on.AttemptFailed(epoch, n, run, parcel.failure.task, parcel.failure.cause))
+                else:
+                    self._post(on.PartitionReturned(epoch, n, run, index, parcel.brought))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
+            if self._is_over:
+                return
+            text = "\n".join(str(error).splitlines()[:4])[:2_000]
+            self._post(
+                on.RunEnded(epoch, n, run, FailureCause("SparkJobEnded", f"Spark ended the batch: {text}"))
+            )
+        else:
+            self._failpoints("batch.returned")
+            self._post(on.RunEnded(epoch, n, run))
+        finally:
+            self._runs.discard(threading.current_thread())
+
+    def _cancel(self) -> None:
+        try:
+            if self._context._jsc is not None:
+                self._context.cancelJobGroup(self._group)
+        except (Py4JError, OSError):
+            # Spark is gone already, and the run with it.
+            return

@@ -1,0 +1,47 @@
+"""What a process of Spark's keeps between the attempts that it runs: graphs, states, paces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from crosscut.graph.shipping import unpack_graph
+from crosscut.store.checkpoint_store import open_store
+from crosscut.worker.backends import backend
+from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.kept_states import KeptStates
+from crosscut.worker.parcels import Parcel
+from crosscut.worker.stage import StageOrder, Surroundings, run_stage
+
+JOBS_MAX = 4
+"""Jobs that a process keeps something of; Spark gives it tasks of any."""
+
+_kept: dict[str, Surroundings] = {}
+
+
+def surroundings_of(
+    job: str, packed_graph: Callable[[], bytes], store_url: str, terms: TaskTerms
+) -> Surroundings:
+    """Return what this process has of a job, the one it is used for last being kept longest.
+
+    Args:
+        job: Names one run of a job; nothing is shared with another one.
+        packed_graph: Returns the job's graph, the first time.
+    """
+    found = _kept.pop(job, None)
+    if found is None:
+        graph = unpack_graph(packed_graph())
+        states = KeptStates(backend(terms.state_backend, terms.state_dir, graph.max_parallelism))
+        found = Surroundings(graph, open_store(store_url, create=False), states, {})
+    _kept[job] = found
+    while len(_kept) > JOBS_MAX:
+        oldest = next(iter(_kept))
+        _kept.pop(oldest).states.close()
+    return found
+
+
+def run_partition(
+    job: str, packed_graph: Callable[[], bytes], order: StageOrder, parcels: Iterable[Parcel]
+) -> Iterator[tuple[int, Parcel]]:
+    """Run one attempt at a partition in this process; see `run_stage`."""
+    around = surroundings_of(job, packed_graph, order.store_url, order.terms)
+    return run_stage(order, around, parcels)

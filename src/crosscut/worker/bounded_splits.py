@@ -1,0 +1,70 @@
+"""The input of a source task for one batch: as much as is there, up to a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from crosscut.interfaces import JSON, Source, Split, Wait
+from crosscut.task.splits import SplitQueue
+
+SETTLED_S = 0.1
+"""A reader that can't say how much waits may need so long to come by its first records."""
+
+FETCH_TIMEOUT_S = 5.0
+"""A reader that says that records wait is given so long to bring the next ones."""
+
+_NEVER_MS = 3_600_000.0
+
+
+class BoundedSplits(SplitQueue):
+    """Reads at most `records_max` records, and knows when it is enough for a batch.
+
+    The end of a batch is where the reading stops, wherever that is: the positions of the attempt that is
+    taken are those of the checkpoint, together with what the attempt has made of the records before them. So
+    nobody has to know the end before (docs/decisions/0050-micro-batches.md).
+    """
+
+    def __init__(
+        self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, records_max: int
+    ) -> None:
+        super().__init__(source, unread, uid)
+        self._left = records_max
+        self._has_read = False
+        self._waits = False
+        self._progress_s = time.monotonic()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch may hold no more."""
+        return self._left <= 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there is nothing more to be had for this batch."""
+        if self.is_full or self.is_drained:
+            return True
+        if not self._waits:
+            return False
+        lag = self.lag
+        waited_s = time.monotonic() - self._progress_s
+        if lag is None:
+            return self._has_read or waited_s >= SETTLED_S
+        return lag == 0 or waited_s >= FETCH_TIMEOUT_S
+
+    def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
+        """As `SplitQueue.read`; waits for ever once it is full, and opens nothing more then."""
+        if self.is_full:
+            self.just_ended, self.just_waiting = [], []
+            return Wait(_NEVER_MS)
+        found = super().read(min(limit, self._left), held)
+        if isinstance(found, Wait):
+            self._waits = True
+            # At once would be a loop without a pause, when somebody waits for the end of the batch.
+            return found if self.is_drained else Wait(max(1.0, found.delay_ms))
+        self._waits = False
+        self._has_read = True
+        self._left -= len(found)
+        self._progress_s = time.monotonic()
+        return found
