@@ -327,7 +327,15 @@ class SinkWriter(ABC):
     def abort(self, handles: Sequence[JSON]) -> None:
         """Remove what attempts have staged and no checkpoint will ever have; best effort.
 
-        Called on a writer that has recovered. What is left over goes when a later epoch recovers.
+        Called on a writer that has recovered. What is left over goes with `sweep`, or when a later epoch
+        recovers.
+        """
+
+    def sweep(self) -> None:
+        """Remove all that attempts of this task have staged in this epoch: nothing of it is awaited any more.
+
+        Called on a writer that has recovered, when it has committed everything. Attempts that died may have
+        left something that nobody knows of.
         """
 
     def close(self) -> None:

@@ -147,6 +147,16 @@ class StagedFiles(SinkWriter):
             for file in self._names.checked(one, str(self._directory)).files:
                 stage.remove(file.staged)
 
+    def sweep(self) -> None:
+        """Remove the staged files of this epoch."""
+        stage = self._recovered().stage
+        try:
+            for name in stage.names():
+                if self._names.epoch_of_staged(name) == self._context.epoch:
+                    stage.remove(name)
+        except OSError as error:
+            raise failed("look into", self._stage_path, error) from error
+
     def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
             stage = self._place.stage(self._names.stage)

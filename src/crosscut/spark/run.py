@@ -30,7 +30,7 @@ from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.graph.stages import check_batches
+from crosscut.graph.stages import check_batches, stages_of
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan, armed
 from crosscut.ids import Epoch
@@ -51,6 +51,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
+from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.output import check_sinks
 from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.placing import placed
@@ -397,12 +398,18 @@ class Run:
         )
 
     def _batch_workers(self, failpoints: Plan | None) -> BatchWorkers:
-        return BatchWorkers(
+        jobs = BatchJobs(
             self._context,
+            group=self._group,
+            name=self._name,
+            parallelism=self._graph.parallelism,
+            packed_graph=self._packed,
+            stages=[", ".join(one) for one in stages_of(self._graph)],
+        )
+        return BatchWorkers(
+            jobs,
             name=self._name,
             graph=self._graph,
-            packed_graph=self._packed,
-            group=self._group,
             store=self.store,
             store_url=absolute(self._checkpoint_dir),
             terms=batch_terms(self._settings),

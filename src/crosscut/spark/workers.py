@@ -103,24 +103,13 @@ class SparkWorkers:
     def _run(self, plan: WorkerPlan) -> None:
         ended = WorkersEnded("every worker returned")
         try:
-            if not (lost := self._lost()):
+            if not (lost := why_lost(self._context)):
                 with self._graph_apart(plan) as (rest, graph_of):
                     self._collect(rest, graph_of)
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
             ended = WorkersEnded(_shortened(str(error)))
-            lost = self._lost()
+            lost = why_lost(self._context)
         self._post(WorkersEnded(lost, is_final=True) if lost else ended)
-
-    def _lost(self) -> str:
-        """Return why this Spark can run nothing any more, or ""."""
-        if self._context._jsc is None:
-            return f"{STOPPED}; a new start goes on from the newest checkpoint"
-        if gateway.is_gone(self._context):
-            return (
-                f"{gateway.GONE}: it was killed, or has crashed or run out of memory (it may have said so on "
-                f"standard error); a new start makes a new one and goes on from the newest checkpoint"
-            )
-        return ""
 
     @contextmanager
     def _graph_apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[WorkerPlan], bytes]]]:
@@ -158,6 +147,18 @@ class SparkWorkers:
         with _load_from_socket(served, workers._jrdd_deserializer) as results:
             for _ in results:
                 """Workers return nothing: this waits for their end."""
+
+
+def why_lost(context: SparkContext) -> str:
+    """Return why this Spark can run nothing any more, or ""."""
+    if context._jsc is None:
+        return f"{STOPPED}; a new start goes on from the newest checkpoint"
+    if gateway.is_gone(context):
+        return (
+            f"{gateway.GONE}: it was killed, or has crashed or run out of memory (it may have said so on "
+            f"standard error); a new start makes a new one and goes on from the newest checkpoint"
+        )
+    return ""
 
 
 def _java(context: SparkContext) -> Any:

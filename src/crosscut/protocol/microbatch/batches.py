@@ -34,6 +34,7 @@ from crosscut.protocol.microbatch.effects import (
     ReportCommitted,
     ReportReady,
     RunBatch,
+    SweepOutput,
 )
 from crosscut.protocol.microbatch.events import (
     AttemptFailed,
@@ -53,6 +54,9 @@ from crosscut.protocol.microbatch.events import (
 
 RUNS_MAX = 4
 """A batch whose attempts don't fit together runs again so often before its epoch fails."""
+
+SWEEP_EVERY = 64
+"""Batches between two looks for what attempts have staged that died: it costs a list of each stage."""
 
 _NONE = CheckpointId(0)
 
@@ -100,6 +104,7 @@ class Batches:
         self._commit_attempts = 0
         # Due, as soon as the one before is visible.
         self._due = _NONE
+        self._until_sweep = SWEEP_EVERY
         self.dropped: Counter[str] = Counter()
 
     def handle(self, event: BatchEvent) -> list[BatchEffect]:
@@ -136,7 +141,7 @@ class Batches:
                     self.dropped["commit that was not asked for"] += 1
                     return []
                 self._committing = None
-                return [ReportCommitted(epoch, n), *self._begin()]
+                return [ReportCommitted(epoch, n), *self._swept(), *self._begin()]
             case CommitFailed():
                 return self._commit_failed(event)
             case EpochHalted():
@@ -157,6 +162,8 @@ class Batches:
         # remove it.
         batch = self._batch
         effects = self._give_up() if batch is not None and not batch.taken else []
+        if self._is_open and self._batch is None and self._committing is None:
+            effects.append(SweepOutput(self.epoch))
         self._batch = self._committing = None
         self._due = _NONE
         self._commit_attempts = 0
@@ -181,6 +188,13 @@ class Batches:
     def _run(self, n: CheckpointId, run: int) -> list[BatchEffect]:
         self._batch = _Batch(n, run)
         return [RunBatch(self.epoch, n, run, self.base)]
+
+    def _swept(self) -> list[BatchEffect]:
+        self._until_sweep -= 1
+        if self._until_sweep:
+            return []
+        self._until_sweep = SWEEP_EVERY
+        return [SweepOutput(self.epoch)]
 
     def _is_under_way(self, n: CheckpointId, run: int) -> bool:
         batch = self._batch

@@ -64,6 +64,16 @@ class AbortAttempts:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepOutput:
+    """Remove all that is staged, best effort: everything that any checkpoint has is visible.
+
+    Attempts that died have told nobody what they had staged.
+    """
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class CommitBatch:
     """Make visible what checkpoint n commits, after `delay_ms`, with the permit that its entry yields.
 
@@ -104,6 +114,7 @@ BatchEffect = (
     | CancelRun
     | AcknowledgeBatch
     | AbortAttempts
+    | SweepOutput
     | CommitBatch
     | ReportCommitted
     | FailEpoch

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.core.broadcast import Broadcast
 from pyspark.util import _load_from_socket
 
 from crosscut.errors import WorkersError
-from crosscut.spark.workers import STOPPED, python_of_this_program
+from crosscut.spark.microbatch.workers import Routed
+from crosscut.spark.workers import STOPPED, python_of_this_program, why_lost
 from crosscut.worker.batch_process import run_partition
-from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder
-
-Routed = tuple[int, Parcel]
 
 
 class BatchJobs:
-    """Runs batches of one job in Spark.
+    """Runs batches of one job in Spark; see `Jobs`.
 
     Args:
-        job: Names this run of the job in the processes that Spark has.
+        group: Of Spark jobs, and nobody else's; names this run of the job in the processes that Spark has.
         name: Of the flow, for Spark's own pages.
         stages: What to call each stage there.
     """
@@ -31,30 +31,28 @@ class BatchJobs:
         self,
         context: SparkContext,
         *,
-        job: str,
+        group: str,
         name: str,
         parallelism: int,
         packed_graph: bytes,
         stages: list[str],
     ) -> None:
         self._context = context
-        self._job = job
+        self._group = group
         self._name = name
         self._parallelism = parallelism
         self._stages = stages
-        self._graph: Broadcast[bytes] = context.broadcast(packed_graph)
-        self._seed = context.parallelize(range(parallelism), parallelism)
+        self._packed = packed_graph
+        # Made by the first batch: Spark needs some time for them.
+        self._graph: Broadcast[bytes] | None = None
+        self._seed: RDD[int] | None = None
 
-    def run(self, orders: list[list[StageOrder]], group: str, description: str) -> Iterator[Routed]:
-        """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
-
-        Raises:
-            Exception: Of PySpark: the job has failed, or was cancelled.
-        """
+    def run(self, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+        """See `Jobs.run`. What it raises is PySpark's."""
         context = self._context
         if context._jvm is None or context._jsc is None:
             raise WorkersError(f"Spark can't run the batch: {STOPPED}")
-        context.setJobGroup(group, description, interruptOnCancel=True)
+        context.setJobGroup(self._group, description, interruptOnCancel=True)
         context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
         with python_of_this_program(context):
             # Here the RDDs are made in the JVM, and take note of the interpreter.
@@ -64,7 +62,9 @@ class BatchJobs:
         with _load_from_socket(served, last._jrdd_deserializer) as results:
             yield from results
 
-    def _planned(self, orders: list[list[StageOrder]]) -> RDD[Routed]:
+    def _planned(self, orders: Sequence[Sequence[StageOrder]]) -> RDD[Routed]:
+        if self._seed is None:
+            self._seed = self._context.parallelize(range(self._parallelism), self._parallelism)
         rdd: RDD[Routed] = self._seed.mapPartitionsWithIndex(self._first(orders[0]))
         rdd.setName(f"{self._name}: {self._stages[0]}")
         for stage, of_stage in enumerate(orders[1:], 1):
@@ -72,8 +72,8 @@ class BatchJobs:
             rdd.setName(f"{self._name}: {self._stages[stage]}")
         return rdd
 
-    def _first(self, orders: list[StageOrder]) -> Callable[[int, Iterable[Any]], Iterator[Routed]]:
-        job, graph = self._job, self._graph
+    def _first(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Any]], Iterator[Routed]]:
+        job, graph = self._group, self._broadcast()
 
         def run(index: int, seed: Iterable[Any]) -> Iterator[Routed]:
             for _ in seed:
@@ -82,8 +82,8 @@ class BatchJobs:
 
         return run
 
-    def _later(self, orders: list[StageOrder]) -> Callable[[int, Iterable[Routed]], Iterator[Routed]]:
-        job, graph = self._job, self._graph
+    def _later(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Routed]], Iterator[Routed]]:
+        job, graph = self._group, self._broadcast()
 
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
             parcels = (parcel for _, parcel in routed)
@@ -91,9 +91,28 @@ class BatchJobs:
 
         return run
 
+    def _broadcast(self) -> Broadcast[bytes]:
+        if self._graph is None:
+            self._graph = self._context.broadcast(self._packed)
+        return self._graph
+
+    def cancel(self) -> None:
+        """See `Jobs.cancel`."""
+        # If Spark is gone already, so is the run.
+        with suppress(Py4JError, OSError):
+            if self._context._jsc is not None:
+                self._context.cancelJobGroup(self._group)
+
+    def lost(self) -> str:
+        """See `Jobs.lost`."""
+        return why_lost(self._context)
+
     def close(self) -> None:
-        """Give back what Spark keeps for the job."""
-        self._graph.destroy()
+        """See `Jobs.close`."""
+        # If Spark is gone already, so are its files.
+        with suppress(Py4JError, OSError):
+            if self._graph is not None:
+                self._graph.destroy()
 
 
 def _same(target: int) -> int:

@@ -152,6 +152,18 @@ class Output:
                     except Exception as error:
                         raise OutputError(one.task) from error
 
+    def sweep(self) -> None:
+        """Remove all that is staged.
+
+        Raises:
+            OutputError: As in `abort`.
+        """
+        for one in self._writers.values():
+            try:
+                one.writer.sweep()
+            except Exception as error:
+                raise OutputError(one.task) from error
+
     def close(self) -> None:
         """Close all writers."""
         while self._writers:

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol, assert_never
-
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 
 from crosscut.driver.journal import LOGGER
 from crosscut.errors import InternalError
@@ -25,7 +22,7 @@ from crosscut.graph.stages import stages_of
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.causes import failure_cause
-from crosscut.protocol.events import CheckpointRequested, JobEvent
+from crosscut.protocol.events import CheckpointRequested, JobEvent, WorkersEnded
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CommitCheckpoint,
@@ -50,10 +47,10 @@ from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
-from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder
 
 
@@ -65,6 +62,30 @@ class Host(Protocol):
     def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
 
     def post(self, event: JobEvent) -> None: ...
+
+
+Routed = tuple[int, Parcel]
+"""What a partition says, and the index of the partition that it is for."""
+
+
+class Jobs(Protocol):
+    """Where batches run: Spark. Any thread may call any of it."""
+
+    def run(self, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+        """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
+
+        Raises:
+            Exception: The run has failed, or was cancelled.
+        """
+
+    def cancel(self) -> None:
+        """Give up what is running, best effort. Blocks."""
+
+    def lost(self) -> str:
+        """Return why nothing can run here any more, or ""."""
+
+    def close(self) -> None:
+        """Give back what is kept for the job. Blocks."""
 
 
 class BatchLink:
@@ -87,29 +108,25 @@ class BatchWorkers:
     """All workers of one job. See `WorkerSupply`; everything but `end` is called on the driver's loop.
 
     Args:
-        group: Of Spark jobs; nobody else's.
+        jobs: Runs the batches.
         records_max: Of all sources together, in one batch.
     """
 
     def __init__(
         self,
-        context: SparkContext,
+        jobs: Jobs,
         *,
         name: str,
         graph: JobGraph,
-        packed_graph: bytes,
-        group: str,
         store: CheckpointStore,
         store_url: str,
         terms: TaskTerms,
         records_max: int,
         failpoints: Plan | None,
     ) -> None:
-        self._context = context
+        self._jobs = jobs
         self._name = name
         self._graph = graph
-        self._packed = packed_graph
-        self._group = group
         self._store = store
         self._store_url = store_url
         self._terms = terms
@@ -130,8 +147,7 @@ class BatchWorkers:
         self._deploys: dict[int, DeployTasks] = {}
         self._base: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
-        self._calls = ThreadPoolExecutor(1, f"crosscut-output-{group}")
-        self._jobs: BatchJobs | None = None
+        self._calls = ThreadPoolExecutor(1, f"crosscut-output-{name}")
         self._runs: set[threading.Thread] = set()
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
@@ -161,18 +177,13 @@ class BatchWorkers:
     def end(self, timeout_s: float) -> None:
         """Have Spark give up what it still runs, and close the writers. Blocks."""
         self._is_over = True
-        self._cancel()
+        self._jobs.cancel()
         for thread in list(self._runs):
             thread.join(timeout_s)
         if self._output is not None:
             self._calls.submit(self._output.close).result(timeout_s)
         self._calls.shutdown(wait=False)
-        if self._jobs is not None:
-            try:
-                self._jobs.close()
-            except (Py4JError, OSError):
-                # Spark is gone already, and what it kept with it.
-                return
+        self._jobs.close()
 
     @property
     def _speaker(self) -> Host:
@@ -242,7 +253,7 @@ class BatchWorkers:
             case do.RunBatch():
                 self._start(effect)
             case do.CancelRun():
-                threading.Thread(target=self._cancel, daemon=True).start()
+                threading.Thread(target=self._jobs.cancel, daemon=True).start()
             case do.AcknowledgeBatch(epoch, n, taken):
                 self._acknowledge(epoch, n, taken)
             case do.CommitBatch(_, _, _, delay_ms):
@@ -251,6 +262,8 @@ class BatchWorkers:
                 self._report_committed(epoch, n)
             case do.AbortAttempts(_, attempts):
                 self._call_output(self._abort, attempts)
+            case do.SweepOutput():
+                self._call_output(self._sweep)
             case do.FailEpoch(epoch, task, cause):
                 blamed = task or TaskId(VertexId(self._stages[0][0]), 0)
                 self._say(blamed.index, TaskFailed(epoch, blamed, cause))
@@ -335,9 +348,15 @@ class BatchWorkers:
             self._post(on.OutputCommitted(epoch, n))
 
     def _abort(self, attempts: tuple[Attempt, ...]) -> None:
+        self._remove(lambda output: output.abort(attempts))
+
+    def _sweep(self) -> None:
+        self._remove(Output.sweep)
+
+    def _remove(self, call: Callable[[Output], None]) -> None:
         try:
             if self._output is not None:
-                self._output.abort(attempts)
+                call(self._output)
         except OutputError as error:
             LOGGER.warning(
                 "job %r: could not remove all that attempts have staged which were not taken: %s; it is "
@@ -385,25 +404,19 @@ class BatchWorkers:
     def _run(self, effect: do.RunBatch, orders: list[list[StageOrder]]) -> None:
         epoch, n, run = effect.epoch, effect.checkpoint_id, effect.run
         try:
-            if self._jobs is None:
-                self._jobs = BatchJobs(
-                    self._context,
-                    job=self._group,
-                    name=self._name,
-                    parallelism=self._graph.parallelism,
-                    packed_graph=self._packed,
-                    stages=[", ".join(one) for one in self._stages],
-                )
             self._failpoints("batch.planned")
             again = f", run {run}" if run > 1 else ""
             described = f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})"
-            for index, parcel in self._jobs.run(orders, self._group, described):
+            for index, parcel in self._jobs.run(orders, described):
                 if parcel.failure is not None:
                     self._post(on.AttemptFailed(epoch, n, run, parcel.failure.task, parcel.failure.cause))
                 else:
                     self._post(on.PartitionReturned(epoch, n, run, index, parcel.brought))
         except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
             if self._is_over:
+                return
+            if lost := self._jobs.lost():
+                self._speaker.post(WorkersEnded(lost, is_final=True))
                 return
             text = "\n".join(str(error).splitlines()[:4])[:2_000]
             self._post(
@@ -414,11 +427,3 @@ class BatchWorkers:
             self._post(on.RunEnded(epoch, n, run))
         finally:
             self._runs.discard(threading.current_thread())
-
-    def _cancel(self) -> None:
-        try:
-            if self._context._jsc is not None:
-                self._context.cancelJobGroup(self._group)
-        except (Py4JError, OSError):
-            # Spark is gone already, and the run with it.
-            return

@@ -1,0 +1,183 @@
+"""Flows as micro-batches, without Spark: the real driver, tasks, store and sinks, and a scheduler that does
+to attempts what Spark may do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import FlowError
+from crosscut.graph.specs import JobGraph
+from crosscut.graph.stages import check_batches, stages_of
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
+from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
+from crosscut.testing.flows.steps import Loop, RateLimit
+from crosscut.testing.simulator.sources import ReplayedSource
+
+STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
+CALM = Weather()
+
+
+def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
+    return lambda graph, url: LocalJobs(graph, url, Random(seed), weather)
+
+
+def settings(tmp_path: Path, **others: Any) -> cc.Settings:
+    given = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 40} | others
+    return cc.Settings(engine="micro-batch", checkpoint_dir=tmp_path / "checkpoints", **given)
+
+
+def can_run(description: Description) -> bool:
+    return not any(isinstance(one, Loop | RateLimit) for one in description.steps)
+
+
+def drawn(count: int) -> list[int]:
+    return [seed for seed in range(10 * count) if can_run(drawn_flow(seed))][:count]
+
+
+@pytest.mark.parametrize("seed", drawn(6))
+def test_a_drawn_flow_has_its_output_exactly_once_whatever_becomes_of_attempts(
+    tmp_path: Path, seed: int
+) -> None:
+    description = drawn_flow(seed)
+    sinks: dict[int, cc.Collect] = {}
+
+    def source(number: int, step: Any) -> ReplayedSource:
+        return ReplayedSource(
+            {f"s{number}-{split}": one for split, one in enumerate(source_records(number, step))}
+        )
+
+    def sink(number: int) -> cc.Collect:
+        sinks[number] = cc.collect(tmp_path / f"sink-{number}")
+        return sinks[number]
+
+    flow = built_flow(description, source, sink)
+    graph = flow.compile(2, 128)
+    end, _ = run_batches(graph, settings(tmp_path), made(seed, STORM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    expected = expected_output(description, 2)
+    for number, one in sinks.items():
+        found = Counter(map(repr, one.records()))
+        assert found == Counter(map(repr, expected.records[number])), f"sink {number} of {description}"
+
+
+def tagged(number: int) -> tuple[int, float]:
+    """Code that gives something else at each attempt."""
+    return number, RANDOM.random()
+
+
+RANDOM = Random()
+
+
+def routed_at_random(out: cc.Collect, counts: cc.Collect, records: int = 300) -> cc.Flow:
+    """Records whose key is another one at each attempt: each has to arrive once all the same."""
+    flow = cc.Flow("random")
+    thirds = {f"s{split}": list(range(split, records, 3)) for split in range(3)}
+    keyed = flow.source(ReplayedSource(thirds)).map(tagged).key_by(lambda one: int(one[1] * 1_000))
+    keyed.reduce(lambda before, one: one).sink(out)
+    keyed.aggregate(list, lambda so_far, one: [*so_far, one[0]], emit="final").sink(counts)
+    return flow
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_records_that_are_routed_at_random_arrive_once_whatever_becomes_of_attempts(
+    tmp_path: Path, seed: int
+) -> None:
+    out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
+    graph = routed_at_random(out, counts).compile(3, 128)
+    end, jobs = run_batches(graph, settings(tmp_path, parallelism=3), made(seed, STORM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert jobs.seen["doubled"]
+    numbers = [one[0] for _, one in out.records()]
+    assert sorted(numbers) == list(range(300))
+    # State and output are of the same attempts.
+    assert sorted(number for _, held in counts.records() for number in held) == list(range(300))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_driver_that_dies_at_any_moment_is_followed_by_one_of_another_parallelism(
+    tmp_path: Path, seed: int
+) -> None:
+    out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
+    flow = routed_at_random(out, counts)
+    random = Random(seed)
+    for parallelism in (1, 3, 2):
+        left = random.randrange(1, 40)
+
+        def is_dead(driver: Any) -> bool:
+            nonlocal left
+            left -= driver.status().phase == "running"
+            return left < 0
+
+        graph = flow.compile(parallelism, 128)
+        run_batches(graph, settings(tmp_path, parallelism=parallelism), made(seed, STORM), is_dead)
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path), made(seed, CALM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert sorted(one[0] for _, one in out.records()) == list(range(300))
+    assert sorted(number for _, held in counts.records() for number in held) == list(range(300))
+
+
+def test_nothing_staged_is_left_over_once_a_job_has_finished(tmp_path: Path) -> None:
+    out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
+    graph = routed_at_random(out, counts).compile(2, 128)
+    end, jobs = run_batches(graph, settings(tmp_path), made(1, Weather(doubled=0.5)))
+    assert end is not None
+    assert end.outcome == "finished"
+    assert jobs.seen["doubled"]
+    assert not list((tmp_path / "out").rglob("*.staged"))
+
+
+def test_a_failure_of_user_code_names_operator_and_record(tmp_path: Path) -> None:
+    flow = cc.Flow("broken")
+    flow.source(ReplayedSource({"s": [1, 0]})).map(lambda one: 1 // one).named("halves").sink(
+        cc.collect(tmp_path / "out")
+    )
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path), made(1, CALM))
+    assert end is not None
+    assert end.outcome == "failed"
+    assert end.cause is not None
+    assert (end.cause.operator, end.cause.record) == ("halves", "0")
+
+
+def test_a_batch_has_no_more_records_than_the_setting_says(tmp_path: Path) -> None:
+    flow = cc.Flow("bounded")
+    out = cc.collect(tmp_path / "out")
+    flow.source(ReplayedSource({"a": list(range(50)), "b": list(range(50))})).sink(out)
+    given = settings(tmp_path, batch_records_max=20)
+    end, jobs = run_batches(flow.compile(2, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "finished"
+    assert sorted(out.records()) == sorted([*range(50)] * 2)
+    assert jobs.seen["runs"] >= 5
+
+
+def test_vertices_that_shuffle_nothing_share_a_stage() -> None:
+    flow = cc.Flow("stages")
+    numbers = flow.source(cc.generate(int, count=1)).named("numbers")
+    left = numbers.key_by(lambda one: one).count().named("counted")
+    left.key_by(lambda one: one[0]).count().named("again").sink(cc.collect())
+    numbers.map(lambda one: one).named("aside").sink(cc.collect())
+    stages = stages_of(flow.compile(2, 128))
+    assert [len(one) for one in stages][1:] == [1, 1]
+
+
+def test_a_loop_is_refused_by_name() -> None:
+    flow = cc.Flow("loop")
+
+    def step(loop: Any) -> tuple[Any, Any]:
+        less = loop.map(lambda one: one - 1)
+        return less.filter(lambda one: one > 0), less.filter(lambda one: one <= 0)
+
+    flow.source(cc.generate(int, count=3)).iterate(step).sink(cc.collect())
+    graph = flow.compile(2, 128)
+    with pytest.raises(FlowError, match=r"is the head of a loop.*engine='continuous'"):
+        check_batches(graph)
