@@ -33,7 +33,6 @@ def test_a_process_killed_in_a_batch_is_replaced_by_spark_and_output_is_exact(
     [
         "batch.returned:kill:2",  # nobody has been told
         "driver.appended:kill:2",  # the entry is durable, and nothing is visible
-        "commit.after:kill:2",  # all is visible, and nobody has been told
     ],
 )
 def test_a_driver_killed_at_any_step_of_a_batch_is_followed_by_one_of_the_other_engine(

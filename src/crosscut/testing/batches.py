@@ -177,7 +177,7 @@ async def _driven(
     loop = asyncio.get_running_loop()
     while not driver.ended.done() and not until(driver):
         await asyncio.sleep(0.001)
-    end: Any = driver.ended.result() if driver.ended.done() else None
+    end = driver.ended.result() if driver.ended.done() else None
     await loop.run_in_executor(None, workers.end, 60.0)
     await driver.close()
     return end

@@ -23,13 +23,19 @@ class BoundedSplits(SplitQueue):
 
     The end of a batch is where the reading stops, wherever that is: the positions of the attempt that is
     taken are those of the checkpoint, together with what the attempt has made of the records before them. So
-    nobody has to know the end before (docs/decisions/0051-batches-without-a-plan.md).
+    nobody has to know the end before (docs/decisions/0052-batches-without-a-plan.md).
     """
 
     def __init__(
-        self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, records_max: int
+        self,
+        source: Source,
+        unread: Sequence[tuple[Split, JSON]],
+        uid: str,
+        records_max: int,
+        *,
+        is_open: bool = False,
     ) -> None:
-        super().__init__(source, unread, uid)
+        super().__init__(source, unread, uid, is_open=is_open)
         self._left = records_max
         self._has_read = False
         self._waits = False

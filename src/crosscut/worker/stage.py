@@ -212,8 +212,10 @@ class _StageAttempt:
     def _began(self, task: TaskId) -> None:
         self.task = task
 
-    def _bounded(self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str) -> BoundedSplits:
-        splits = BoundedSplits(source, unread, uid, self._order.records_max)
+    def _bounded(
+        self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, *, is_open: bool
+    ) -> BoundedSplits:
+        splits = BoundedSplits(source, unread, uid, self._order.records_max, is_open=is_open)
         self._splits.append(splits)
         return splits
 
