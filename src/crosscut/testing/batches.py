@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.graph.shipping import pack_graph, unpack_graph
