@@ -23,7 +23,7 @@ class BoundedSplits(SplitQueue):
 
     The end of a batch is where the reading stops, wherever that is: the positions of the attempt that is
     taken are those of the checkpoint, together with what the attempt has made of the records before them. So
-    nobody has to know the end before (docs/decisions/0052-batches-without-a-plan.md).
+    nobody has to know the end before (docs/decisions/0053-batches-without-a-plan.md).
     """
 
     def __init__(
