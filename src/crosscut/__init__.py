@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import delta, errors, events, files, http, kafka, postgres, spark, sqlite
+    from crosscut import delta, errors, events, files, http, iceberg, kafka, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -137,6 +137,7 @@ __all__ = [
     "generate",
     "global_window",
     "http",
+    "iceberg",
     "items",
     "kafka",
     "no_deadlock",

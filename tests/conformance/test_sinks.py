@@ -166,6 +166,26 @@ def delta_target(directory: Path) -> SinkTarget:
     return SinkTarget(sink, visible, lambda i: (i, "ü/" * (i % 3 + 1)))
 
 
+def iceberg_target(directory: Path) -> SinkTarget:
+    library = pytest.importorskip("pyiceberg.catalog", reason="pip install 'crosscut[iceberg]'")
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"
+    }  # fmt: skip
+
+    def visible() -> list[Any]:
+        with library.load_catalog("default", **catalog) as found:
+            if not found.table_exists("shop.rows"):
+                return []
+            rows = found.load_table("shop.rows").scan().to_arrow().to_pylist()
+        return sorted((row["number"], row["text"]) for row in rows)
+
+    schema = {"number": "int64", "text": "string"}
+    sink = cc.iceberg.sink("shop.rows", schema, catalog=catalog)
+    # As a driver does it before anything starts.
+    sink.check()
+    return SinkTarget(sink, visible, lambda i: (i, "ü/" * (i % 3)))
+
+
 def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:
     def take() -> list[Any]:
         taken = visible()
@@ -190,6 +210,7 @@ def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], li
         divided_target,
         rolled_target,
         delta_target,
+        iceberg_target,
     ],
 )
 @pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)

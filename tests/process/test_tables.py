@@ -198,11 +198,38 @@ class DeltaPlace(Place):
         return [(row["k"], row["n"]) for row in rows]
 
 
-def test_a_delta_table_is_exact_through_kills_at_a_commit(started: Any, arm: Any, tmp_path: Path) -> None:
+class IcebergPlace(Place):
+    """An Iceberg table in a directory, with a catalog in SQLite, divided by its key."""
+
+    def __init__(self, location: str) -> None:
+        self._catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{location}/catalog.db",
+            "warehouse": f"file://{location}",
+        }
+        Path(location).mkdir(exist_ok=True)
+        schema = {"k": "string", "n": "int64"}
+        self.sink = cc.iceberg.sink(
+            "shop.counts", schema, catalog=self._catalog, row=lambda pair: (pair[0], pair[1][0])
+        )
+
+    def rows(self, columns: str = "*", order: str = "") -> list[tuple[Any, ...]]:
+        library = pytest.importorskip("pyiceberg.catalog", reason="pip install 'crosscut[iceberg]'")
+        with library.load_catalog("default", **self._catalog) as catalog:
+            if not catalog.table_exists("shop.counts"):
+                return []
+            rows = catalog.load_table("shop.counts").scan().to_arrow().to_pylist()
+        return [(row["k"], row["n"]) for row in rows]
+
+
+@pytest.mark.parametrize("format_of_table", [DeltaPlace, IcebergPlace])
+def test_a_table_of_a_lake_is_exact_through_kills_at_a_commit(
+    format_of_table: Callable[[str], Place], started: Any, arm: Any, tmp_path: Path
+) -> None:
     """B2, B3, F1, I1, I2, I3: and two tasks commit to the table at once."""
     armed = arm("commit.before:kill:2:0", "commit.after:kill:3:1", "commit.told:kill:5:0")
     job = TableJob(tmp_path, count=6_000, held=1)
-    object.__setattr__(job, "place", DeltaPlace(str(tmp_path / "lake")))
+    object.__setattr__(job, "place", format_of_table(str(tmp_path / "lake")))
     running = started(job)
     until(lambda: job.check_so_far() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)
     job.open_gate()

@@ -8,7 +8,6 @@ that is both the marker and the fence.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,20 +16,19 @@ from hashlib import blake2b
 from reprlib import repr as shortened
 from typing import Any
 
-from crosscut.connectors.arrow_values import RowBatches, schema_of
+from crosscut.connectors.arrow_values import schema_of
 from crosscut.connectors.extras import required
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed
+from crosscut.connectors.tables.lake import HeldRows, note_of, noted, place_of, without_secrets
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.urls import HIDDEN, Redaction
+from crosscut.urls import Redaction
 
 Options = Mapping[str, "str | Environment"]
-
-_SECRET_BYTES_MIN = 4
 
 _NOTE = "crosscut"
 """Of the information about a commit: who has made it. Unlike application transactions it can be listed."""
@@ -133,18 +131,14 @@ class _Delta(Database):
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
         self._what = sink.describe()
-        self._batches = RowBatches(sink.schema, self._what)
+        self._held = HeldRows(sink.schema, self._what, "delta")
         self._redacted = Redaction(sink.location)
         self._partitioned_by = sink.partition_by
 
     def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        arrow = required("pyarrow", "delta")
-        data = arrow.BufferOutputStream()
-        options = arrow.ipc.IpcWriteOptions(compression="lz4")
-        with arrow.ipc.new_stream(data, self._sink.schema, options=options) as stream:
-            stream.write_batch(self._batches.batch(rows))
+        data = self._held.encoded(rows)
         self._check_partitions(rows)
-        return bytes(data.getvalue())
+        return data
 
     def _check_partitions(self, rows: list[tuple[Any, ...]]) -> None:
         names = self._sink.schema.names
@@ -164,7 +158,7 @@ class _Delta(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[_DeltaSession]:
-        session = _DeltaSession(self.opened(), self._what)
+        session = _DeltaSession(self.opened(), self._what, self._held)
         yield session
         with self._explained("write to"):
             session.commit()
@@ -217,7 +211,7 @@ class _Delta(Database):
             commits = library.DeltaTable(location, storage_options=options).history(_COMMITS_MAX)
         newest: dict[tuple[str, str, TaskId], CommittedOutput] = {}
         for one in commits:
-            if (found := _noted(one.get(_NOTE), self._what)) is not None:
+            if (found := noted(one.get(_NOTE), self._what)) is not None:
                 newest.setdefault((found.lineage, found.sink_uid, found.task), found)
         return tuple(newest.values())
 
@@ -237,26 +231,22 @@ class _Delta(Database):
             ) from None
 
     def _shown(self, text: str) -> str:
-        text = self._redacted(text)
-        for value in self._sink.storage_options.values():
-            secret = value.value() if isinstance(value, Environment) else value
-            if len(secret) >= _SECRET_BYTES_MIN:
-                text = text.replace(secret, HIDDEN)
-        return text
+        return without_secrets(self._redacted(text), self._sink.storage_options)
 
 
 class _DeltaSession(Session):
     """One commit: everything is collected, and decided on by one version of the table."""
 
-    def __init__(self, table: Any, what: str) -> None:
+    def __init__(self, table: Any, what: str, held: HeldRows) -> None:
         self._table = table
         self._what = what
+        self._held = held
         self._rows: list[Any] = []
         self._versions: dict[str, int] = {}
         self._note = ""
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
-        base = _application(context)
+        base = place_of(context)
         epoch = self._table.transaction_version(f"{base}/epoch")
         if epoch is None:
             return None
@@ -272,27 +262,16 @@ class _DeltaSession(Session):
         )
 
     def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
-        base = _application(context)
+        base = place_of(context)
         self._versions = {
             base: checkpoint_id,
             f"{base}/epoch": context.epoch,
             f"{base}/driver": _number(context.driver),
         }
-        task = context.task
-        self._note = json.dumps(
-            {
-                "lineage": context.lineage,
-                "sink": context.sink_uid,
-                "vertex": task.vertex,
-                "task": task.index,
-                "epoch": context.epoch,
-                "driver": context.driver,
-                "checkpoint": checkpoint_id,
-            }
-        )
+        self._note = note_of(context, checkpoint_id)
 
     def insert(self, data: bytes) -> int:
-        rows = required("pyarrow", "delta").ipc.open_stream(data).read_all()
+        rows = self._held.decoded(data)
         self._rows.append(rows)
         return int(rows.num_rows)
 
@@ -312,35 +291,6 @@ class _DeltaSession(Session):
             self._table.create_write_transaction(
                 actions=[], mode="append", schema=self._table.schema(), commit_properties=properties
             )
-
-
-def _application(context: SinkContext) -> str:
-    task = context.task
-    return f"crosscut/{context.lineage}/{context.sink_uid}/{task.vertex}/{task.index}"
-
-
-def _noted(note: object, what: str) -> CommittedOutput | None:
-    """Return what `_DeltaSession.mark` has noted; None for commits of anybody else."""
-    try:
-        match json.loads(note) if isinstance(note, str) else None:
-            case {
-                "lineage": str(lineage),
-                "sink": str(sink),
-                "vertex": str(vertex),
-                "task": int(index),
-                "epoch": int(epoch),
-                "driver": str(driver),
-                "checkpoint": int(n),
-            }:
-                task = TaskId(VertexId(vertex), index)
-                return CommittedOutput(
-                    what, Lineage(lineage), sink, task, Epoch(epoch), driver, CheckpointId(n)
-                )
-            case _:
-                pass
-    except (ValueError, RecursionError):
-        pass
-    return None
 
 
 def _number(driver: str) -> int:

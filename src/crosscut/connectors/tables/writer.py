@@ -8,6 +8,8 @@ marker and knows.
 
 from __future__ import annotations
 
+import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +19,13 @@ from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
+
+_ATTEMPTS = 50
+_PAUSE_S = 0.05
+
+
+class Overtaken(ConnectorError):
+    """A transaction has certainly not been made: another one came first. To be decided on anew."""
 
 
 class Session(ABC):
@@ -51,6 +60,7 @@ class Database(ABC):
         """Begin a transaction, over a connection that is made anew after any failure.
 
         Raises:
+            Overtaken: At the end: another one came first, and nothing was written.
             ConnectorError: On entry or at the end: the database can't be reached, or it refuses. At the end
                 the outcome is then unknown.
         """
@@ -109,6 +119,18 @@ class TableWriter(SinkWriter):
         self._database.close()
 
     def _commit(self, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._commit_once(up_to, handles)
+            except Overtaken as error:
+                if attempt == _ATTEMPTS:
+                    raise ConnectorError(
+                        f"{error}; tried {attempt} times: too many commit there at once"
+                    ) from error
+                # One of all that want to be next is: so the more they are, the longer it takes.
+                time.sleep(random.uniform(0, min(attempt, 10) * _PAUSE_S))
+
+    def _commit_once(self, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
         context = self._context
         pending = [self._checked(handle) for handle in handles]
         with self._database.transaction() as session:
