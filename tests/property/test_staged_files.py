@@ -1,23 +1,21 @@
 """A file sink that dies at any call of the system, zombies, copies, and readers who take files away.
 
-A process is a writer whose calls of `os` go through here: before each one it may die (then no later call
-of it happens, as after SIGKILL), and readers, zombies or copies may do something in between. The oracle
-is the list of records: what readers have taken, and what they would find now, is a prefix of it, in order.
+Before each of its calls a writer may die, and readers, zombies or copies may do something. The oracle is the
+list of records: what readers have taken, and what they would find now, is a prefix of it, in order.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dying import Killed, Machine, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,70 +30,8 @@ from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
 
-CALLS = (
-    "fsync", "link", "listdir", "makedirs", "mkdir", "open", "pread", "pwrite", "rename", "rmdir", "stat",
-    "unlink",
-)  # fmt: skip
-"""Not `close`: what a process that is killed has open is closed, too."""
-
 LINEAGE = Lineage("lineage")
 TASK = TaskId(VertexId("v"), 0)
-
-
-class Killed(BaseException):
-    """The process is dead."""
-
-
-@dataclass
-class Process:
-    """What stands between a writer and the system.
-
-    Attributes:
-        dies_at: Number of the call before which it dies, from 0; None: it does not.
-        between: What others do before a call.
-    """
-
-    dies_at: int | None = None
-    between: Callable[[], None] = lambda: None
-    calls: int = 0
-    is_dead: bool = False
-
-    def pass_call(self) -> None:
-        if self.is_dead or self.calls == self.dies_at:
-            self.is_dead = True
-            raise Killed
-        self.calls += 1
-
-
-class Machine:
-    """Routes `os` of the connectors to the process that is running."""
-
-    def __init__(self) -> None:
-        self.running: Process | None = None
-        self.os = SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
-        # No power fails here, and it would take nearly all of the time.
-        self.os.fsync = lambda descriptor: None
-        for name in CALLS:
-            setattr(self.os, name, self._through(getattr(self.os, name)))
-
-    def _through(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def passed(*args: Any, **kwargs: Any) -> Any:
-            process = self.running
-            if process is not None:
-                process.pass_call()
-                with self.as_process(None):
-                    process.between()
-            return call(*args, **kwargs)
-
-        return passed
-
-    @contextmanager
-    def as_process(self, process: Process | None) -> Iterator[None]:
-        before, self.running = self.running, process
-        try:
-            yield
-        finally:
-            self.running = before
 
 
 @pytest.fixture(scope="module")

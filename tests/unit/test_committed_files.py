@@ -132,7 +132,7 @@ def test_output_that_was_taken_away_was_visible(tmp_path: Path) -> None:
 
 
 def test_small_files_are_read_together_in_order() -> None:
-    files = [CommittedFile(f"{n}", size, ONE) for n, size in enumerate([5, 5, 9, 30, 1, 1])]
+    files = [CommittedFile(f"{n}", size, ONE, ONE) for n, size in enumerate([5, 5, 9, 30, 1, 1])]
     assert list(grouped(files, 10)) == [["0", "1"], ["2"], ["3"], ["4", "5"]]
     assert list(grouped([], 10)) == []
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from crosscut.connectors.committed_output import committed_output, visible_files
 from crosscut.connectors.local_paths import is_remote
+from crosscut.connectors.merging import merges_done
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import committed_file, staged_by
 from crosscut.errors import ConnectorError
@@ -30,10 +31,13 @@ class CommittedFile:
 
     Attributes:
         path: Of the sink's directory, and the file below it.
+        first: The oldest checkpoint that it has output of.
+        checkpoint_id: The newest one; another one only if it was merged of several files.
     """
 
     path: str
     size_bytes: int
+    first: CheckpointId
     checkpoint_id: CheckpointId
 
 
@@ -51,13 +55,15 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
         )
     found = []
     try:
-        for entry in visible_files(directory):
+        with merges_done(directory):
+            entries = list(visible_files(directory))
+        for entry in entries:
             said = committed_file(entry.name)
             if said is None or said.sink_uid != sink_uid:
                 continue
             # Readers may take files away.
             with suppress(FileNotFoundError):
-                found.append(CommittedFile(entry.path, entry.stat().st_size, said.checkpoint_id))
+                found.append(CommittedFile(entry.path, entry.stat().st_size, said.first, said.checkpoint_id))
     except OSError as error:
         raise failed("look into", directory, error) from error
     return sorted(found, key=lambda one: one.path)

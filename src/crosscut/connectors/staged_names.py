@@ -4,6 +4,7 @@ Pure: nothing here looks at a disk. Every handle is compared with the names that
 made, so one that was tampered with, or belongs to another task, sink, lineage or directory, leads nowhere.
 
     part-00003-000000000017-00000002-<sink uid>-<digest>.jsonl                          committed
+    merged-000000000001-000000000017-<sink uid>-<digest>.jsonl                          several of these
     country=DE/part-00003-000000000017-00000002-<sink uid>-<digest>.jsonl               likewise, divided
     .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<random>.jsonl.staged                   staged
     .crosscut/<lineage>/<sink uid>/<vertex>-3/2-<driver>.ledger                         what is committed
@@ -36,6 +37,10 @@ _TASK = re.compile(r"(?P<vertex>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-(?P<index>[0-
 _FINAL = re.compile(
     r"part-(?P<index>[0-9]{5,9})-(?P<checkpoint>[0-9]{12,18})-(?P<epoch>[0-9]{8,18})-"
     r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-[0-9a-f]{12}\.(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)"
+)
+_MERGED = re.compile(
+    r"merged-(?P<first>[0-9]{12,18})-(?P<last>[0-9]{12,18})-(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-"
+    r"[0-9a-f]{16}\.(?P<suffix>[A-Za-z0-9]+)"
 )
 
 
@@ -219,27 +224,47 @@ def lineage_of(name: str) -> Lineage | None:
 
 @dataclass(frozen=True, slots=True)
 class CommittedName:
-    """What the name of a committed file says."""
+    """What the name of a committed file says.
+
+    Attributes:
+        index: Of the task; 0 for a file that was merged of others, perhaps of many tasks.
+        first: The oldest checkpoint that it has output of.
+        checkpoint_id: The newest one; mostly the same.
+        epoch: That has committed it; 0 for a file that was merged.
+    """
 
     index: int
     checkpoint_id: CheckpointId
     epoch: Epoch
     sink_uid: str
+    first: CheckpointId
+    suffix: str
 
 
 def committed_name(name: str, suffix: str) -> CommittedName | None:
     """Return what the name of a file says, None if no file sink has committed it."""
-    found = _FINAL.fullmatch(name)
-    if found is None or found["suffix"] != suffix:
-        return None
-    checkpoint_id, epoch = CheckpointId(int(found["checkpoint"])), Epoch(int(found["epoch"]))
-    return CommittedName(int(found["index"]), checkpoint_id, epoch, found["uid"])
+    found = committed_file(name)
+    return found if found is not None and found.suffix == suffix else None
 
 
 def committed_file(name: str) -> CommittedName | None:
     """Return what the name of a file of any format says, None if no file sink has committed it."""
-    found = _FINAL.fullmatch(name)
-    return committed_name(name, found["suffix"]) if found else None
+    if (found := _FINAL.fullmatch(name)) is not None:
+        n, index, epoch = (
+            CheckpointId(int(found["checkpoint"])),
+            int(found["index"]),
+            Epoch(int(found["epoch"])),
+        )
+        return CommittedName(index, n, epoch, found["uid"], n, found["suffix"])
+    if (found := _MERGED.fullmatch(name)) is not None:
+        first, last = CheckpointId(int(found["first"])), CheckpointId(int(found["last"]))
+        return CommittedName(0, last, Epoch(0), found["uid"], first, found["suffix"])
+    return None
+
+
+def merged_name(first: CheckpointId, last: CheckpointId, uid: str, digest: str, suffix: str) -> str:
+    """Return the name of a file that takes the place of others of one sink."""
+    return f"merged-{first:012d}-{last:012d}-{uid}-{digest}.{suffix}"
 
 
 def staged_by(handle: JSON, sink_uid: str) -> tuple[Lineage, TaskId] | None:

@@ -101,8 +101,22 @@ class OutputOf:
         return values_of("" if below == os.curdir else below)
 
     def files(self, after: CheckpointId, through: CheckpointId) -> list[list[str]]:
-        """Return the paths of the files of some checkpoints, in their order, in groups for Spark tasks."""
+        """Return the paths of the files of some checkpoints, in their order, in groups for Spark tasks.
+
+        Raises:
+            ConnectorError: A file was merged of files of these checkpoints and of others.
+        """
         found = committed_files(self.directory, self.uid)
+        for one in found:
+            for border in (after, through):
+                if one.first <= border < one.checkpoint_id:
+                    raise ConnectorError(
+                        f"{one.path} was merged of files of checkpoints {one.first} to "
+                        f"{one.checkpoint_id}, and what is read ends with checkpoint {border}, or begins "
+                        f"after it. Compact only what is older than any query that follows the output is "
+                        f"behind (older_than)",
+                        path=one.path,
+                    )
         found.sort(key=lambda one: one.checkpoint_id)
         return list(grouped(one for one in found if after < one.checkpoint_id <= through))
 

@@ -1,0 +1,125 @@
+"""The content of several committed files as that of one."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from crosscut.connectors.extras import required
+from crosscut.errors import ConnectorError
+
+_ROW_GROUP_ROWS = 131_072
+_COPY_BYTES = 1024 * 1024
+
+
+class Contents(ABC):
+    """Files whose contents can be put together.
+
+    Attributes:
+        paths: Theirs, below the directory.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[str]) -> None:
+        self._root = root
+        self.paths = frozenset(paths)
+
+    @abstractmethod
+    def write(self, paths: Sequence[str], file: IO[bytes]) -> None:
+        """Write what some of them hold, in order, into a new file.
+
+        Raises:
+            OSError: One can't be read; it may have been taken away meanwhile.
+            ConnectorError: One is not what its name says.
+        """
+
+
+class Lines(Contents):
+    """Lines of text, JSON or CSV.
+
+    Args:
+        has_header: Each file begins with the same line, which the merged one has once.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[str], *, has_header: bool) -> None:
+        super().__init__(root, paths)
+        self._has_header = has_header
+
+    def write(self, paths: Sequence[str], file: IO[bytes]) -> None:
+        header: bytes | None = None
+        for path in paths:
+            with open(self._root / path, "rb") as source:
+                if self._has_header:
+                    first = source.readline()
+                    if header is None:
+                        file.write(first)
+                    elif first != header:
+                        raise ConnectorError(
+                            f"{self._root / path} begins with {first[:200]!r}, and others with "
+                            f"{header[:200]!r}: their columns differ, or they have no header"
+                        )
+                    header = first
+                while data := source.read(_COPY_BYTES):
+                    file.write(data)
+
+
+class Tables(Contents):
+    """Parquet of one schema."""
+
+    def __init__(self, root: Path, paths: Sequence[str], schema: Any, codec: str) -> None:
+        super().__init__(root, paths)
+        self._schema = schema
+        self._codec = codec
+
+    def write(self, paths: Sequence[str], file: IO[bytes]) -> None:
+        arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+        rows: list[Any] = []
+        with library.ParquetWriter(file, self._schema, compression=self._codec) as writer:
+            for path in paths:
+                with open(self._root / path, "rb") as source, library.ParquetFile(source) as found:
+                    rows.append(found.read(use_threads=False))
+                if sum(one.num_rows for one in rows) >= _ROW_GROUP_ROWS:
+                    writer.write_table(arrow.concat_tables(rows), _ROW_GROUP_ROWS)
+                    rows = []
+            if rows:
+                writer.write_table(arrow.concat_tables(rows), _ROW_GROUP_ROWS)
+
+
+def contents_of(root: Path, paths: Sequence[str], csv_header: bool | None) -> Iterator[Contents]:
+    """Yield the files, which are of one format, as those that can be put together; others are left out."""
+    suffix = os.path.basename(paths[0]).rpartition(".")[2]
+    match suffix:
+        case "jsonl" | "txt":
+            yield Lines(root, paths, has_header=False)
+        case "csv" if csv_header is not None:
+            yield Lines(root, paths, has_header=csv_header)
+        case "parquet":
+            yield from _tables(root, paths)
+        case _:
+            # What is packed, and what nobody has said enough of.
+            pass
+
+
+def _tables(root: Path, paths: Sequence[str]) -> Iterator[Tables]:
+    arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+    kinds: list[tuple[Any, str, list[str]]] = []
+    for path in paths:
+        try:
+            with open(root / path, "rb") as source, library.ParquetFile(source) as found:
+                schema, metadata = found.schema_arrow, found.metadata
+                codec = metadata.row_group(0).column(0).compression.lower()
+        except FileNotFoundError:
+            # A reader has taken it.
+            continue
+        except arrow.ArrowException as error:
+            raise ConnectorError(f"{root / path} is no Parquet: {error}", path=path) from error
+        for known, _, others in kinds:
+            if known.equals(schema, check_metadata=True):
+                others.append(path)
+                break
+        else:
+            kinds.append((schema, "none" if codec == "uncompressed" else codec, [path]))
+    for schema, codec, alike in kinds:
+        yield Tables(root, alike, schema, codec)

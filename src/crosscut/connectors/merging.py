@@ -1,0 +1,384 @@
+"""Small committed files made into large ones, while jobs write and readers read.
+
+A merge has a directory `.crosscut/merges/<name>`, a plan beside it, and goes on from any line where it died:
+
+1. The content of the files, whoever may take them meanwhile, is written to `merged` there, and made durable.
+2. The plan, which names the files and the final name, is made durable.
+3. Each file is renamed into the directory. One that is gone has been taken by a reader: the others go back.
+4. `merged` gets its final name. *This rename is the merge.* Then the old files and the plan are deleted.
+
+Between 3 and 4, some renames long, who lists the directory finds the records of these files not at all;
+nobody ever finds one twice. Who reads as crosscut does (`merges_done`) waits for that moment to pass.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from crosscut.connectors.committed_output import visible_files
+from crosscut.connectors.local_paths import is_remote, local_path
+from crosscut.connectors.merged_content import Contents, contents_of
+from crosscut.connectors.partitions import is_partition
+from crosscut.connectors.stage import directory_at, failed
+from crosscut.connectors.staged_names import STAGE_DIRECTORY, committed_file, merged_name
+from crosscut.durations import Duration, duration_ms
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+
+MERGES = "merges"
+TARGET_BYTES = 128 * 1024 * 1024
+
+_MERGED = "merged"
+_PLAN = ".json"
+_AT_WORK, _MOVING = "at-work.lock", "moving.lock"
+_WAIT_S = 10.0
+_LOOK_S = 0.01
+_ATTEMPTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A committed file that may be merged.
+
+    Attributes:
+        path: Below the sink's directory.
+        first: The oldest checkpoint that it has output of.
+        last: The newest one.
+    """
+
+    path: str
+    sink_uid: str
+    suffix: str
+    first: CheckpointId
+    last: CheckpointId
+    index: int
+    size_bytes: int
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """What files that are merged have in common: directory, sink and format."""
+        return os.path.dirname(self.path), self.sink_uid, self.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One file in the place of others.
+
+    Attributes:
+        path: Below the sink's directory.
+        replaced: The paths of the others.
+    """
+
+    path: str
+    replaced: tuple[str, ...]
+    size_bytes: int
+
+
+def compact(
+    directory: str | os.PathLike[str],
+    *,
+    target_bytes: int = TARGET_BYTES,
+    older_than: Duration = "10m",
+    csv_header: bool | None = None,
+) -> list[Merged]:
+    """Merge the small files that file sinks have committed into `directory`, while jobs write there.
+
+    For uncompressed JSON lines, text, CSV and for Parquet, in a local or shared directory. Files of one sink
+    and of one `partition_by` directory are merged, in the order of their checkpoints. What a run that died
+    has left half-done is finished first.
+
+    Args:
+        directory: Of the sink.
+        target_bytes: Files of less than half of it are merged, into files of at most that.
+        older_than: How long a file has been there: readers that have just listed the directory shall find it.
+            Who follows the output (`spark.readStream.format("crosscut")`) must not be further behind.
+        csv_header: Whether each CSV file begins with the names of its columns. Without it CSV is left alone.
+
+    Returns:
+        What has been merged.
+
+    Raises:
+        ConnectorError: It is no directory of files, another run is at work there, or a file can't be read or
+            written; then that merge is undone, or finished by the next run.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> merged = cc.files.compact("out")  # doctest: +SKIP
+    """
+    if is_remote(directory):
+        raise ConnectorError(f"{directory!s:.100}: files are merged in a local or shared directory only")
+    root = Path(os.path.abspath(local_path(directory, "directory to compact")))
+    if not isinstance(target_bytes, int) or target_bytes < 2:
+        raise ConnectorError(f"target_bytes={target_bytes!r}: expected a whole number of bytes")
+    before = time.time() - duration_ms(older_than, "older_than") / 1_000
+    if not root.is_dir():
+        raise ConnectorError(f"{root} is no directory")
+    try:
+        (root / STAGE_DIRECTORY / MERGES).mkdir(parents=True, exist_ok=True)
+        with _locked(root, _AT_WORK) as is_alone:
+            if not is_alone:
+                raise ConnectorError(f"{root}: another run merges files there; wait for it")
+            _finish_others(root)
+            small = [one for one in _small(root, before) if one.size_bytes * 2 < target_bytes]
+            merges = (
+                _Merge.of(root, bin_of, contents)
+                for group in groups(small)
+                for contents in contents_of(root, [one.path for one in group], csv_header)
+                for bin_of in bins([one for one in group if one.path in contents.paths], target_bytes)
+            )
+            return [made for merge in merges if merge is not None and (made := merge.finish()) is not None]
+    except OSError as error:
+        raise failed("merge files in", root, error) from error
+
+
+def groups(small: Sequence[Small]) -> list[list[Small]]:
+    """Return the files that may be merged with each other, in the order of their checkpoints."""
+    found: dict[tuple[str, str, str], list[Small]] = {}
+    for one in sorted(small, key=lambda one: (one.first, one.last, one.index, one.path)):
+        found.setdefault(one.group, []).append(one)
+    return [group for _, group in sorted(found.items())]
+
+
+def bins(files: Sequence[Small], target_bytes: int) -> list[list[Small]]:
+    """Return which of the files become one, at least two of them, next to each other."""
+    found: list[list[Small]] = [[]]
+    size_bytes = 0
+    for one in files:
+        if size_bytes + one.size_bytes > target_bytes:
+            found.append([])
+            size_bytes = 0
+        found[-1].append(one)
+        size_bytes += one.size_bytes
+    return [one for one in found if len(one) > 1]
+
+
+@contextmanager
+def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
+    """Keep merges from moving files in a directory, so that a listing finds each record once.
+
+    Raises:
+        ConnectorError: A merge has died while it moved files, or takes longer than `timeout_s`.
+        OSError: The directory can't be read.
+    """
+    root = Path(directory)
+    if not (root / STAGE_DIRECTORY / MERGES).is_dir():
+        yield
+        return
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with _locked(root, _MOVING, shared=True) as is_still:
+            if is_still and not _is_half_moved(root):
+                yield
+                return
+        if time.monotonic() >= deadline:
+            raise ConnectorError(
+                f"{directory}: files are being merged, and that was interrupted or takes longer than "
+                f"{timeout_s:g} s; run `crosscut files compact` there, which finishes it"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _finish_others(root: Path) -> None:
+    """Finish what has a plan, and remove what has none."""
+    for name in _plans(root):
+        _Merge.planned(root, name).finish()
+    for name in os.listdir(root / STAGE_DIRECTORY / MERGES):
+        if (root / STAGE_DIRECTORY / MERGES / name).is_dir():
+            _Merge(root, name, "", []).remove_directory()
+
+
+def _is_half_moved(root: Path) -> bool:
+    return any(any(_Merge.planned(root, name).claimed()) for name in _plans(root))
+
+
+def _small(root: Path, before: float) -> Iterator[Small]:
+    for entry in visible_files(root):
+        found = entry.stat(follow_symlinks=False)
+        name = committed_file(entry.name)
+        if name is None or not stat.S_ISREG(found.st_mode) or found.st_mtime > before:
+            continue
+        path = os.path.relpath(entry.path, root)
+        yield Small(
+            path, name.sink_uid, name.suffix, name.first, name.checkpoint_id, name.index, found.st_size
+        )
+
+
+def _plans(root: Path) -> list[str]:
+    names = sorted(os.listdir(root / STAGE_DIRECTORY / MERGES))
+    return [name.removesuffix(_PLAN) for name in names if name.endswith(_PLAN)]
+
+
+class _Merge:
+    """One merge, whatever has been done of it.
+
+    Args:
+        name: Of its directory, and plan.
+        final: Path of the merged file, below the sink's directory.
+        files: Paths of the old ones, and their sizes, in order.
+    """
+
+    def __init__(self, root: Path, name: str, final: str, files: Sequence[tuple[str, int]]) -> None:
+        self._root = root
+        self._final = final
+        self._files = list(files)
+        self._merges = root / STAGE_DIRECTORY / MERGES
+        self._directory = self._merges / name
+        self._plan = self._merges / f"{name}{_PLAN}"
+
+    @classmethod
+    def of(cls, root: Path, small: Sequence[Small], contents: Contents) -> _Merge | None:
+        """Write the merged file and the plan, both durable; None if a reader has taken one of the files."""
+        name, (folder, uid, suffix) = secrets.token_hex(8), small[0].group
+        final = os.path.join(
+            folder, merged_name(min(s.first for s in small), max(s.last for s in small), uid, name, suffix)
+        )
+        merge = cls(root, name, final, [(one.path, one.size_bytes) for one in small])
+        merge._directory.mkdir()
+        try:
+            with open(merge._directory / _MERGED, "xb") as file:
+                contents.write([one.path for one in small], file)
+                file.flush()
+                os.fsync(file.fileno())
+            _synced(merge._directory)
+            draft = merge._directory / "plan"
+            plan = {"final": final, "files": merge._files}
+            with open(draft, "x", encoding="utf-8") as text:
+                json.dump(plan, text)
+                text.flush()
+                os.fsync(text.fileno())
+        except FileNotFoundError:
+            merge.remove_directory()
+            return None
+        except (OSError, ConnectorError):
+            merge.remove_directory()
+            raise
+        os.rename(draft, merge._plan)
+        _synced(merge._merges)
+        return merge
+
+    @classmethod
+    def planned(cls, root: Path, name: str) -> _Merge:
+        """Return a merge that has a plan.
+
+        Raises:
+            ConnectorError: It is damaged.
+        """
+        path = root / STAGE_DIRECTORY / MERGES / f"{name}{_PLAN}"
+        try:
+            match json.loads(path.read_bytes()):
+                case {"final": str(final), "files": [*files]}:
+                    listed = [(str(path), int(size)) for path, size in files]
+                    if all(map(_is_inside, (final, *(path for path, _ in listed)))):
+                        return cls(root, name, final, listed)
+                case _:
+                    pass
+        except FileNotFoundError:
+            return cls(root, name, "", [])
+        except (ValueError, TypeError, RecursionError):
+            pass
+        raise ConnectorError(
+            f"{path} is damaged: it says which files a merge has moved away; they are in the directory "
+            f"beside it, by number. Restore it from a backup",
+            path=str(path),
+        )
+
+    def claimed(self) -> Iterator[Path]:
+        """Yield what has been moved out of sight."""
+        for number in range(len(self._files)):
+            if os.path.lexists(self._directory / str(number)):
+                yield self._directory / str(number)
+
+    def finish(self) -> Merged | None:
+        """Do what is left to do; return what has been merged, None if a reader has taken one of the files."""
+        with _locked(self._root, _MOVING, wait=True):
+            is_merged = not os.path.lexists(self._directory / _MERGED) or self._moved()
+        replaced = tuple(path for path, _ in self._files)
+        size_bytes = sum(size for _, size in self._files)
+        for path in self.claimed():
+            os.unlink(path)
+        _synced(self._directory)
+        os.unlink(self._plan)
+        _synced(self._merges)
+        self.remove_directory()
+        return Merged(self._final, replaced, size_bytes) if is_merged else None
+
+    def _moved(self) -> bool:
+        """Move the old files away and the merged one in, or all back."""
+        if all(self._claim(number) for number in range(len(self._files))):
+            self._renamed(self._directory / _MERGED, self._final)
+            return True
+        for number, (path, _) in enumerate(self._files):
+            if os.path.lexists(self._directory / str(number)):
+                self._renamed(self._directory / str(number), path)
+        os.unlink(self._directory / _MERGED)
+        return False
+
+    def _claim(self, number: int) -> bool:
+        path, size_bytes = self._files[number]
+        claimed = self._directory / str(number)
+        if not os.path.lexists(claimed):
+            try:
+                os.rename(self._root / path, claimed)
+            except FileNotFoundError:
+                return False
+        return os.stat(claimed, follow_symlinks=False).st_size == size_bytes
+
+    def _renamed(self, source: Path, path: str) -> None:
+        target = self._root / path
+        for _ in range(_ATTEMPTS):
+            # Readers that take files away may remove directories, too.
+            os.makedirs(target.parent, exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.rename(source, target)
+                _synced(target.parent)
+                return
+        raise OSError(errno.EBUSY, "directory was removed again and again", str(target.parent))
+
+    def remove_directory(self) -> None:
+        """Remove what nobody needs any more."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._directory):
+                os.unlink(self._directory / name)
+            os.rmdir(self._directory)
+
+
+def _is_inside(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return committed_file(name) is not None and (not folder or is_partition(folder))
+
+
+def _synced(directory: Path) -> None:
+    with suppress(FileNotFoundError), directory_at(directory) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _locked(root: Path, name: str, *, shared: bool = False, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock that goes with the process; yield whether it could be had."""
+    flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+    try:
+        descriptor = os.open(root / STAGE_DIRECTORY / MERGES / name, flags | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        # Nobody has ever moved anything.
+        yield True
+        return
+    try:
+        try:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
