@@ -16,6 +16,7 @@ _SECRET_BYTES_MIN = 4
 _USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@]*:(?!\d*/)\S*)(?=@)")
 """The second form is a password with an unescaped slash in it: keys of object stores have some."""
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
+_SECRET_NAME = re.compile(r"passw|secret|token|credential|private|key|sig", re.IGNORECASE)
 _IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 """What a Path makes of a URL."""
 
@@ -46,6 +47,22 @@ def shown_url(url: str) -> str:
     if "://" not in url:
         return url
     return _QUERY.sub(rf"\1={HIDDEN}", _USER.sub(HIDDEN, url))
+
+
+def check_for_spark(url: str, name: str) -> None:
+    """Raise SettingsError if `url` has credentials: what Spark is given stands in plans, tasks and its pages.
+
+    The name of a user alone, as in hdfs://user@host, is none.
+    """
+    if "://" not in url:
+        return
+    is_hdfs = url.startswith(("hdfs://", "webhdfs://"))
+    users = [user for user in _USER.findall(url) if not is_hdfs or ":" in user]
+    if users or any(_SECRET_NAME.search(parameter) for parameter, _ in _QUERY.findall(url)):
+        raise SettingsError(
+            f"{name}={shown_url(url)!r}: the URL has credentials, which Spark would show and hand around; "
+            f"leave them to the environment of the driver and the executors (spark.executorEnv...)"
+        )
 
 
 class Redaction:

@@ -13,8 +13,9 @@ from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, SinkContext
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
+from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.spark.crosscut_format import OutputStreamReader
+from crosscut.spark.crosscut_format import CrosscutDataSource, OutputStreamReader
 from crosscut.spark.output_files import OutputOf, schema_of
 from crosscut.store.checkpoint_store import open_store
 
@@ -70,3 +71,43 @@ def test_a_query_waits_for_output_that_is_being_committed(tmp_path: Path) -> Non
     assert output.newest_there() == 4
     commit.join()
     assert output_of(tmp_path / "new").newest_there() == 0
+
+
+def test_output_is_read_up_to_any_checkpoint_that_has_some_and_no_further(tmp_path: Path) -> None:
+    committed_as(tmp_path / "out", 4, 7)
+    url = tmp_path / "job"
+    store = open_store(str(url))
+    flow = FlowIdentity(
+        "f", (OperatorIdentity("lines", "sink", connector="JsonLines", details=str(tmp_path / "out")),)
+    )
+    claim = EpochClaimed(Epoch(1), Lineage("a1"), "d", "f", 1, 1, CheckpointId(1), flow=flow)
+    store.append(LogIndex(1, 0), SegmentOpened(claim, None))
+    for number, n in enumerate((4, 7), 1):
+        completed = CheckpointCompleted(Epoch(1), CheckpointId(n), (TaskSnapshot(TASK, Snapshot()),))
+        store.append(LogIndex(1, number), completed)
+
+    def rows(**options: str) -> int:
+        source = CrosscutDataSource({"path": str(url), "uid": "lines", **options})
+        reader = source.reader(source.schema())
+        return sum(1 for partition in reader.partitions() for _ in reader.read(partition))
+
+    assert [rows(), rows(checkpoint="7"), rows(checkpoint="5"), rows(checkpoint="1")] == [2, 2, 1, 0]
+    with pytest.raises(ConnectorError, match="whose output of sink 'lines' is all visible is 7"):
+        rows(checkpoint="8")
+    for wrong in ("0", "-1", "x", "\u0663"):
+        with pytest.raises(ConnectorError, match="expected the number of a checkpoint"):
+            rows(checkpoint=wrong)
+    source = CrosscutDataSource({"path": str(url), "uid": "lines", "checkpoint": "4"})
+    with pytest.raises(ConnectorError, match=r"is for spark\.read: a stream follows all"):
+        source.streamReader(source.schema())
+
+
+def committed_as(directory: Path, *checkpoints: int) -> None:
+    """Commit a record for each checkpoint."""
+    writer = cc.files.jsonl(directory).writer(SinkContext(Lineage("a1"), Epoch(1), TASK, "lines", driver="d"))
+    writer.recover(None, [])
+    for n in checkpoints:
+        writer.write([n])
+        handle = writer.prepare(writer.rotate(CheckpointId(n)))
+        writer.commit(CommitPermit(Lineage("a1"), Epoch(1), CheckpointId(n)), [handle])
+    writer.close()

@@ -16,7 +16,7 @@ from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.testing.stores import at, opened
-from crosscut.urls import Redaction, shown_url
+from crosscut.urls import Redaction, check_for_spark, shown_url
 
 SECRET = "p%40ss:w0rd"
 URL = f"leaky://bob:{SECRET}@host:9000/bucket/job?token=t0p-secret&part=abcdef"
@@ -129,4 +129,21 @@ def test_a_url_that_can_not_be_opened_is_shown_without_them() -> None:
 
 def test_settings_are_shown_without_them() -> None:
     assert f"checkpoint_dir={SHOWN!r}" in repr(Settings(checkpoint_dir=URL))
-    assert repr(Settings()).startswith("Settings(parallelism=2, checkpoint_dir=None, ")
+    assert ", checkpoint_dir=None, " in repr(Settings())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:secret@bucket/job", "s3://token@bucket/job", "az://c/d?sas_token=x", "hdfs://a:b@host/d"],
+)
+def test_a_url_with_credentials_is_not_handed_to_spark(url: str) -> None:
+    with pytest.raises(SettingsError, match="the URL has credentials, which Spark would show") as caught:
+        check_for_spark(url, "path")
+    assert "secret@" not in str(caught.value) and "=x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["/a:b@c", "s3://bucket/job", "hdfs://ada@host:8020/job", "s3://b/d?region=x"]
+)
+def test_other_urls_are(url: str) -> None:
+    check_for_spark(url, "path")

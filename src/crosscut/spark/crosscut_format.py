@@ -21,6 +21,7 @@ from crosscut.spark.output_files import OutputOf, check_columns, output_at, rows
 from crosscut.spark.session import spark_session
 from crosscut.spark.state_rows import COLUMNS, inferred, typed
 from crosscut.spark.workers import python_of_this_program
+from crosscut.urls import check_for_spark
 
 FORMAT = "crosscut"
 
@@ -33,7 +34,8 @@ def register(spark: SparkSession) -> None:
     * `path`: a checkpoint_dir or a savepoint; also as the argument of `load`.
     * `uid`: of an operator with state, or of a file sink.
     * `state`: of a process: which of its states.
-    * `checkpoint`: which of the retained ones; default: the newest. Output is read up to there.
+    * `checkpoint`: which of the retained ones; default: the newest. Output is read up to there; one that is
+      newer than what is all visible is refused.
 
     State has the columns `key_group`, `key`, `name` and `value`; types are found out from the first rows of
     each task, or given with `.schema(...)`, which may leave columns out. What is no number, text, boolean,
@@ -60,6 +62,7 @@ def register(spark: SparkSession) -> None:
 
 def frame(url: str, uid: str, state: str = "") -> DataFrame:
     """Return state of an operator, or the output of a sink, of the job with its checkpoints at `url`."""
+    check_for_spark(url, "checkpoint_dir")
     spark, _ = spark_session(1, "crosscut")
     register(spark)
     reader = spark.read.format(FORMAT).option("uid", uid)
@@ -78,8 +81,9 @@ class CrosscutDataSource(DataSource):
             )
         if missing := [name for name in ("path", "uid") if not options.get(name)]:
             raise ConnectorError(f"format crosscut needs the option {' and '.join(missing)}")
+        check_for_spark(options["path"], "path")
         number = options.get("checkpoint")
-        if number is not None and not number.isdecimal():
+        if number is not None and not (number.isascii() and number.isdecimal() and int(number) > 0):
             raise ConnectorError(f"option checkpoint={number!r}: expected the number of a checkpoint")
         self.checkpoint = None if number is None else CheckpointId(int(number))
 
@@ -114,7 +118,12 @@ class CrosscutDataSource(DataSource):
             return StateReader(self.tasks(), self._state, schema)
         check_columns(output, schema)
         newest = output.newest_there()
-        return OutputReader(output, schema, min(newest, self.checkpoint or newest))
+        if self.checkpoint is not None and self.checkpoint > newest:
+            raise ConnectorError(
+                f"option checkpoint={self.checkpoint}: the newest checkpoint whose output of sink "
+                f"{output.uid!r} is all visible is {newest or 'none'}; ask for that or an older one, or wait"
+            )
+        return OutputReader(output, schema, newest if self.checkpoint is None else self.checkpoint)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Follow what is committed."""
@@ -123,6 +132,11 @@ class CrosscutDataSource(DataSource):
             raise ConnectorError(
                 f"{self.options['uid']!r} is no file sink: state can be read with spark.read, checkpoint by "
                 f"checkpoint, and only output can be followed"
+            )
+        if self.checkpoint is not None:
+            raise ConnectorError(
+                f"option checkpoint={self.checkpoint} is for spark.read: a stream follows all checkpoints, from "
+                f"the first one on"
             )
         check_columns(output, schema)
         return OutputStreamReader(output, schema)

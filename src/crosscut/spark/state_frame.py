@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from crosscut.errors import SettingsError
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, StateRow, StoredState
 from crosscut.savepoints.values import from_text
+from crosscut.urls import check_for_spark
 
 _AS_TEXT = "key_group INT, key STRING, name STRING, value STRING"
 _COLUMNS = tuple(column.split()[0] for column in _AS_TEXT.split(", "))
@@ -20,7 +21,7 @@ def state_frame(spark: Any, stored: StoredState, schema: Any) -> DataFrame:
     """Return the rows of `stored`, which are read when Spark needs them; see `read_state`.
 
     Raises:
-        SettingsError: `spark` is no SparkSession, or `schema` has other columns.
+        SettingsError: `spark` is no SparkSession, `schema` has other columns, or the URL has credentials.
     """
     if not isinstance(spark, SparkSession):
         raise SettingsError(f"spark={spark!r:.100}: expected a SparkSession")
@@ -31,6 +32,8 @@ def state_frame(spark: Any, stored: StoredState, schema: Any) -> DataFrame:
             f"schema has the columns {', '.join(strange if names else ('none',))}: expected some of "
             f"{', '.join(_COLUMNS)}"
         )
+    for task in stored.tasks:
+        check_for_spark(task.url, "path")
     read = _Reading(stored.state, tuple(names), None if schema is None else from_text)
     tasks = spark.sparkContext.parallelize(stored.tasks, max(len(stored.tasks), 1))
     return spark.createDataFrame(tasks.flatMap(read), columns)
