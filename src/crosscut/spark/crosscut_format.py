@@ -135,8 +135,8 @@ class CrosscutDataSource(DataSource):
             )
         if self.checkpoint is not None:
             raise ConnectorError(
-                f"option checkpoint={self.checkpoint} is for spark.read: a stream follows all checkpoints, from "
-                f"the first one on"
+                f"option checkpoint={self.checkpoint} is for spark.read: a stream follows all checkpoints, "
+                f"from the first one on"
             )
         check_columns(output, schema)
         return OutputStreamReader(output, schema)
