@@ -252,6 +252,50 @@ def test_what_a_batch_needs_is_read_at_once(
     state.close()
 
 
+class Reminding(cc.KeyedProcess[int, Any]):
+    total = cc.ValueState(0)
+
+    def on_record(self, record: int, ctx: cc.Context) -> None:
+        self.total.set(self.total.get() + record)
+        ctx.set_timer(record)
+
+    def on_timer(self, time: int, ctx: cc.Context) -> list[Any]:
+        return [(ctx.key, self.total.get())]
+
+
+def test_what_timers_need_is_read_at_once(backend: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They themselves, after a restore, and the values of their keys."""
+    node = OperatorNode("it", ProcessSpec(Reminding(), ()), ())
+    state = keyed_state(node, backend.new_state(TASK))
+    assert isinstance(state, RocksState)
+    site = Site(backend)
+    site.state = state
+    operator = build(node, state, None)
+    assert operator is not None
+    times = [7 * number % 50 for number in range(50)]
+    operator.process(Batch(times, [f"key-{time}" for time in times], times))
+    site.checkpoint(N1)
+    state.roll_back(N1)
+    operator = build(node, state, None)
+    assert operator is not None
+    for _ in operator.loading():
+        pass
+    singles: list[bytes] = []
+    read = Database.get
+
+    def noted(database: Database, key: bytes) -> bytes | None:
+        singles.append(key)
+        return read(database, key)
+
+    monkeypatch.setattr(Database, "get", noted)
+    operator.course.begin(100)
+    said = operator.advance(49)
+    assert said is not None
+    assert said.records == [(f"key-{time}", time) for time in range(50)]
+    assert singles == []
+    state.close()
+
+
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(

@@ -189,6 +189,8 @@ class Process(Operator):
     ) -> None:
         context, results, timestamps = self._context, made.records, made.timestamps
         passed = self._passed or 0
+        if self._state.main.reads_ahead:
+            self._state.fetch(timers.next_keys(up_to, self.course.rows_max))
         # In this order: where there is no turn left, no timer is taken out.
         for _, (time, key) in zip(turns, timers.due(up_to), strict=False):
             context.key = key

@@ -107,6 +107,11 @@ class Timers:
             self._heap, self._horizon = self._table.upcoming(self._horizon, READ_AHEAD)
             self._stale_count = 0
 
+    def next_keys(self, up_to: int, count: int) -> list[Any]:
+        """Return keys that `due` is going to yield, most of the next ones and about so many at most."""
+        # The first of a heap are not quite the least.
+        return [key for time, _, _, key in self._heap[:count] if time <= up_to]
+
     def has(self, key: Any, time: int) -> bool:
         """Tell whether `key` has a timer at that time."""
         return self._table.has((key, time))

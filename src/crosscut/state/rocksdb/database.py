@@ -16,10 +16,13 @@ from crosscut.errors import StateError
 
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Also about the size of a file, and so of a part in the store."""
+WRITE_BUFFERS_MAX = 4
+"""Of one database, where the disk is slow."""
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 """For all databases of a process together."""
 
 _BLOOM_BITS = 10
+_FILES_UNTIL_SLOW = 60
 _SST = ".sst"
 
 
@@ -50,6 +53,11 @@ class Options:
         options.set_target_file_size_base(WRITE_BUFFER_BYTES)
         options.set_max_bytes_for_level_base(8 * WRITE_BUFFER_BYTES)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        # A write that has to wait for a flush or a merge would hold up the event loop, and with it all
+        # heartbeats. A checkpoint makes a file more, and waits for the flush itself, in a thread.
+        options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+        options.set_level_zero_slowdown_writes_trigger(_FILES_UNTIL_SLOW)
+        options.set_level_zero_stop_writes_trigger(2 * _FILES_UNTIL_SLOW)
         # Not 16 of them, each with a stack, whenever a database is opened: where one can't be started, since
         # memory is limited, the library ends the process.
         options.set_max_file_opening_threads(1)
