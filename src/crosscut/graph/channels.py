@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from crosscut.graph.specs import Edge, JobGraph
 from crosscut.ids import ChannelId, TaskId, VertexId
+
+CHANNELS_KEPT_MAX = 16_384
+"""That are not made again, of those used last."""
 
 
 def channels_of(graph: JobGraph, edge: Edge) -> tuple[ChannelId, ...]:
@@ -57,4 +61,12 @@ def _peers(graph: JobGraph, edge: Edge, index: int) -> range:
 
 
 def _channel(edge: Edge, source: int, target: int) -> ChannelId:
-    return ChannelId(edge.input, TaskId(VertexId(edge.source), source), TaskId(VertexId(edge.target), target))
+    return _channel_between(edge.input, VertexId(edge.source), source, VertexId(edge.target), target)
+
+
+@lru_cache(maxsize=CHANNELS_KEPT_MAX)
+def _channel_between(
+    input_index: int, source: VertexId, source_index: int, target: VertexId, target_index: int
+) -> ChannelId:
+    # Both ends of a local channel, and each epoch, get one object: dictionaries find it without comparing.
+    return ChannelId(input_index, TaskId(source, source_index), TaskId(target, target_index))

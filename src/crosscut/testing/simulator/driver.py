@@ -130,6 +130,8 @@ class WatchedDriver(CoordinatorDriver):
 
     def _perform(self, effects: list[JobEffect]) -> None:
         super()._perform(effects)
+        if self._coordinator.phase is not Phase.STOPPING:
+            return
         retry = self._timers.get(Timer("trigger", self._coordinator.epoch))
         retry_ms = round((retry.when() - self._loop.time()) * 1_000) if retry is not None else None
         self._promises.check_wait(retry_ms)

@@ -13,6 +13,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crosscut.errors import invariant
@@ -180,7 +181,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._process.operate()
         timer = VirtualTimer(self.time() + delay, callback, args)
         # Rounded up: nothing happens before its time.
-        self._clock.after(math.ceil(delay * 1e6), lambda: self._fired(timer))
+        self._clock.after(math.ceil(delay * 1e6), partial(self._fired, timer))
         return timer
 
     def call_at(  # type: ignore[override]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from crosscut.testing.simulator.clock import Action, Clock
@@ -87,7 +88,7 @@ class Stream:
     def send(self, data: bytes) -> None:
         """Send, after everything that was sent before."""
         if not self._is_ended and not self.is_silent:
-            self._line.carry(lambda: self._arrive(lambda: self._received(data)))
+            self._line.carry(partial(self._arrive, partial(self._received, data)))
 
     def end(self, error: OSError | None, *, loses: bool) -> None:
         """Send the end, a reset if there is an `error`; `loses`: bytes on their way never arrive."""
@@ -106,8 +107,9 @@ class Stream:
             self.end(TimeoutError("the peer acknowledges nothing"), loses=True)
 
     def _arrive(self, action: Action) -> None:
-        self._free_us = max(self._free_us, self._clock.now_us + self._weather.latency_us() + self.slow_us)
-        self._clock.after(self._free_us - self._clock.now_us, action)
+        now_us = self._clock.now_us
+        self._free_us = max(self._free_us, now_us + self._weather.latency_us() + self.slow_us)
+        self._clock.after(self._free_us - now_us, action)
 
     def _received(self, data: bytes) -> None:
         if self.source is not None:

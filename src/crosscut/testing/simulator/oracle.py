@@ -142,6 +142,7 @@ def has_sequential_run(graph: JobGraph, *, ignores_tasks: bool = False) -> bool:
 class _Run:
     def __init__(self, graph: JobGraph, cut: Cut) -> None:
         self._graph = graph
+        self._sets_aside = {node.uid: dead_letters_of(node.spec) for v in graph.vertices for node in v.chain}
         self._cut = cut
         self._vertices: Mapping[str, Vertex] = {one.vertex_id: one for one in graph.vertices}
         self._targets: dict[tuple[str, SideOutput | None], list[tuple[str, int]]] = {}
@@ -221,12 +222,12 @@ class _Run:
         if position < len(vertex.chain):
             node = vertex.chain[position]
             with UserCode(node.uid, item.record):
-                call = partial(self._processed, vertex, node, item)
-                if dead_letters_of(node.spec):
+                if self._sets_aside[node.uid]:
                     letter = DeadLetter(item.record, "", node.uid, item.key)
+                    call = partial(self._processed, vertex, node, item)
                     processed = self._attempted(vertex, node, call, letter, item.time)
                 else:
-                    processed = call()
+                    processed = self._processed(vertex, node, item)
             for one in processed:
                 self._through(vertex, position + 1, one)
             return
@@ -471,14 +472,19 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
 
 def copied(value: Any) -> Any:
     """Return a deep copy of `value`; what can't change is shared, which is most of it."""
-    kind = type(value)
-    if kind in _UNCHANGING:
+    if _is_unchanging(value):
         return value
-    if kind is tuple and all(copied(item) is item for item in value):
-        return value
-    if kind is list and all(copied(item) is item for item in value):
+    if type(value) is list and all(map(_is_unchanging, value)):
         return list(value)
     return copy.deepcopy(value)
+
+
+def _is_unchanging(value: Any) -> bool:
+    kind = type(value)
+    if kind is not tuple:
+        return kind in _UNCHANGING
+    # Most tuples are flat, and are looked at in one go.
+    return _UNCHANGING.issuperset(map(type, value)) or all(map(_is_unchanging, value))
 
 
 def _pair(node: OperatorNode, key: Any, value: Any) -> Any:

@@ -79,10 +79,11 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
     options = replace(options, faults=tuple(plan[index] for index in kept))
     failure = ""
     repeated: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+    # What the last world has left is swept up while it is in the processor's cache, and little else is: the
+    # default of 700 objects is a fraction of one step.
+    gc.collect(0)
+    gc.set_threshold(100_000, 20, 100)
     world = make(options)
-    # The default of 700 objects is a fraction of one step, and what a whole world leaves is no longer in the
-    # processor's cache when it is searched.
-    gc.set_threshold(10_000, 10, 100)
     try:
         world.run()
         if options.snapshots == "at-least-once" and world.is_comparable:
