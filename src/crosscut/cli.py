@@ -198,6 +198,7 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
     metavar="APP.PY:FUNCTION",
     help="A function that returns a crosscut.testing.sinks.SinkTarget: its sink is checked first.",
 )
+@click.option("--jobs", type=click.IntRange(1), help="In so many processes. [default: one for each core]")
 def simulate(
     target: str | None,
     seeds: int,
@@ -208,6 +209,7 @@ def simulate(
     protocols: tuple[Any, ...],
     size: Any,
     sink: str | None,
+    jobs: int | None,
 ) -> None:
     """Run a flow in simulated worlds full of faults, and check that its output stays exact.
 
@@ -219,10 +221,13 @@ def simulate(
     Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
     """
     from crosscut.testing.simulator import showing
+    from crosscut.testing.simulator.sharing import cores
 
     if drawn_flow and seed is None:
         raise click.UsageError("--flow needs --seed: the world that it is to run in")
-    selection = showing.Selection(first_seed, seeds, seed, _fault_indices(faults), drawn_flow)
+    selection = showing.Selection(
+        first_seed, seeds, seed, _fault_indices(faults), drawn_flow, jobs or cores()
+    )
     sys.exit(showing.run(target, selection, protocols, size, sink))
 
 

@@ -15,6 +15,7 @@ from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.blame import told
 from crosscut.testing.simulator.drawn import drawn_options, world_of
 from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
+from crosscut.testing.simulator.sharing import shared
 from crosscut.testing.simulator.shrink import Life, live, shrunk
 from crosscut.testing.simulator.user_flow import Rehearsal, rehearsal, shown_difference
 from crosscut.testing.simulator.violation import Violation
@@ -119,11 +120,17 @@ class Simulation:
             return drawn_options(seed, self._protocols)
         return replace(options_of(seed, (self._flow.name,), self._protocols), splits_per_task=1)
 
-    def lives(self, first_seed: int, seed_count: int) -> Iterator[Life]:
-        """Let the worlds live, one after the other; one that fails is made small."""
-        for seed in range(first_seed, first_seed + seed_count):
-            life = self.one(seed, None)
-            yield shrunk(self.options(seed), life, self._make) if life.failure else life
+    def lives(self, first_seed: int, seed_count: int, jobs: int = 1) -> Iterator[Life]:
+        """Let the worlds live, in `jobs` processes at most, and yield them in order, failures made small."""
+        for life, small in shared(self._lived, range(first_seed, first_seed + seed_count), jobs):
+            self._note(life)
+            yield small
+
+    def _lived(self, seed: int) -> tuple[Life, Life]:
+        """Return a life, and the same as small as it fails."""
+        life = live(self.options(seed), None, self._make)
+        small = shrunk(self.options(seed), life, self._make) if life.failure else life
+        return life.told(), small.told()
 
     def one(self, seed: int, faults: tuple[int, ...] | None, flow: str = "") -> Life:
         """Let one world live.
@@ -148,13 +155,16 @@ class Simulation:
                 )
             options = replace(options, flow=str(parsed(flow)))
         life = live(options, faults, self._make)
+        self._note(life)
+        return life
+
+    def _note(self, life: Life) -> None:
         self.seen += life.seen
         self.lived_count += 1
         self.failed_count += bool(life.failure)
         self._at_least_once_count += life.options.snapshots == "at-least-once"
         if any(life.repeated):
             self._repeated.append(life)
-        return life
 
     def report(self, life: Life) -> str:
         """Return a failure as text."""

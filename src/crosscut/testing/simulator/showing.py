@@ -26,6 +26,7 @@ class Selection:
     Attributes:
         faults: Of the world of `seed`, if not all.
         flow: The description of the flow that the world of `seed` gets, "" for the one drawn for it.
+        jobs: In so many processes at most.
     """
 
     first_seed: int
@@ -33,6 +34,7 @@ class Selection:
     seed: int | None = None
     faults: tuple[int, ...] | None = None
     flow: str = ""
+    jobs: int = 1
 
 
 def run(
@@ -95,7 +97,7 @@ def _run_all(simulation: Simulation, selection: Selection, console: Console) -> 
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         shown = progress.add_task("worlds", total=selection.seed_count)
         try:
-            for life in simulation.lives(selection.first_seed, selection.seed_count):
+            for life in simulation.lives(selection.first_seed, selection.seed_count, selection.jobs):
                 progress.advance(shown)
                 if life.failure:
                     _say(console, simulation.report(life))

@@ -45,6 +45,11 @@ class Life:
     plan_size: int
     repeated: tuple[Counter[Any], Counter[Any]] = field(default_factory=lambda: (Counter(), Counter()))
 
+    def told(self) -> Life:
+        """Return the same with records as people see them: those of a user's own classes may not travel."""
+        lacking, added = (_shown(some) for some in self.repeated)
+        return replace(self, repeated=(lacking, added))
+
     def report(self, command: str = "crosscut simulate") -> str:
         """Return the failure as text: what, where, the last steps, and how to see it again.
 
@@ -153,6 +158,22 @@ def _with_fewer_faults(options: Options, life: Life, make: Make) -> Life:
                 break
             size = max(1, size // 2)
     return life
+
+
+class _Shown(str):
+    """What `repr` has said of something."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _shown(tokens: Counter[Any]) -> Counter[Any]:
+    shown: Counter[Any] = Counter()
+    for (uid, token), count in tokens.items():
+        shown[uid, _Shown(repr(token))] += count
+    return shown
 
 
 def _indented(lines: str) -> str:
