@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -279,16 +280,18 @@ def test_a_single_world_is_shown_by_its_seed() -> None:
     assert (done.exit_code, done.output) == (0, "seed 3: nothing is wrong\n")
 
 
-def test_ctrl_c_ends_with_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = command.Simulation.one
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_with_what_was_found_until_then(jobs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = command.Simulation._note
 
-    def interrupted(self: command.Simulation, seed: int, faults: tuple[int, ...] | None) -> Life:
-        if seed == 3:
+    def interrupted(self: command.Simulation, life: Life) -> None:
+        if self.lived_count == 3:
             raise KeyboardInterrupt
-        return plain(self, seed, faults)
+        plain(self, life)
 
-    monkeypatch.setattr(command.Simulation, "one", interrupted)
-    done = CliRunner().invoke(program, ["simulate", "--size", "small", "--seeds", "1000"])
+    monkeypatch.setattr(command.Simulation, "_note", interrupted)
+    done = CliRunner().invoke(program, ["simulate", "--size", "small", "--seeds", "1000", "--jobs", jobs])
+    assert not active_children()
     assert done.exit_code == 130
     assert done.output.startswith("3 worlds in ") and "0 of 3 failed" in done.output
 
