@@ -11,7 +11,7 @@ UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check tables bench lock clean environment
+.PHONY: help demo test check tables docs bench lock clean environment
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -22,8 +22,12 @@ demo: $(VENV)/.demo ## Run the demo
 test: environment ## Run all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-tables: environment ## Make the tables and pictures of docs/protocol.md anew
+tables: environment ## Make the tables and pictures of the documentation anew
 	@$(BIN)/python -m tests.tables
+	@$(BIN)/python docs/sequences.py
+
+docs: environment ## Build the documentation, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
 check: environment ## Run linters, type checker and import rules
 	@$(BIN)/ruff check

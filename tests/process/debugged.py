@@ -77,7 +77,8 @@ class Loud:
         self.password = os.urandom(32)
 
     def __call__(self, record: Any) -> Any:
-        if not logging.getLogger().handlers:
+        # Those of the worker are there already.
+        if not any(isinstance(one, logging.FileHandler) for one in logging.getLogger().handlers):
             log_everything(self.directory / f"worker-{os.getpid()}.log")
             logging.getLogger("worker").debug("heard in a worker")
         return record

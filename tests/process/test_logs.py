@@ -33,8 +33,8 @@ class Counted:
     die: Once
     heard: Path
 
-    def __call__(self, largest: tuple[int, int]) -> int:
-        _, n = largest
+    def __call__(self, counted: tuple[int, int]) -> int:
+        _, n = counted
         if n == 5:
             USER.warning("five is my end")
         if n > 5 and self.heard.exists() and self.die():
@@ -48,8 +48,8 @@ def test_what_workers_log_is_on_the_driver_and_in_the_error_of_one_that_is_lost(
     heard = tmp_path / "heard"
     flow = cc.Flow("prices")
     numbers = flow.source(cc.generate(lambda n: n, rate=500)).map(priced).named("numbers")
-    numbers.key_by(lambda n: 0).reduce(max).map(Counted(Once(tmp_path / "dead"), heard)).named("counts").sink(
-        cc.collect("out")
+    numbers.key_by(lambda n: 0).count().map(Counted(Once(tmp_path / "dead"), heard)).named("counts").sink(
+        cc.collect(tmp_path / "out")
     )
     directory = tmp_path / "checkpoints"
     job = started.flow(
@@ -71,7 +71,7 @@ def test_what_workers_log_is_on_the_driver_and_in_the_error_of_one_that_is_lost(
     (error, *_) = job.metrics().errors
     assert "the last that it logged:" in error.cause.message
     assert "prices: five is my end" in error.cause.message
-    job.stop()
+    job.cancel()
 
     records = [one for one in caplog.records if one.name == "crosscut.worker"]
     about = next(vars(one) for one in records if "no price for 3" in one.getMessage())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import re
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_every_snippet_runs_and_every_flow_compiles(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for snippet in re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL):
-        exec(compile(snippet, page, "exec"), names)  # noqa: S102 - our own text
+        exec(compile(snippet, page, "exec", dont_inherit=True), names)  # noqa: S102 - our own text
         for value in list(names.values()):
             if isinstance(value, cc.Flow):
                 value.compile(2, 128)
@@ -84,6 +85,41 @@ def test_every_snippet_runs_and_every_flow_compiles(
 def test_the_picture_is_what_its_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     assert text_of("docs/picture.svg") == importlib.import_module("picture").svg()
+
+
+def test_pictures_of_conversations_are_what_their_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    drawn = importlib.import_module("sequences").pictures()
+    assert drawn.keys() == {path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")}
+    for name, svg in drawn.items():
+        assert text_of(f"docs/pictures/{name}.svg") == svg, "make tables"
+
+
+def test_a_picture_of_a_conversation_has_each_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    module = importlib.import_module("sequences")
+    for name in module.NAMES:
+        title, steps = module.steps(text_of(f"tests/conversations/{name}.txt"))
+        svg = module.picture(text_of(f"tests/conversations/{name}.txt"))
+        assert f'aria-label="{title}"' in svg
+        assert svg.count("<polygon") + svg.count("<circle") == sum(len(one.targets) or 1 for one in steps)
+        told = re.sub(
+            r"\s+", " ", " ".join(html.unescape(one) for one in re.findall(r"<tspan[^>]*>([^<]*)", svg))
+        )
+        for step in steps:
+            assert step.words in told, step
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = text_of("mkdocs.yml").partition("\nnav:")[2]
+    for page in names_of(sorted((ROOT / "docs").rglob("*.md"))):
+        if not page.startswith("docs/decisions/"):
+            assert page.removeprefix("docs/") in navigation, page
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    named = set(re.findall(r"^::: crosscut\.(\w+)$", text_of("docs/api.md"), re.MULTILINE))
+    assert named == set(cc.__all__)
 
 
 def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
