@@ -54,8 +54,8 @@ from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, check, ope
 from crosscut.savepoints.manifest import write_manifest as write_manifest_into
 from crosscut.savepoints.migrations import Migrations
 from crosscut.savepoints.place import place_of
-from crosscut.savepoints.starting import begin_with
-from crosscut.savepoints.tables import as_savepoint
+from crosscut.savepoints.starting import begin_with, has_begun
+from crosscut.savepoints.tables import as_savepoint, origin_of
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.state.encoding import contents
@@ -234,7 +234,9 @@ def test_a_job_begins_with_it_at_the_parallelism_it_had_and_the_next_claim_may_c
     claim, checkpoint = (entry for _, entry in store.tail(1))
     assert isinstance(checkpoint, CheckpointCompleted) and checkpoint.checkpoint_id == N + 1
     (claimed,) = claims_in([claim])
-    assert claimed.parallelism == 2 and claimed.ancestors == (Ancestor(Lineage("old"), N),)
+    digest = opened(savepoint).digest
+    assert claimed.parallelism == 2 and claimed.ancestors == (Ancestor(Lineage("old"), N, digest),)
+    assert len(digest) == 64
     positions = [one.snapshot.positions for one in checkpoint.snapshots if one.task.vertex == "words"]
     assert positions == [[["0-of-1", 0, None, 1, 0]], []]
 
@@ -252,6 +254,28 @@ def test_it_may_be_edited_with_polars_but_not_unawares(savepoint: Path, tmp_path
     cc.seal_savepoint(savepoint)
     store = begun(savepoint, tmp_path)
     assert state_in(store) == {key: n for key, n in COUNTS.items() if key != "fig"} | {"apple": 100}
+
+
+def test_what_is_edited_after_a_job_has_begun_with_it_is_not_passed_over_silently(
+    savepoint: Path, tmp_path: Path
+) -> None:
+    store = begun(savepoint, tmp_path)
+    again = open_store(str(tmp_path / "nothing yet"))
+    assert has_begun(origin_of(savepoint), store) and not has_begun(origin_of(savepoint), again)
+    # Sealed as it is: nothing has changed.
+    cc.seal_savepoint(savepoint)
+    assert has_begun(origin_of(savepoint), store)
+    file = next((savepoint / "state").rglob("*.parquet"))
+    polars.read_parquet(file).filter(polars.col("key") != '"fig"').write_parquet(file)
+    cc.seal_savepoint(savepoint)
+    with pytest.raises(StoreError, match=r"as it was before it was edited .*Choose another checkpoint_dir"):
+        has_begun(origin_of(savepoint), store)
+    with pytest.raises(StoreError, match="before it was edited"):
+        begin_with(opened(savepoint), store, graph_of(3), discover=lambda graph: (), look=list)
+    # What the job was copied from may be a checkpoint, which nobody edits; older logs know no digest.
+    assert has_begun(replace(origin_of(savepoint), digest=""), store)
+    claim = replace(claim_of(graph_of()), ancestors=(Ancestor(Lineage("old"), N),))
+    assert beginning([claim, COMPLETED], [claim], claim.ancestors, "of today") == GoOn()
 
 
 def test_its_state_is_a_table(savepoint: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from crosscut.urls import local_path
 VERSION = 1
 MANIFEST = "manifest.json"
 _SIGNATURE = "signature"
+_KIND = "savepoint "
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +89,33 @@ class SavepointManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a job is to begin with, before any of it is read.
+
+    Attributes:
+        ancestors: The last is the checkpoint that it is.
+        digest: Of the manifest of a savepoint; "" for a checkpoint.
+    """
+
+    name: str
+    ancestors: tuple[Ancestor, ...]
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Savepoint:
     """A savepoint that was opened: its manifest is what it should be; each file is looked at when it is read.
 
     Attributes:
         place: Where its files are: at `name`, or a copy.
         name: What messages call it.
+        digest: Of the manifest, which pins the files; "" if it was made from a checkpoint just now.
     """
 
     place: Place
     manifest: SavepointManifest
     name: str
+    digest: str = ""
 
     def rows_of(self, file: RowFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of one file, in order, as dictionaries.
@@ -148,7 +165,8 @@ def found_at(path: str | os.PathLike[str]) -> Savepoint | None:
         return None
     except OSError as error:
         raise failed("can't read", place, MANIFEST, error) from error
-    return Savepoint(place, _decoded(data, f"{place.root}/{MANIFEST}", log_key()), place.root)
+    manifest = _decoded(data, f"{place.root}/{MANIFEST}", log_key())
+    return Savepoint(place, manifest, place.root, _digest(to_json(manifest)).removeprefix(_KIND))
 
 
 def is_savepoint(path: str | os.PathLike[str]) -> bool:
@@ -301,4 +319,4 @@ def _digest(content: Any) -> str:
     """Return the digest of a manifest, however its JSON is laid out."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     # Of a savepoint: so that no entry of a job log can stand for one, nor the other way round.
-    return "savepoint " + sha256(text.encode()).hexdigest()
+    return _KIND + sha256(text.encode()).hexdigest()

@@ -45,7 +45,7 @@ from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.loading import EPOCH, blocks_of, parts_of
-from crosscut.savepoints.manifest import Savepoint, SavepointManifest
+from crosscut.savepoints.manifest import Origin, Savepoint, SavepointManifest
 from crosscut.savepoints.migrations import NO_MIGRATIONS, Migrations
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile
 from crosscut.savepoints.values import from_text
@@ -55,6 +55,22 @@ from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import encode_batch
 
 _BOTH = frozenset({False, True})
+
+
+def has_begun(origin: Origin, store: CheckpointStore) -> bool:
+    """Return whether the job in the store has begun with `origin`; if not, there is none yet.
+
+    Raises:
+        StoreError: The store holds something else.
+    """
+    log = [entry for _, entry in store.tail(1)]
+    match beginning(log, claims_in(log), origin.ancestors, origin.digest):
+        case GoOn():
+            return True
+        case Refused(reason):
+            raise StoreError(f"can't restore {origin.name} into this checkpoint_dir: {reason}")
+        case Begin():
+            return False
 
 
 def begin_with(
@@ -88,14 +104,8 @@ def begin_with(
         StateError: A value can't be decoded.
     """
     manifest, path = savepoint.manifest, savepoint.name
-    log = [entry for _, entry in store.tail(1)]
-    match beginning(log, claims_in(log), manifest.ancestors):
-        case GoOn():
-            return None
-        case Refused(reason):
-            raise StoreError(f"can't restore {path} into this checkpoint_dir: {reason}")
-        case Begin():
-            pass
+    if has_begun(Origin(path, manifest.ancestors, savepoint.digest), store):
+        return None
     contents = _contents(savepoint)
     if problem := migrations.problem((one.uid, one.state) for one in contents if one.kind == "state"):
         raise StoreError(f"{path}: {problem}")
@@ -127,6 +137,7 @@ def begin_with(
     # Its tasks as they were: the start that follows distributes them anew if it has to.
     graph = replace(graph, parallelism=manifest.parallelism)
     checkpoint = _checkpoint(savepoint, store, graph, discover, migrations, dropped)
+    *older, newest = manifest.ancestors
     claim = EpochClaimed(
         epoch=EPOCH,
         lineage=Lineage(secrets.token_hex(8)),
@@ -137,7 +148,7 @@ def begin_with(
         first_checkpoint_id=checkpoint.checkpoint_id,
         flow=identity_of(graph),
         claimant=claimant,
-        ancestors=manifest.ancestors,
+        ancestors=(*older, replace(newest, digest=savepoint.digest)),
     )
     _append(store, LogIndex(1, 0), SegmentOpened(claim, None))
     # Decision moment: the job has a first checkpoint.

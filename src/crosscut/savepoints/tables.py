@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import TaskId
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted
 from crosscut.protocol.job.identity import OperatorIdentity
 from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
-from crosscut.savepoints.manifest import Savepoint, copied, found_at, opened, verified
+from crosscut.savepoints.manifest import Origin, Savepoint, copied, found_at, opened, verified
 from crosscut.savepoints.place import place_of
 from crosscut.savepoints.rows import STATE_COLUMNS, RowFile, decoded_rows
 from crosscut.savepoints.values import from_text
@@ -243,7 +243,22 @@ def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Savepoint:
     _, store, checkpoint = opened_checkpoint(path)
     claim = claims_in([entry for _, entry in store.tail(1)])[-1]
     write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False)
-    return replace(opened(scratch), name=shown_url(os.fspath(path)))
+    return replace(opened(scratch), name=shown_url(os.fspath(path)), digest="")
+
+
+def origin_of(path: str | os.PathLike[str]) -> Origin:
+    """Return which savepoint or checkpoint `path` is, without reading any of its state.
+
+    Raises:
+        StoreError: There is neither.
+    """
+    found = found_at(path)
+    if found is not None:
+        return Origin(found.name, found.manifest.ancestors, found.digest)
+    _, store, checkpoint = opened_checkpoint(path)
+    claim = claims_in([entry for _, entry in store.tail(1)])[-1]
+    ancestors = (*claim.ancestors, Ancestor(claim.lineage, checkpoint.checkpoint_id))
+    return Origin(shown_url(os.fspath(path)), ancestors)
 
 
 def opened_checkpoint(path: str | os.PathLike[str]) -> tuple[str, CheckpointStore, CheckpointCompleted]:

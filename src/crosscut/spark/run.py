@@ -287,10 +287,15 @@ class Run:
     def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
         from crosscut.savepoints.loading import EPOCH
         from crosscut.savepoints.migrations import Migrations
-        from crosscut.savepoints.starting import begin_with
-        from crosscut.savepoints.tables import as_savepoint
+        from crosscut.savepoints.starting import begin_with, has_begun
+        from crosscut.savepoints.tables import as_savepoint, origin_of
 
         settings = self._settings
+        shown = shown_url(os.fspath(path))
+        # Before anything is copied: a job is started often, and begins once.
+        if has_begun(origin_of(path), self.store):
+            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, shown)
+            return
         with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
             found = begin_with(
                 as_savepoint(path, Path(scratch) / "savepoint"),
@@ -304,10 +309,7 @@ class Run:
                 migrations=Migrations(settings.migrate_state),
                 claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
             )
-        shown = shown_url(os.fspath(path))
-        if found is None:
-            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, shown)
-        else:
+        if found is not None:
             n, then = found.checkpoint_id, found.parallelism
             LOGGER.info(
                 "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, shown, then

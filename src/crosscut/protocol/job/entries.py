@@ -13,10 +13,16 @@ CHECKPOINT_IDS_LEAD_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A history that a job goes on from: `lineage`, up to `checkpoint_id`, in a savepoint."""
+    """A history that a job goes on from: `lineage`, up to `checkpoint_id`, in a savepoint.
+
+    Attributes:
+        digest: Of the manifest of the savepoint that the job has begun with, which pins its files; "" if
+            it is not known, and in a manifest.
+    """
 
     lineage: Lineage
     checkpoint_id: CheckpointId
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,21 +165,29 @@ class Refused:
 
 
 def beginning(
-    log: Sequence[LogEntry], claims: Sequence[EpochClaimed], ancestors: Sequence[Ancestor]
+    log: Sequence[LogEntry], claims: Sequence[EpochClaimed], ancestors: Sequence[Ancestor], digest: str = ""
 ) -> Begin | GoOn | Refused:
     """Decide what `restore_from` means for a checkpoint directory.
 
     Args:
         log: The end of its job log.
         ancestors: Of the savepoint: the last is the checkpoint that it is a copy of.
+        digest: Of the savepoint as it is now; "" if it is none, but a checkpoint.
     """
     if not log:
         return Begin()
-    newest = claims[-1].ancestors[-1:] if claims else ()
-    if newest != tuple(ancestors[-1:]):
+    begun = claims[-1].ancestors[-1] if claims and claims[-1].ancestors else None
+    this = ancestors[-1]
+    if begun is None or (begun.lineage, begun.checkpoint_id) != (this.lineage, this.checkpoint_id):
         return Refused(
             "it holds a job already, which did not begin with this savepoint: restore_from needs a "
             "checkpoint_dir of its own"
+        )
+    if begun.digest and digest and begun.digest != digest:
+        return Refused(
+            f"the job there has begun with this savepoint as it was before it was edited (its manifest was "
+            f"{begun.digest[:12]}..., and is {digest[:12]}...): what was changed since is not in it. Choose "
+            f"another checkpoint_dir to begin with the edited one, or leave restore_from out to go on"
         )
     if not any(isinstance(one, CheckpointCompleted) for one in log):
         return Refused(

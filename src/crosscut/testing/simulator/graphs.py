@@ -276,12 +276,14 @@ class Mortals(KeyedProcess[Any, Any]):
     def on_timer(self, time: int, ctx: Context) -> Iterator[Any]:
         yield (ctx.key, time)
         is_there = self.last.get() is not None
-        if is_there and ctx.watermark is not None and ctx.watermark < END_OF_TIME:
-            # At the end of time all has died, which a run without time does not see.
-            if self.is_gone.get():
+        if ctx.timestamp is not None and ctx.watermark != END_OF_TIME:
+            # By the time of the timer, however far the watermark is. A run without time does not see it, and
+            # for that it is the end of time.
+            lives = self.written.get() + WINDOW_MS > ctx.timestamp
+            if is_there and self.is_gone.get():
                 yield (ctx.key, "has come back")
-            if self.written.get() + WINDOW_MS <= ctx.watermark:
-                yield (ctx.key, "is dead and there")
+            if is_there != lives:
+                yield (ctx.key, "is dead and there" if is_there else "is alive and gone")
         self.is_gone.set(not is_there)
 
 
