@@ -92,6 +92,37 @@ def test_buckets_of_histograms_add_up() -> None:
     assert found["crosscut_user_amount_total"] == [({"job": "a job", "operator": "audit"}, 6.0)]
 
 
+def test_names_that_prometheus_would_make_the_same_are_told_apart() -> None:
+    talk = Watched()
+    talk.running()
+    readings = (
+        Reading("pay", "paid", "counter", 1.0),
+        Reading("pay", "paid_total", "gauge", 2.0),
+        Reading("audit", "paid_total", "counter", 3.0),
+        Reading("pay", "wait", "histogram", 4.0, (1.0,), (1, 1)),
+        Reading("pay", "wait_sum", "gauge", 5.0),
+        Reading("pay", "wait_count", "counter", 6.0),
+    )
+    talk.message(0, WorkerHeartbeat(E1, (TaskStatistics(K0, readings=readings),)))
+    metrics = talk.metrics()
+    found = {
+        name: sum(value for _, value in several)
+        for name, several in samples(metrics).items()
+        if "user_" in name and "bucket" not in name
+    }
+    assert found == {
+        "crosscut_user_paid_total": 1.0,
+        "crosscut_user_paid_total_counter_total": 3.0,
+        "crosscut_user_paid_total_gauge": 2.0,
+        "crosscut_user_wait_sum": 4.0,
+        "crosscut_user_wait_count": 2.0,
+        "crosscut_user_wait_sum_gauge": 5.0,
+        "crosscut_user_wait_count_counter_total": 6.0,
+    }
+    families = [one.name for one in open_metrics(exposed(metrics, OPEN_METRICS)[0].decode())]
+    assert len(families) == len(set(families))
+
+
 def test_a_job_that_has_ended_is_scraped_without_anything() -> None:
     assert samples(None) == {}
 

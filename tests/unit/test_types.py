@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -35,3 +36,38 @@ def test_mypy_passes_what_is_right_and_finds_each_thing_that_is_wrong(tmp_path: 
     ]
     assert len(expected) > 10
     assert sorted(found) == sorted(expected), checked.stdout + checked.stderr
+
+
+EXAMPLES = ("collatz.py", "components.py", "orders.py", "word_count.py")
+
+
+def test_pyright_passes_what_is_right_and_the_examples_and_finds_each_thing_that_is_wrong(
+    tmp_path: Path,
+) -> None:
+    """basedpyright, with the rules of pyright: it is pyright with its Node in the package."""
+    root = PROGRAMS.parents[2]
+    right = [PROGRAMS / "right.py", *(root / "examples" / name for name in EXAMPLES)]
+    wrong = PROGRAMS / "wrong.py"
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(
+        json.dumps(
+            {
+                "typeCheckingMode": "standard",
+                "include": [str(path) for path in (*right, wrong)],
+                "extraPaths": [str(root / "src")],
+            }
+        )
+    )
+    program = Path(sys.executable).with_name("basedpyright")
+    options = ["--outputjson", "--project", str(project), "--pythonpath", sys.executable]
+    checked = subprocess.run([program, *options], capture_output=True, text=True, timeout=100)
+    report = json.loads(checked.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(right) + 1
+    found = [
+        (one["file"], one["range"]["start"]["line"] + 1, one["message"])
+        for one in report["generalDiagnostics"]
+        if one["severity"] == "error"
+    ]
+    assert [one for one in found if one[0] != str(wrong)] == []
+    marked = [number for number, line in enumerate(wrong.read_text().splitlines(), 1) if "# wrong: " in line]
+    assert sorted({line for _, line, _ in found}) == marked, found

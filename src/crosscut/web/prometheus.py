@@ -186,8 +186,7 @@ def _of_user_code(metrics: JobMetrics) -> Iterator[Metric]:
             found.setdefault((one.name, one.kind), {}).setdefault(one.operator, []).append(one)
     taken: set[str] = set()
     for (name, kind), by_operator in sorted(found.items()):
-        shown = f"user_{name}" if name not in taken else f"user_{name}_{kind}"
-        taken.add(name)
+        shown = _free_name(name, kind, taken)
         match kind:
             case "histogram":
                 yield _histogram(shown, metrics, by_operator)
@@ -195,6 +194,31 @@ def _of_user_code(metrics: JobMetrics) -> Iterator[Metric]:
                 family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
                 sums = [((uid,), sum(one.value for one in them)) for uid, them in sorted(by_operator.items())]
                 yield _family(family, shown, "Of the flow's own code", ("operator",), metrics, sums)
+
+
+def _free_name(name: str, kind: str, taken: set[str]) -> str:
+    """Return what a metric of user code is called, and take that name.
+
+    Prometheus adds "_total" to a counter, and "_bucket", "_sum" and "_count" to a histogram: a gauge
+    `paid_total` beside a counter `paid` would be the same series, and who scrapes that refuses all.
+    """
+    found, count = f"user_{name}", 1
+    while not _series(found, kind).isdisjoint(taken):
+        found = f"user_{name}_{kind}" if count == 1 else f"user_{name}_{kind}_{count}"
+        count += 1
+    taken |= _series(found, kind)
+    return found
+
+
+def _series(name: str, kind: str) -> set[str]:
+    match kind:
+        case "counter":
+            base = name.removesuffix("_total")
+            return {base, f"{base}_total"}
+        case "histogram":
+            return {name, *(f"{name}_{part}" for part in ("bucket", "sum", "count"))}
+        case _:
+            return {name}
 
 
 def _histogram(name: str, metrics: JobMetrics, by_operator: dict[str, list[Reading]]) -> Metric:
