@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
@@ -204,6 +205,38 @@ def test_without_event_time_the_version_that_came_last_is_taken(
             elif key in latest or how == "left":
                 expected.append((key, (record, latest.get(key))))
     assert [record for record, _ in said] == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"), [(LatestJoinSpec("left"), "waiting"), (IntervalJoinSpec(0, 5, "left"), "left")]
+)
+def test_records_of_one_key_and_time_wait_in_one_list_that_is_not_copied_for_each(
+    spec: JoinSpec, name: str
+) -> None:
+    run = Run(spec)
+    run.step((0, [("a", 12, 0)]))
+    table = run.state.named[name]
+    waiting = table.get(("a", 12))
+    for number in range(1, 50):
+        run.step((0, [("a", 12, number)]))
+        assert table.get(("a", 12)) is waiting
+    # A snapshot has what was there, and nothing that came afterwards.
+    n = CheckpointId(1)
+    run.state.freeze(n)
+    run.step((0, [("a", 12, 50)]))
+    again = restored(join_state(spec), n, b"".join(run.state.encoded(n, CheckpointId(0))))
+    assert (len(again.named[name].get(("a", 12))), len(table.get(("a", 12)))) == (50, 51)
+
+
+def test_versions_of_one_time_replace_each_other_and_leave_nothing_behind() -> None:
+    run = Run(LatestJoinSpec("left"))
+    for number in range(50):
+        run.step((1, [("a", 3, number)]))
+    operator: Any = run.operator
+    assert len(operator._successors) == 1
+    run.step((0, [("a", 12, 1)]))
+    assert run.step(20) == [(("a", (1, 49)), 12)]
+    assert not operator._successors
 
 
 def test_a_late_version_is_taken_where_it_is_still_the_latest() -> None:

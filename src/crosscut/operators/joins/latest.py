@@ -58,7 +58,10 @@ class LatestJoin(TimedOperator):
                 if time < self.watermark:
                     self._late(record, time)
                 else:
-                    waiting.put(key, time, [*waiting.get(key, time, ()), record])
+                    # In place: many may have one key and time, and a copy for each would be their square.
+                    others = waiting.get(key, time, [])
+                    others.append(record)
+                    waiting.put(key, time, others)
         else:
             for key, time, record in zip(keys, batch.timestamps, records, strict=True):
                 self._take_version(key, time, record)
@@ -79,8 +82,9 @@ class LatestJoin(TimedOperator):
         if latest is not None and time < min(latest, self.watermark):
             # All that happened before the watermark has been joined, and the rest asks for a later one.
             return
+        if not versions.has(key, time):
+            heappush(self._successors, (time, next(self._numbers), key))
         versions.put(key, time, record)
-        heappush(self._successors, (time, next(self._numbers), key))
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Say the records for which the right version is known; drop versions that nothing asks for."""

@@ -29,6 +29,10 @@ class TimedRows:
         """Return the value of a row, which may be changed in place and put back, or `default`."""
         return self._table.get((key, time), default)
 
+    def has(self, key: Any, time: int) -> bool:
+        """Tell whether there is such a row."""
+        return self._table.has((key, time))
+
     def put(self, key: Any, time: int, value: Any) -> None:
         """Set the value of a row."""
         row = (key, time)
