@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import polars
+import pytest
 from jobs import Held, until
 
 import crosscut as cc
+from crosscut.errors import StoreError
 
 KEYS = [f"k{index}" for index in range(8)]
 DUE = 1_000_000
@@ -81,7 +84,7 @@ FIRST = [(key, n) for n, key in enumerate(KEYS, start=1) for n in (n, n + 8)]
 """Two numbers for each key."""
 
 
-def flow_of(out: Path, gate: Path, then: list[tuple[str, int]]) -> cc.Flow:
+def flow_of(out: Path, gate: Path, then: list[tuple[str, int]], *, has_windows: bool = True) -> cc.Flow:
     flow = cc.Flow("kinds")
     records = flow.source(Held(cc.items(FIRST), gate, None)).named("records")
     if then:
@@ -89,8 +92,9 @@ def flow_of(out: Path, gate: Path, then: list[tuple[str, int]]) -> cc.Flow:
     timed = records.assign_timestamps(time_of, out_of_orderness="1h").named("timed")
     keyed = timed.key_by(key_of).named("keys")
     keyed.process(Kinds()).named("kinds").map(repr).sink(cc.files.jsonl(out / "kinds"))
-    windows = keyed.window(cc.tumbling(1_000)).sum(number_of).named("windows")
-    windows.map(repr).sink(cc.files.jsonl(out / "windows"))
+    if has_windows:
+        windows = keyed.window(cc.tumbling(1_000)).sum(number_of).named("windows")
+        windows.map(repr).sink(cc.files.jsonl(out / "windows"))
     return flow
 
 
@@ -172,8 +176,20 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
         *((key, "event timer", DUE) for key in KEYS if key != "k0"),
         *((key, "processing timer", FAR) for key in KEYS if key != "k1"),
     ]
-    assert lines_in(tmp_path / "second" / "kinds") == sorted(map(repr, expected))
+    shown = sorted(map(repr, expected))
+    assert lines_in(tmp_path / "second" / "kinds") == shown
     sums = {key: 2 * index + 1010 for index, key in enumerate(KEYS)} | {"new": 0}
     assert lines_in(tmp_path / "second" / "windows") == sorted(
         repr(cc.Windowed(key, 0, 1_000_000, total)) for key, total in sums.items()
     )
+
+    # Without the windows their state is nobody's: dropped only if that is said, and the rest is as it was.
+    third = flow_of(tmp_path / "third", gate, tell, has_windows=False)
+    settings = replace(settings, checkpoint_dir=str(tmp_path / "3"))
+    with pytest.raises(
+        StoreError, match=r"nobody takes the state 'windows' .* of 'windows'.*allow_dropped_state"
+    ):
+        started.flow(third, settings)
+    job = started.flow(third, replace(settings, allow_dropped_state=True))
+    assert job.wait(120)
+    assert lines_in(tmp_path / "third" / "kinds") == shown
