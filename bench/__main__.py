@@ -20,6 +20,7 @@ NAMES = (
     "windows",
     "timestamps",
     "operators",
+    "batches",
 )
 
 

@@ -19,6 +19,7 @@ _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
 EngineName = Literal["continuous", "micro-batch"]
+TriggerName = Literal["interval", "available_now", "once"]
 Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
@@ -72,6 +73,9 @@ class Settings:
             the starts of two batches. It may change between two starts.
         batch_records_max: Records that all sources together read in one batch. A batch that is full is
             followed by the next one at once.
+        trigger: Of micro-batches. "interval": one after the other, `checkpoint_interval` between the starts
+            of two. "available_now": until one has read all that there is; then the job stops, as by
+            `job.stop()`. "once": one batch, likewise.
         checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
             directory; starting a flow on a directory that holds its job resumes that job. Default:
             checkpoints/ and the flow's name.
@@ -142,6 +146,7 @@ class Settings:
     parallelism: int = 2
     engine: EngineName = "continuous"
     batch_records_max: int = 2_000_000
+    trigger: TriggerName = "interval"
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     fresh: bool = False
@@ -204,6 +209,7 @@ class Settings:
             ("log_level", get_args(LogLevel)),
             ("log_format", get_args(LogFormat)),
             ("engine", get_args(EngineName)),
+            ("trigger", get_args(TriggerName)),
         ):
             if getattr(self, name) not in known:
                 raise SettingsError(
@@ -220,6 +226,11 @@ class Settings:
             found_ms = duration_ms(getattr(self, name), name)
             if found_ms < least_ms:
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected at least {least_ms} ms")
+        if self.trigger != "interval" and self.engine != "micro-batch":
+            raise SettingsError(
+                f"trigger={self.trigger!r} says when micro-batches end; expected engine='micro-batch' with "
+                f"it, found engine={self.engine!r}"
+            )
         kind, _ = self.snapshot_kind()
         if kind == "halting" and self.checkpoints_in_flight > 1:
             raise SettingsError(

@@ -24,6 +24,8 @@ def test_a_process_killed_in_a_batch_is_replaced_by_spark_and_output_is_exact(
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert armed.fired == {trap}
     assert job.status == "finished"
+    assert job.last_progress["name"] == "numbered"
+    assert job.last_progress["batchId"] == job.checkpoints()[-1].checkpoint_id
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 

@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.errors import FlowError
+from crosscut.driver.batch_progress import BatchTimes, progress_of
+from crosscut.errors import FlowError, SettingsError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.protocol.snapshots import Snapshot
+from crosscut.settings import BackendName
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
 from crosscut.testing.flows.steps import Loop, RateLimit
@@ -24,8 +29,10 @@ STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
 CALM = Weather()
 
 
-def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
-    return lambda graph, url: LocalJobs(graph, url, Random(seed), weather)
+def made(
+    seed: int, weather: Weather, state_backend: BackendName = "memory"
+) -> Callable[[JobGraph, str], LocalJobs]:
+    return lambda graph, url: LocalJobs(graph, url, Random(seed), weather, state_backend)
 
 
 def settings(tmp_path: Path, **others: Any) -> cc.Settings:
@@ -86,13 +93,14 @@ def routed_at_random(out: cc.Collect, counts: cc.Collect, records: int = 300) ->
     return flow
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "state_backend"), [(0, "memory"), (1, "memory"), (2, "rocksdb")])
 def test_records_that_are_routed_at_random_arrive_once_whatever_becomes_of_attempts(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, state_backend: BackendName
 ) -> None:
     out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
     graph = routed_at_random(out, counts).compile(3, 128)
-    end, jobs = run_batches(graph, settings(tmp_path, parallelism=3), made(seed, STORM))
+    given = settings(tmp_path, parallelism=3, state_backend=state_backend)
+    end, jobs = run_batches(graph, given, made(seed, STORM, state_backend))
     assert end is not None
     assert end.outcome == "finished", end
     assert jobs.seen["doubled"]
@@ -158,6 +166,90 @@ def test_a_batch_has_no_more_records_than_the_setting_says(tmp_path: Path) -> No
     assert end.outcome == "finished"
     assert sorted(out.records()) == sorted([*range(50)] * 2)
     assert jobs.seen["runs"] >= 5
+
+
+def test_a_process_that_had_another_partition_reads_only_what_has_changed(tmp_path: Path) -> None:
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("kept")
+    # Each batch changes a tenth of what there is.
+    records = [f"key-{number}" for number in range(1_000)]
+    records += [f"key-{number % 1_000}" for number in range(1_000)]
+    flow.source(ReplayedSource({"s": records})).key_by(str).count().sink(out)
+    given = settings(tmp_path, batch_records_max=200)
+    end, jobs = run_batches(flow.compile(2, 128), given, made(3, CALM))
+    assert end is not None
+    assert end.outcome == "finished"
+    assert jobs.advanced_count
+    assert Counter(out.records()) == Counter((f"key-{n}", count) for n in range(1_000) for count in (1, 2))
+
+
+class Endless(ReplayedSource):
+    """Gives what it has, and waits."""
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
+        return EndlessReader(super().reader(split, position))
+
+
+class EndlessReader(SplitReader):
+    def __init__(self, reader: SplitReader) -> None:
+        self._reader = reader
+
+    @property
+    def position(self) -> JSON:
+        return self._reader.position
+
+    @property
+    def lag(self) -> int:
+        return 0
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        found = self._reader.read(limit)
+        return Wait(1.0) if isinstance(found, EndOfSplit) else found
+
+
+@pytest.mark.parametrize(("trigger", "count"), [("available_now", 100), ("once", 40)])
+def test_a_trigger_says_when_batches_end(tmp_path: Path, trigger: str, count: int) -> None:
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("triggered")
+    flow.source(Endless({"a": list(range(50)), "b": list(range(50, 100))})).sink(out)
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path, trigger=trigger), made(1, CALM))
+    assert end is not None
+    assert end.outcome == "stopped", end
+    assert len(out.records()) == count
+
+
+def test_a_trigger_without_batches_is_refused() -> None:
+    with pytest.raises(SettingsError, match="expected engine='micro-batch'"):
+        cc.Settings(trigger="once")
+
+
+def test_progress_has_the_shape_of_structured_streamings() -> None:
+    flow = cc.Flow("shown")
+    flow.source(cc.generate(int, count=9)).named("numbers").key_by(str).count().named("counted").sink(
+        cc.collect()
+    ).named("out")
+    graph = flow.compile(1, 128)
+    source, counted = (TaskId(VertexId(one.vertex_id), 0) for one in graph.vertices)
+    before = {source: Snapshot(positions=[["s0", 0, None, 1, 4]], records_in=4), counted: Snapshot()}
+    after = {
+        source: Snapshot(positions=[["s0", 0, None, 1, 9]], records_in=9),
+        counted: Snapshot(records_in=9, records_out=5, state_keys=3),
+    }
+    seconds = 10**9
+    times = BatchTimes(0, 2 * seconds, 3 * seconds, 3 * seconds, 4 * seconds)
+    found = progress_of(graph, "lineage", CheckpointId(7), before, after, times, "2026-01-01T00:00:00")
+    assert found["batchId"] == 7
+    assert found["numInputRows"] == 5
+    assert (found["inputRowsPerSecond"], found["processedRowsPerSecond"]) == (2.5, 2.5)
+    assert found["durationMs"] == {
+        "addBatch": 1_000,
+        "commitBatch": 0,
+        "commitOutput": 1_000,
+        "triggerExecution": 2_000,
+    }
+    assert [(one["startOffset"], one["endOffset"]) for one in found["sources"]] == [({"s0": 4}, {"s0": 9})]
+    assert [one["numRowsTotal"] for one in found["stateOperators"]] == [3]
+    assert found["sink"]["numOutputRows"] == 5
 
 
 def test_vertices_that_shuffle_nothing_share_a_stage() -> None:

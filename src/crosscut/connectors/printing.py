@@ -60,6 +60,9 @@ class _Printer(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._print(handles)
 
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
+
     def write(self, records: list[Any]) -> None:
         try:
             self._lines += [f"{self._prefix}{record}\n" for record in records]

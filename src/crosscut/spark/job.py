@@ -139,6 +139,16 @@ class Job:
         """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates."""
         return {**self.report().as_dict(), "status": self.status}
 
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The newest batch whose output is visible, in the shape of Structured Streaming's progress.
+
+        With `batchId`, `numInputRows`, `inputRowsPerSecond`, `processedRowsPerSecond`, `durationMs`,
+        `stateOperators`, `sources` with their offsets, `sink`. None before the first batch, and for a job
+        that does not run in batches: see `metrics`.
+        """
+        return self._run.batches.last_progress if self._run.batches is not None else None
+
     def metrics(self) -> JobMetrics:
         """Return the job in numbers: vertices and edges with their rates, tasks, checkpoints step by step,
         failovers, errors. Also after its end.

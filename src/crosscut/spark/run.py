@@ -92,6 +92,7 @@ class Run:
         listeners: Those of the job's user.
         seeing: Its record and its page.
         driver: Acts for the coordinator; None at first.
+        batches: Run the job's batches, if it has any.
     """
 
     store: CheckpointStore
@@ -110,6 +111,7 @@ class Run:
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
         self.driver: CoordinatorDriver | None = None
+        self.batches: BatchWorkers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.last_status: JobStatus | None = None
         self.end: EndJob | None = None
@@ -370,6 +372,7 @@ class Run:
         )
         self.driver = driver
         if isinstance(supply, BatchWorkers):
+            self.batches = supply
             supply.provide(driver)
         else:
             port = await driver.listen(self._host)
@@ -416,6 +419,7 @@ class Run:
             store_url=absolute(self._checkpoint_dir),
             terms=batch_terms(self._settings),
             records_max=self._settings.batch_records_max,
+            trigger=self._settings.trigger,
             failpoints=failpoints,
         )
 

@@ -140,7 +140,7 @@ class KeyedState:
     ) -> Iterator[None]:
         """Take in what `parts` say, a block at a time: the caller can do something else between the steps.
 
-        The state must be empty.
+        The state must be empty, or just rolled back to the checkpoint that `parts` are the changes since.
 
         Args:
             parts: With the checkpoints at which they were written, oldest first.

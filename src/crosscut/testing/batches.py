@@ -21,12 +21,12 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.settings import Settings
+from crosscut.settings import BackendName, Settings
 from crosscut.spark.microbatch.workers import BatchWorkers, Routed
 from crosscut.spark.terms import assignments, batch_terms, committed_output, job_terms
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.backends import MEMORY
+from crosscut.worker.backends import backend
 from crosscut.worker.kept_states import KeptStates
 from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder, Surroundings, run_stage
@@ -59,14 +59,25 @@ class LocalJobs:
     """
 
     def __init__(
-        self, graph: JobGraph, store_url: str, random: Random, weather: Weather, processes: int = 2
+        self,
+        graph: JobGraph,
+        store_url: str,
+        random: Random,
+        weather: Weather,
+        state_backend: BackendName = "memory",
+        processes: int = 2,
     ) -> None:
         packed = pack_graph(graph)
         self._parallelism = graph.parallelism
         self._random = random
         self._weather = weather
         self._processes = [
-            Surroundings(unpack_graph(packed), open_store(store_url), KeptStates(MEMORY), {})
+            Surroundings(
+                unpack_graph(packed),
+                open_store(store_url),
+                KeptStates(backend(state_backend, None, graph.max_parallelism)),
+                {},
+            )
             for _ in range(processes)
         ]
         self.seen: Counter[str] = Counter()
@@ -107,6 +118,11 @@ class LocalJobs:
         read = (pickle.loads(pickle.dumps(one)) for one in parcels)  # noqa: S301
         mine: StageOrder = pickle.loads(pickle.dumps(order))  # noqa: S301
         return list(run_stage(mine, process, read))
+
+    @property
+    def advanced_count(self) -> int:
+        """How often a process has read only what had changed in the state that it had."""
+        return sum(one.states.advanced_count for one in self._processes)
 
     def cancel(self) -> None:
         """A run comes to its end by itself."""
@@ -158,6 +174,7 @@ async def _driven(
         store_url=url,
         terms=batch_terms(settings),
         records_max=settings.batch_records_max,
+        trigger=settings.trigger,
         failpoints=None,
     )
     terms: JobTerms = job_terms(graph, settings, None, awaits_verdict=False)

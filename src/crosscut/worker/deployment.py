@@ -147,6 +147,38 @@ class StateAtHand:
         if state is not None:
             state.close()
 
+    def advance(
+        self,
+        task: TaskId,
+        kept: CheckpointId,
+        parts: Sequence[Part],
+        restore: CheckpointId,
+        read_part: ReadPart,
+    ) -> bool:
+        """Make of the state that is kept of `task` a later one; return whether that was possible. Blocks.
+
+        Args:
+            kept: The checkpoint to begin with, whose parts come before `parts`.
+            parts: All that has changed since then.
+            restore: The checkpoint that they lead to.
+
+        Raises:
+            StoreError: A part is missing or damaged.
+            StateError: A part can't be decoded.
+        """
+        state = self._states.get(task)
+        if state is None or isinstance(state, RocksState) or kept not in state.at_hand:
+            return False
+        contents = [read_part(part) for part in parts]
+        if is_of_database(contents):
+            return False
+        state.roll_back(kept)
+        for _ in state.loading(
+            [(part.checkpoint_id, data) for part, data in zip(parts, contents, strict=True)], restore
+        ):
+            """Nobody waits."""
+        return True
+
     def close(self) -> None:
         """Give back what the states take outside of memory."""
         for state in self._states.values():

@@ -6,13 +6,13 @@ attempt that was not taken. It is used only if its parts are those of the checkp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.messages import DeployTasks, SnapshotAcknowledged
 from crosscut.protocol.snapshots import Part
 from crosscut.worker.backends import StateBackend
-from crosscut.worker.deployment import StateAtHand
+from crosscut.worker.deployment import ReadPart, StateAtHand
 
 Known = dict[CheckpointId, tuple[Part, ...]]
 """By checkpoint, the parts that hold what a state was then."""
@@ -28,15 +28,36 @@ class KeptStates:
     def __init__(self, backend: StateBackend) -> None:
         self._at_hand = StateAtHand(backend)
         self._known: dict[TaskId, Known] = {}
+        self.advanced_count = 0
+        """How often only what had changed was read."""
 
-    def at_hand(self, tasks: Iterable[TaskId], deploy: DeployTasks) -> StateAtHand:
-        """Return what is kept, after all is dropped that is not the state of these tasks in `deploy`."""
+    def at_hand(self, tasks: Iterable[TaskId], deploy: DeployTasks, read_part: ReadPart) -> StateAtHand:
+        """Return what is kept, after all is dropped that is not the state of these tasks in `deploy`.
+
+        A process that had another partition for some batches has an older state of this one: it reads what
+        has changed since, so that what a batch costs does not grow with the state. Blocks.
+        """
         wanted = {one.task: one.snapshot.parts for one in deploy.snapshots}
         for task in tasks:
             known = self._known.get(task, {}).get(deploy.restore)
             if deploy.rescaled_from or known is None or known != wanted.get(task):
-                self.spoil([task])
+                self._catch_up(task, wanted.get(task, ()), deploy, read_part)
         return self._at_hand
+
+    def _catch_up(
+        self, task: TaskId, wanted: Sequence[Part], deploy: DeployTasks, read_part: ReadPart
+    ) -> None:
+        """Read what has changed since the state that is kept, if that is an older one of this history."""
+        older = self._known.pop(task, {})
+        if not deploy.rescaled_from:
+            for n, parts in sorted(older.items(), reverse=True):
+                is_begin = 0 < len(parts) < len(wanted) and tuple(wanted[: len(parts)]) == parts
+                if is_begin and self._at_hand.advance(
+                    task, n, wanted[len(parts) :], deploy.restore, read_part
+                ):
+                    self.advanced_count += 1
+                    return
+        self._at_hand.forget(task)
 
     def keep(
         self, deploy: DeployTasks, n: CheckpointId, acknowledged: Mapping[TaskId, SnapshotAcknowledged]

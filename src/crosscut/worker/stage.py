@@ -183,7 +183,7 @@ class _StageAttempt:
             give_credit=lambda channel, size_bytes: None,
             pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
         )
-        at_hand = around.states.at_hand(self._tasks, order.deploy)
+        at_hand = around.states.at_hand(self._tasks, order.deploy, around.store.read_part)
         await build_tasks(
             pool,
             self._graph,

@@ -206,6 +206,9 @@ class TransactionalWriter(SinkWriter):
         restored = permit.checkpoint_id if permit is not None else CheckpointId(0)
         self._commit([one for one in pending if one[0] > found], restored)
 
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
+
     def write(self, records: list[Any]) -> None:
         self._open += self._sink.messages(records)
 

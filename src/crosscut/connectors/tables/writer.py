@@ -96,6 +96,9 @@ class TableWriter(SinkWriter):
         self._restored = permit
         self._commit(permit.checkpoint_id if permit else CheckpointId(0), handles)
 
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
+
     def write(self, records: list[Any]) -> None:
         self._open += map(self._to_row, records)
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
+from crosscut.driver.batch_progress import BatchTimes, progress_of
 from crosscut.driver.journal import LOGGER
 from crosscut.errors import InternalError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
+from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.causes import failure_cause
-from crosscut.protocol.events import CheckpointRequested, JobEvent, WorkersEnded
+from crosscut.protocol.events import CheckpointRequested, JobEvent, StopRequested, WorkersEnded
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CommitCheckpoint,
@@ -35,6 +38,7 @@ from crosscut.protocol.messages import (
     ShutDown,
     SnapshotAcknowledged,
     SourceDrained,
+    StartTasks,
     TaskFailed,
     TaskStatistics,
     TransactionsCommitted,
@@ -47,6 +51,8 @@ from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.snapshots import Snapshot
+from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
@@ -110,6 +116,7 @@ class BatchWorkers:
     Args:
         jobs: Runs the batches.
         records_max: Of all sources together, in one batch.
+        trigger: When the job stops by itself; see `Settings`.
     """
 
     def __init__(
@@ -122,6 +129,7 @@ class BatchWorkers:
         store_url: str,
         terms: TaskTerms,
         records_max: int,
+        trigger: TriggerName,
         failpoints: Plan | None,
     ) -> None:
         self._jobs = jobs
@@ -145,12 +153,20 @@ class BatchWorkers:
         self._loop = asyncio.get_running_loop()
         self._links: list[BatchLink] = []
         self._deploys: dict[int, DeployTasks] = {}
+        # What the next batch begins with, and what the one before has begun with.
         self._base: tuple[DeployTasks, ...] = ()
+        self._began: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
         self._calls = ThreadPoolExecutor(1, f"crosscut-output-{name}")
         self._runs: set[threading.Thread] = set()
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
+        self._trigger = trigger
+        self._started_ns = self._returned_ns = self._completed_ns = 0
+        self._before_ns: int | None = None
+        self._started_at = ""
+        self.last_progress: dict[str, Any] | None = None
+        """Of the newest batch whose output is visible; see `progress_of`."""
         self._is_over = False
         self._is_full = False
         self._waiting: list[on.BatchEvent] = []
@@ -191,6 +207,11 @@ class BatchWorkers:
             raise InternalError("workers submitted before anybody listens to them")
         return self._host
 
+    def _begin(self) -> None:
+        """The tasks are to run: one batch only, if that is asked for, which a stop ends with."""
+        if self._trigger == "once":
+            self._speaker.post(StopRequested())
+
     def _say(self, index: int, message: WorkerMessage) -> None:
         self._speaker.link_message(self._links[index], message)
 
@@ -210,6 +231,8 @@ class BatchWorkers:
                 self._handle(on.BatchAborted(epoch, n))
             case CommitCheckpoint(epoch, n) if index == 0:
                 self._handle(on.BatchCompleted(epoch, n))
+            case StartTasks() if index == 0:
+                self._begin()
             case HaltTasks(epoch) if index == 0:
                 self._handle(on.EpochHalted(epoch))
             case ShutDown() if index == 0:
@@ -271,6 +294,7 @@ class BatchWorkers:
                 assert_never(effect)
 
     def _acknowledge(self, epoch: Epoch, n: CheckpointId, taken: tuple[Attempt, ...]) -> None:
+        self._returned_ns = time.monotonic_ns()
         found = [one for attempt in taken for one in attempt.snapshots]
         for index in range(self._graph.parallelism):
             self._statistics[index] = tuple(
@@ -286,6 +310,8 @@ class BatchWorkers:
     def _commit_soon(self, effect: do.CommitBatch) -> None:
         if self._is_over:
             return
+        self._completed_ns = time.monotonic_ns()
+        self._began = self._base
         # From here on the next batch may begin with it, as soon as its output is visible.
         snapshots = [one for attempt in effect.taken for one in attempt.snapshots]
         self._base = tuple(
@@ -303,12 +329,27 @@ class BatchWorkers:
         self._call_output(self._commit, effect)
 
     def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
+        self._note_progress(n)
         for task in self._output.tasks if self._output is not None else ():
             self._say(task.index, TransactionsCommitted(epoch, n, task))
         if self._is_full:
             # There is more: the next batch need not wait for its time.
             self._requests -= 1
             self._speaker.post(CheckpointRequested(self._requests))
+        elif self._trigger == "available_now":
+            self._speaker.post(StopRequested())
+
+    def _note_progress(self, n: CheckpointId) -> None:
+        times = BatchTimes(
+            self._before_ns,
+            self._started_ns,
+            self._returned_ns,
+            self._completed_ns,
+            time.monotonic_ns(),
+        )
+        job = self._base[0].lineage
+        before, after = _snapshots_of(self._began), _snapshots_of(self._base)
+        self.last_progress = progress_of(self._graph, job, n, before, after, times, self._started_at)
 
     # Output, in a thread.
 
@@ -368,6 +409,10 @@ class BatchWorkers:
     # Spark, in threads.
 
     def _start(self, effect: do.RunBatch) -> None:
+        if effect.run == 1:
+            self._before_ns = self._started_ns or None
+            self._started_ns = time.monotonic_ns()
+            self._started_at = SystemClock().now().isoformat()
         orders = [
             [self._order(effect, stage, index) for index in range(self._graph.parallelism)]
             for stage in range(len(self._stages))
@@ -427,3 +472,7 @@ class BatchWorkers:
             self._post(on.RunEnded(epoch, n, run))
         finally:
             self._runs.discard(threading.current_thread())
+
+
+def _snapshots_of(deploys: Sequence[DeployTasks]) -> dict[TaskId, Snapshot]:
+    return {one.task: one.snapshot for deploy in deploys for one in deploy.snapshots}
