@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from pyspark.sql.types import (
 )
 from tests.simulation.conversation import LINKS, S0, S1, TASKS, Talk, at, registration, snapshot
 
-from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
+import crosscut as cc
+from crosscut.errors import ConnectorError, StoreError
+from crosscut.graph.identity import identity_of
+from crosscut.graph.specs import JobGraph
+from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.interfaces import EndOfSplit, Split
 from crosscut.protocol.effects import DeleteParts, JobEffect
 from crosscut.protocol.events import (
@@ -33,15 +38,19 @@ from crosscut.protocol.events import (
     PartsListed,
     SplitsDiscovered,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.retention import dangling, orphans, parts_of, referenced
 from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SnapshotAcknowledged, SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.savepoints.manifest import opened, write_manifest
+from crosscut.savepoints.place import place_of
+from crosscut.savepoints.starting import begin_with
+from crosscut.savepoints.writing import write_savepoint
 from crosscut.spark.arrow_records import RecordsOf
 from crosscut.spark.dataframes import check_schema
 from crosscut.store.checkpoint_store import open_store
-from crosscut.task.splits import SplitQueue, split_as_json
+from crosscut.task.splits import SplitQueue, split_as_json, splits_from_json
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
@@ -256,3 +265,67 @@ def schema(**columns: Any) -> StructType:
 def test_columns_without_a_counterpart_are_named(found: StructType, named: str) -> None:
     with pytest.raises(ConnectorError, match=named):
         check_schema(found)
+
+
+def job_that_reads(
+    store_url: str, positions: list[Any]
+) -> tuple[JobGraph, CheckpointCompleted, EpochClaimed]:
+    """A job with one source task of two, which has these splits left."""
+    flow = cc.Flow("reads")
+    flow.source(StagedRows(store_url, RecordsOf("dicts"))).named("in").sink(cc.collect()).named("out")
+    graph = flow.compile(2, 16)
+    snapshots = tuple(
+        TaskSnapshot(
+            TaskId(VertexId(vertex.vertex_id), index),
+            Snapshot(positions=(positions if not index else []) if vertex.source else None),
+        )
+        for vertex in graph.vertices
+        for index in range(2)
+    )
+    claim = EpochClaimed(
+        Epoch(1), Lineage("old"), "d", graph.fingerprint, 2, 16, CheckpointId(1), identity_of(graph)
+    )
+    return graph, CheckpointCompleted(Epoch(1), CheckpointId(5), snapshots), claim
+
+
+def test_a_savepoint_holds_what_has_still_to_be_read_and_a_job_begins_with_that(tmp_path: Path) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    store = open_store(old)
+    _, (first, second, read) = source_of(old, 3, file_bytes=1)
+    left = [[first.split_id, 0, first.detail, first.weight, 0], [second.split_id, 0, second.detail, 1, 1]]
+    graph, complete, claim = job_that_reads(old, left)
+    manifest = write_savepoint(str(tmp_path / "saved"), complete, claim, store.read_part)
+    names = [one.path for one in manifest.files]
+    assert len(names) == 2 and all(name.startswith("staged/") for name in names), "not what was read"
+    shutil.rmtree(old)
+
+    begun = open_store(new)
+    begin_with(opened(tmp_path / "saved"), begun, graph, discover=lambda graph: (), look=list)
+    (restored,) = [entry for _, entry in begun.tail(1) if isinstance(entry, CheckpointCompleted)]
+    positions = [row for one in restored.snapshots for row in one.snapshot.positions or []]  # type: ignore[union-attr]
+    assert [row[4] for row in positions] == [0, 1]  # type: ignore[index, call-overload]
+    queue = SplitQueue(StagedRows(new, RecordsOf("dicts")), splits_from_json(positions))
+    found: list[Any] = []
+    while not queue.is_drained:
+        some = queue.read(100)
+        found += some if isinstance(some, list) else []
+    assert found == [{"n": 0, "word": "w0"}], "of the second file its only row was read"
+    assert read.split_id not in {row[0] for row in positions}  # type: ignore[index, call-overload]
+    assert sorted(staged_files(positions)) == sorted(referenced([restored])), "retention knows of them"
+
+
+def test_a_savepoint_that_has_left_staged_rows_out_is_refused_by_name(tmp_path: Path) -> None:
+    old = str(tmp_path / "old")
+    store = open_store(old)
+    _, (only,) = source_of(old, 1)
+    graph, complete, claim = job_that_reads(old, [split_as_json(only)])
+    manifest = write_savepoint(str(tmp_path / "saved"), complete, claim, store.read_part)
+    write_manifest(place_of(tmp_path / "saved"), replace(manifest, files=()))
+    with pytest.raises(StoreError, match="before source 'in' had read its DataFrame to the end"):
+        begin_with(
+            opened(tmp_path / "saved"),
+            open_store(str(tmp_path / "new")),
+            graph,
+            discover=lambda graph: (),
+            look=list,
+        )

@@ -175,7 +175,7 @@ class _FileReader(SplitReader[Any]):
         except StoreError as error:
             raise ConnectorError(
                 f"the rows that a DataFrame was staged in can't be read: {error}; they are deleted when no "
-                f"checkpoint of their own job needs them, and are no part of a savepoint",
+                f"checkpoint of their own job needs them",
                 path=self._part.path,
             ) from error
         skipped = position

@@ -3,6 +3,7 @@
     manifest.json                 what it is of; written last: without it there is no savepoint
     state/<uid>/<task>.parquet    key_group, operator, state, key, name, value
     in-flight/<task>.parquet      records on their way: see `IN_FLIGHT_COLUMNS`
+    staged/<name>.parquet         rows of a DataFrame that have still to be read
 
 `key`, `name`, `value` and `record` are text; see `crosscut.savepoints.values`. docs/guide/savepoints.md has
 the whole of it.
@@ -86,6 +87,11 @@ class SavepointManifest:
     def in_flight_files(self) -> tuple[RowFile, ...]:
         """Return the files with records on their way."""
         return tuple(one for one in self.files if one.path.startswith("in-flight/"))
+
+
+def staged_name(path: str) -> str:
+    """Return what a staged file is called in a savepoint, by its path in the checkpoint store."""
+    return f"staged/{path.rpartition('/')[2]}.parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,11 @@ from crosscut.protocol.job.restoring import (
     open_output,
 )
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.job.staged import staged_files
+from crosscut.protocol.job.staged import BEFORE_ALL, staged_files, with_files_at
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.loading import EPOCH, blocks_of, parts_of
-from crosscut.savepoints.manifest import Origin, Savepoint, SavepointManifest
+from crosscut.savepoints.manifest import Origin, Savepoint, SavepointManifest, staged_name, verified
 from crosscut.savepoints.migrations import NO_MIGRATIONS, Migrations
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile
 from crosscut.savepoints.values import from_text
@@ -193,13 +193,27 @@ def _contents(savepoint: Savepoint) -> list[Content]:
 
 
 def _check_input(path: str, manifest: SavepointManifest) -> None:
+    there = {one.path for one in manifest.files}
     for one in manifest.tasks:
-        if any(staged_files(one.snapshot.positions)):
+        if not there.issuperset(map(staged_name, staged_files(one.snapshot.positions))):
             raise StoreError(
-                f"{path} was taken before source {one.task.vertex!r} had read its DataFrame to the end: the "
-                f"staged rows are no part of a savepoint. Take it when they are read, or go on with the job "
-                f"in its own checkpoint_dir"
+                f"{path} was taken before source {one.task.vertex!r} had read its DataFrame to the end, by a "
+                f"release that left staged rows out of savepoints. Take it when they are read, or go on with "
+                f"the job in its own checkpoint_dir"
             )
+
+
+def _staged_again(savepoint: Savepoint, store: CheckpointStore) -> dict[str, str]:
+    """Write the rows that have still to be read into the store; return where, by where they were before."""
+    files = {one.path: one for one in savepoint.manifest.files}
+    moved: dict[str, str] = {}
+    for one in savepoint.manifest.tasks:
+        for path in staged_files(one.snapshot.positions):
+            if path not in moved:
+                data = verified(savepoint.place, files[staged_name(path)], savepoint.name)
+                part = store.write_part(BEFORE_ALL, one.task, EPOCH, [data], may_inline=False)
+                moved[path] = part.path
+    return moved
 
 
 def _operator_of(file: RowFile) -> str:
@@ -262,6 +276,7 @@ def _checkpoint(
         found = {one.task: one.splits for one in assigned}
         known_splits += [one.known for one in assigned if one.known is not None and one.task.vertex in new]
     logs = _logs(savepoint, graph, dropped)
+    staged = _staged_again(savepoint, store)
     snapshots = []
     for vertex in graph.vertices:
         uid = VertexId(vertex.vertex_id)
@@ -273,6 +288,8 @@ def _checkpoint(
                 snapshot = replace(snapshot, positions=None)
             elif uid not in known:
                 snapshot = replace(snapshot, positions=found.get(task))
+            else:
+                snapshot = replace(snapshot, positions=with_files_at(snapshot.positions, staged))
             if uid in has_more_input:
                 # The end of input that the task has heard of was not this one.
                 snapshot = replace(snapshot, ended=False, said=None)

@@ -14,8 +14,15 @@ from crosscut.ids import TaskId
 from crosscut.keys import key_group
 from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, OpenOutput
 from crosscut.protocol.job.rescaling import parallelism_of
+from crosscut.protocol.job.staged import BEFORE_ALL, staged_splits
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.savepoints.manifest import MANIFEST, VERSION, SavepointManifest, write_manifest
+from crosscut.savepoints.manifest import (
+    MANIFEST,
+    VERSION,
+    SavepointManifest,
+    staged_name,
+    write_manifest,
+)
 from crosscut.savepoints.place import UNFINISHED, new_place, remove
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile, write_rows
 from crosscut.savepoints.values import to_text
@@ -58,6 +65,11 @@ def write_savepoint(
                 paths.append(name)
                 rows = state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
                 files.append(write_rows(place, name, STATE_COLUMNS, rows))
+        for name, part, rows_count in _staged(checkpoint):
+            paths.append(name)
+            data = read(part)
+            place.write_new(name, (data,))
+            files.append(RowFile(name, rows_count, len(data), part.sha256))
         for vertex, logs in _logs(checkpoint).items():
             name = f"in-flight/{vertex}.parquet"
             paths.append(name)
@@ -82,6 +94,20 @@ def write_savepoint(
         raise
     remove(place, [UNFINISHED])
     return manifest
+
+
+def _staged(checkpoint: CheckpointCompleted) -> Iterator[tuple[str, Part, int]]:
+    """Yield the staged files that have still to be read: their names here, what they are, and their rows."""
+    seen: set[str] = set()
+    for one in checkpoint.snapshots:
+        for detail in staged_splits(one.snapshot.positions):
+            match detail:
+                case {"staged": str(path), "size_bytes": int(size), "sha256": str(sha256), "rows": int(rows)}:
+                    if path not in seen:
+                        seen.add(path)
+                        yield staged_name(path), Part(path, size, sha256, "", BEFORE_ALL), rows
+                case _:
+                    pass
 
 
 def _pending(checkpoint: CheckpointCompleted) -> tuple[OpenOutput, ...]:

@@ -137,12 +137,18 @@ class CheckpointStore:
     # The parts
 
     def write_part(
-        self, checkpoint_id: CheckpointId, task: TaskId, epoch: Epoch, chunks: Iterable[bytes]
+        self,
+        checkpoint_id: CheckpointId,
+        task: TaskId,
+        epoch: Epoch,
+        chunks: Iterable[bytes],
+        *,
+        may_inline: bool = True,
     ) -> Part:
         """Store the content that `chunks` adds up to, durably, under a name never used before.
 
-        Content smaller than `inline_bytes` goes into the returned Part itself. What `chunks` raises is
-        passed on. After any error, the file is removed if possible; nothing refers to it.
+        Content smaller than `inline_bytes` goes into the returned Part itself, if it may. What `chunks`
+        raises is passed on. After any error, the file is removed if possible; nothing refers to it.
 
         Raises:
             StoreError: It could not be stored.
@@ -159,7 +165,7 @@ class CheckpointStore:
 
         rest = measured(chunks)
         first: list[bytes] = []
-        while size < self._inline_bytes:
+        while may_inline and size < self._inline_bytes:
             chunk = next(rest, None)
             if chunk is None:
                 content = b"".join(first)

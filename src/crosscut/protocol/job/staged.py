@@ -7,7 +7,7 @@ names it; so a checkpoint needs the files of all splits that it has not read to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON
@@ -32,6 +32,32 @@ def staged_files(positions: JSON) -> Iterator[str]:
         path = detail.get(FILE) if isinstance(detail, dict) else None
         if isinstance(path, str) and STAGED_PATH.fullmatch(path):
             yield path
+
+
+def staged_splits(positions: JSON) -> Iterator[dict[str, JSON]]:
+    """Yield the details of unfinished splits that are read from staged files."""
+    for row in positions if isinstance(positions, list) else []:
+        if any(staged_files([row])):
+            match row:
+                case [_, _, dict(detail), *_]:
+                    yield detail
+                case _:
+                    pass
+
+
+def with_files_at(positions: JSON, paths: Mapping[str, str]) -> JSON:
+    """Return `positions` with the staged files at other paths: for a job with another checkpoint store."""
+    if not isinstance(positions, list):
+        return positions
+    moved: list[JSON] = []
+    for row in positions:
+        match row:
+            case [split_id, at, dict(detail), *others] if any(staged_files([row])):
+                path = str(detail[FILE])
+                moved.append([split_id, at, detail | {FILE: paths[path]}, *others])
+            case _:
+                moved.append(row)
+    return moved
 
 
 def staged_for(assignments: Iterable[SplitAssignment]) -> frozenset[str]:
