@@ -21,6 +21,7 @@ NAMES = (
     "timestamps",
     "operators",
     "batches",
+    "page",
 )
 
 

@@ -144,6 +144,16 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
         page.keyboard.press("Enter")
         page.wait_for_selector("#tasks tbody tr")
         assert len(row_texts(page, "tasks")) == 2
+
+        # State, of all keys and of one.
+        page.wait_for_selector("#looking:not([hidden])")
+        page.select_option("#look-uid", "payments")
+        page.click("#look button")
+        until(lambda: len(row_texts(page, "state")) == 50, "a row for each key")
+        page.fill("#look-key", "7")
+        page.press("#look-key", "Enter")
+        until(lambda: [row.split("\t")[1] for row in row_texts(page, "state")] == ["7"], "that of one key")
+
         narrow = opened(browser, job.page, problems, width=360)
         narrow.wait_for_selector("#checkpoints tbody tr")
         assert narrow.evaluate("document.documentElement.scrollWidth") <= 360

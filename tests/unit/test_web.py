@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from tests.unit.watched import Watched
 
-from crosscut.errors import CheckpointError, SettingsError, StoreError
+from crosscut.errors import CheckpointError, SettingsError, StateError, StoreError
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
-from crosscut.web.answers import Answers, Request
+from crosscut.web.answers import Answers, Request, StateSeen
 from crosscut.web.page import FRESH_S, VARIABLE, Page
 from crosscut.web.record import NAME, read_record, write_record
 from crosscut.web.recorder import Recorder
@@ -48,6 +48,11 @@ class Done:
     def take_savepoint(self, path: str) -> str:
         self.done.append(path)
         return f"the savepoint is written: {path}"
+
+    def state_of(self, uid: str, key: str | None) -> StateSeen:
+        if uid == "missing":
+            raise StateError("no such operator")
+        return StateSeen((("seen", key or "all", "", "<b>1</b>"),), False)
 
 
 def answers(actions: Any = None, *, is_local: bool = True) -> Answers:
@@ -150,6 +155,14 @@ def test_with_the_token_a_job_is_stopped_and_a_savepoint_written() -> None:
     assert actions.done == ["stop", "/a/new"]
 
 
+def test_state_is_looked_at_and_what_is_not_there_is_said() -> None:
+    seen = answers(Done()).answer(post("/api/state", {"uid": "counts", "key": "ann"}))
+    assert json.loads(seen.body) == {"rows": [["seen", "ann", "", "<b>1</b>"]], "has_more": False}
+    seen = answers(Done()).answer(post("/api/state", {"uid": "counts", "key": ""}))
+    assert json.loads(seen.body)["rows"][0][1] == "all"
+    assert answers(Done()).answer(post("/api/state", {"uid": "missing", "key": ""})).status == 409
+
+
 def test_what_fails_says_why() -> None:
     told = answers(Done()).answer(post("/api/checkpoint"))
     assert (told.status, told.content_type) == (409, "application/json")
@@ -171,6 +184,8 @@ def test_what_fails_says_why() -> None:
         (post("/api/savepoint", {"path": "  "}), 400),
         (post("/api/savepoint", {"path": ["/x"]}), 400),
         (post("/api/savepoint", []), 400),
+        (post("/api/state", {"uid": 1, "key": ""}), 400),
+        (post("/api/state", {"uid": "counts"}), 400),
     ],
 )
 def test_what_is_not_plainly_asked_for_is_not_done(one: Request, status: int) -> None:
@@ -247,6 +262,25 @@ def test_a_hundred_browsers_have_one_answer_made_for_them(page: Page, document: 
         assert json.loads(get(page)[1])["job"]["made"] == 1
     page.now_s[0] += FRESH_S  # type: ignore[attr-defined]
     assert json.loads(get(page)[1])["job"]["made"] == 2
+
+
+def test_many_who_scrape_have_the_job_looked_at_once() -> None:
+    talk = Watched()
+    talk.running()
+    now, looked = [0.0], []
+
+    def look() -> Any:
+        looked.append(now[0])
+        return talk.metrics()
+
+    page = Page(dict, look, None, port=0, clock_s=lambda: now[0])
+    try:
+        for at in (0.0, 0.1, FRESH_S, FRESH_S + 0.1):
+            now[0] = at
+            assert b"crosscut_epoch" in page._exposition("")[0]
+    finally:
+        page.close()
+    assert looked == [0.0, FRESH_S]
 
 
 def test_silent_and_vanished_browsers_are_turned_away_and_the_others_served(

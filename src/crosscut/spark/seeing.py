@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from crosscut.driver.metrics import JobMetrics
 from crosscut.settings import Settings
-from crosscut.web.answers import Actions
+from crosscut.web.answers import Actions, StateSeen
 from crosscut.web.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("crosscut.job")
 
 CHECKPOINT_PATIENCE_S = 300.0
+ROWS_SHOWN = 50
+CELL_MAX = 1_000
+"""Characters."""
 
 
 class JobActions:
@@ -25,6 +31,7 @@ class JobActions:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._looking = threading.Lock()
 
     def stop(self) -> None:
         """Take a last checkpoint, and end; returns at once."""
@@ -38,6 +45,21 @@ class JobActions:
     def take_savepoint(self, path: str) -> str:
         """Write a savepoint."""
         return f"the savepoint is written: {self._job.savepoint(path, CHECKPOINT_PATIENCE_S)}"
+
+    def state_of(self, uid: str, key: str | None) -> StateSeen:
+        """Return the first rows of an operator's state."""
+        from crosscut.savepoints.tables import state_at
+
+        wanted = None if key is None else {key, json.dumps(key)}
+        # One at a time: each reads parts of a checkpoint into the driver.
+        with self._looking:
+            rows = state_at(self._job.checkpoint_dir, uid, None).rows()
+            found = list(islice((one for one in rows if wanted is None or one.key in wanted), ROWS_SHOWN + 1))
+        shown = tuple(
+            (one.state, one.key[:CELL_MAX], (one.name or "")[:CELL_MAX], one.value[:CELL_MAX])
+            for one in found[:ROWS_SHOWN]
+        )
+        return StateSeen(shown, len(found) > ROWS_SHOWN)
 
 
 class Seeing:

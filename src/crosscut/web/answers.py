@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from typing import Protocol
 
@@ -54,6 +54,19 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=lambda: _HEADERS)
 
 
+@dataclass(frozen=True, slots=True)
+class StateSeen:
+    """State of an operator, for people.
+
+    Attributes:
+        rows: State, key, name of the entry ("" if there are none) and value of each, as text.
+        has_more: There are others.
+    """
+
+    rows: tuple[tuple[str, str, str, str], ...]
+    has_more: bool
+
+
 class Actions(Protocol):
     """What can be done to a running job."""
 
@@ -65,6 +78,13 @@ class Actions(Protocol):
 
     def take_savepoint(self, path: str) -> str:
         """Write a savepoint; return what has become of it, for people."""
+
+    def state_of(self, uid: str, key: str | None) -> StateSeen:
+        """Return the first rows of the state of operator `uid`, in the newest completed checkpoint.
+
+        Args:
+            key: Only rows of this key, as text or as JSON; None: of all.
+        """
 
 
 class Answers:
@@ -107,7 +127,14 @@ class Answers:
                 return _said(405, "expected GET")
             kind = _CONTENT[_STATIC[path].rpartition(".")[2]]
             return Answer(200, f"{kind}; charset=utf-8", self._static[path])
-        if path not in ("/metrics", "/api/job", "/api/stop", "/api/checkpoint", "/api/savepoint"):
+        if path not in (
+            "/metrics",
+            "/api/job",
+            "/api/stop",
+            "/api/checkpoint",
+            "/api/savepoint",
+            "/api/state",
+        ):
             return _said(404, "there is no such page")
         if not self._is_admitted(request):
             return _said(401, "the token is missing or wrong: open the link that the job has given")
@@ -157,6 +184,9 @@ class Answers:
                     return _said(200, actions.take_checkpoint())
                 case "/api/savepoint", {"path": str(where)} if where.strip():
                     return _said(200, actions.take_savepoint(where.strip()))
+                case "/api/state", {"uid": str(uid), "key": str(key)}:
+                    seen = actions.state_of(uid, key or None)
+                    return Answer(200, "application/json", json.dumps(asdict(seen)).encode())
                 case _:
                     return _said(400, 'expected JSON: {} or, for a savepoint, {"path": "..."}')
         except (ValueError, RecursionError):

@@ -70,6 +70,8 @@ class Page:
         self._lock = threading.Lock()
         self._made = b""
         self._made_s = clock_s() - FRESH_S
+        self._looked: JobMetrics | None = None
+        self._looked_s = 0.0
         answers = Answers(self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK)
         self._host = host
         self._server = PageServer(host, port, answers)
@@ -108,4 +110,12 @@ class Page:
     def _exposition(self, accepted: str) -> tuple[bytes, str]:
         from crosscut.web.prometheus import exposed
 
-        return exposed(self._metrics() if self._metrics is not None else None, accepted)
+        if self._metrics is None:
+            return exposed(None, accepted)
+        # The driver's loop has other things to do than to be looked at by each who scrapes.
+        with self._lock:
+            if self._looked is None or self._clock_s() - self._looked_s >= FRESH_S:
+                self._looked = self._metrics()
+                self._looked_s = self._clock_s()
+            looked = self._looked
+        return exposed(looked, accepted)

@@ -355,9 +355,43 @@ function show(document_) {
   errors(job);
   logs(job);
   others(job, summary);
+  looking(job, document_.can_act);
   const ended = ["finished", "stopped", "cancelled", "failed", "fenced"].includes(job.status);
   find("actions").hidden = !document_.can_act || ended;
   document.body.dataset.at = job.at_ms;
+}
+
+function looking(job, can) {
+  const uids = can ? job.vertices.filter((one) => one.state_rows).flatMap((one) => one.operators.map(([uid]) => uid)) : [];
+  // What can be chosen stays while somebody chooses.
+  if (find("looking").hidden) find("looking").hidden = !uids.length;
+  if (!uids.length || !changed("look-uid", uids)) return;
+  const chosen = find("look-uid").value;
+  find("look-uid").replaceChildren(...uids.map((uid) => {
+    const option = made("option", uid);
+    option.value = uid;
+    return option;
+  }));
+  if (uids.includes(chosen)) find("look-uid").value = chosen;
+}
+
+async function lookInto() {
+  find("looked").textContent = "…";
+  try {
+    const answer = await ask("api/state", { method: "POST", headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ uid: find("look-uid").value, key: find("look-key").value }), patience: 600000 });
+    const found = await answer.json();
+    find("looked").textContent = found.said || (found.has_more ? "the first rows of the newest checkpoint" : "the newest checkpoint");
+    if (!answer.ok) return;
+    table("state", [
+      ["state", ([state]) => state],
+      ["key", ([, key]) => key, "text"],
+      ["name", ([, , name]) => name, "text"],
+      ["value", ([, , , value]) => value, "text"],
+    ], found.rows, "nothing");
+  } catch (error) {
+    find("looked").textContent = "The driver has not answered.";
+  }
 }
 
 function notice(text) {
@@ -403,6 +437,10 @@ async function act(path, body) {
 }
 
 find("actions").addEventListener("submit", (event) => event.preventDefault());
+find("look").addEventListener("submit", (event) => {
+  event.preventDefault();
+  lookInto();
+});
 find("checkpoint").addEventListener("click", () => act("api/checkpoint", {}));
 find("savepoint").addEventListener("click", () => act("api/savepoint", { path: find("savepoint-path").value }));
 find("stop").addEventListener("click", () => {
