@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -34,6 +35,8 @@ from crosscut.settings import BackendName
 
 OPERATORS = ("count", "aggregate", "process", "bytes")
 VALUE_BYTES = 100
+COUNT_BYTES = 8
+NOISE = random.Random(1).randbytes(1_000_000)
 HOT_KEYS = 1_000
 STEP = 7_919
 """A prime: keys come in no order, and each once before any comes again."""
@@ -56,7 +59,10 @@ def add(total: tuple[int, int], record: tuple[str, int]) -> tuple[int, int]:
 
 
 def add_bytes(total: bytes, record: tuple[str, int]) -> bytes:
-    return (int.from_bytes(total, "big") + 1).to_bytes(VALUE_BYTES, "big")
+    count = int.from_bytes(total[:COUNT_BYTES], "big") + 1
+    # Where no compression finds anything.
+    at = hash(record) % (len(NOISE) - VALUE_BYTES)
+    return count.to_bytes(COUNT_BYTES, "big") + NOISE[at : at + VALUE_BYTES - COUNT_BYTES]
 
 
 class Counting(cc.KeyedProcess[tuple[str, int], tuple[str, int]]):
