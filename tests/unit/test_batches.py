@@ -142,6 +142,16 @@ def test_a_commit_that_fails_is_tried_again_and_then_the_epoch_fails() -> None:
     assert (failed.task, failed.cause.kind) == (SINK, "CommitFailed")
 
 
+def test_a_commit_that_does_not_return_fails_the_job_and_is_not_tried_again_beside_itself() -> None:
+    machine = taken()
+    machine.handle(on.BatchCompleted(E1, N1))
+    (failed,) = machine.handle(on.CommitOverdue(E1, N1))
+    assert isinstance(failed, do.FailJob)
+    assert failed.cause.kind == "SinkHungError"
+    machine.handle(on.OutputCommitted(E1, N1))
+    assert machine.handle(on.CommitOverdue(E1, N1)) == []
+
+
 def test_what_was_taken_is_aborted_only_if_its_checkpoint_certainly_is_not_complete() -> None:
     assert taken().handle(on.EpochHalted(E1)) == []
     assert taken().handle(on.BatchAborted(E1, N1)) == [do.AbortAttempts(E1, (A, B, C, D))]
@@ -297,7 +307,7 @@ def perform(world: World) -> None:
             give(world, on.OutputCommitted(epoch, n))
         case do.FailEpoch(epoch):
             give(world, on.EpochHalted(epoch))
-        case do.ReportReady() | do.ReportCommitted():
+        case do.ReportReady() | do.ReportCommitted() | do.FailJob():
             pass
 
 

@@ -30,6 +30,7 @@ from crosscut.protocol.microbatch.effects import (
     CancelRun,
     CommitBatch,
     FailEpoch,
+    FailJob,
     RecoverOutput,
     ReportCommitted,
     ReportReady,
@@ -43,6 +44,7 @@ from crosscut.protocol.microbatch.events import (
     BatchEvent,
     BatchTriggered,
     CommitFailed,
+    CommitOverdue,
     EpochHalted,
     OutputCommitted,
     OutputRecovered,
@@ -144,6 +146,8 @@ class Batches:
                 return [ReportCommitted(epoch, n), *self._swept(), *self._begin()]
             case CommitFailed():
                 return self._commit_failed(event)
+            case CommitOverdue(_, n):
+                return self._overdue(n)
             case EpochHalted():
                 return self._halted()
             case _:
@@ -297,6 +301,18 @@ class Batches:
         delay_ms = min(RETRY_DELAY_MS << min(self._commit_attempts - 1, 20), RETRY_DELAY_MAX_MS)
         self._commit_attempts += 1
         return [CommitBatch(self.epoch, batch.checkpoint_id, batch.taken, delay_ms)]
+
+    def _overdue(self, n: CheckpointId) -> list[BatchEffect]:
+        if self._committing is None or self._committing.checkpoint_id != n:
+            self.dropped["commit that was not asked for"] += 1
+            return []
+        # Not tried again, nor by another epoch: the call is still at it, in this process.
+        cause = FailureCause(
+            "SinkHungError",
+            f"the output of checkpoint {n} has not been committed within checkpoint_timeout: a sink has not "
+            f"returned; the next start commits it",
+        )
+        return [FailJob(cause)]
 
     def _abort(self, attempts: list[Attempt]) -> list[BatchEffect]:
         staged = tuple(one for one in attempts if any(each.snapshot.pending for each in one.snapshots))

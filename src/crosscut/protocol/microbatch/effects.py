@@ -77,7 +77,7 @@ class SweepOutput:
 class CommitBatch:
     """Make visible what checkpoint n commits, after `delay_ms`, with the permit that its entry yields.
 
-    Answered by `OutputCommitted` or `CommitFailed`.
+    Answered by `OutputCommitted` or `CommitFailed`, and, if neither has come in time, by `CommitOverdue`.
     """
 
     epoch: Epoch
@@ -107,6 +107,13 @@ class FailEpoch:
     cause: FailureCause
 
 
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Tell the coordinator that the job can't go on in this process."""
+
+    cause: FailureCause
+
+
 BatchEffect = (
     RecoverOutput
     | ReportReady
@@ -118,4 +125,5 @@ BatchEffect = (
     | CommitBatch
     | ReportCommitted
     | FailEpoch
+    | FailJob
 )

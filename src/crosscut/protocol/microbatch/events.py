@@ -107,6 +107,14 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitOverdue:
+    """A commit of checkpoint n has been under way for as long as a sink may take."""
+
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryFailed:
     """The output of the restored checkpoint could not be committed."""
 
@@ -134,5 +142,6 @@ BatchEvent = (
     | BatchCompleted
     | OutputCommitted
     | CommitFailed
+    | CommitOverdue
     | EpochHalted
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.host.calls import Calls
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import HeldData, SinkContext, SinkWriter
 from crosscut.protocol.commit import restore_permit
@@ -73,6 +74,7 @@ class Output:
         self._driver = driver
         self._read_part = read_part
         self._writers: dict[TaskId, _Writer] = {}
+        self._calls = Calls("crosscut-output")
 
     @property
     def tasks(self) -> list[TaskId]:
@@ -173,5 +175,9 @@ class Output:
     def _each(self, call: Callable[[TaskId], Any], tasks: Sequence[TaskId]) -> list[Any]:
         if len(tasks) <= 1:
             return [call(task) for task in tasks]
-        with ThreadPoolExecutor(min(THREADS_MAX, len(tasks)), "crosscut-output") as pool:
-            return list(pool.map(call, tasks))
+        found: list[Any] = []
+        for first in range(0, len(tasks), THREADS_MAX):
+            under_way = [self._calls.start(call, task) for task in tasks[first : first + THREADS_MAX]]
+            wait(under_way)
+            found += [one.result() for one in under_way]
+        return found

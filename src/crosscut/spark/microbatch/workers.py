@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -25,7 +24,13 @@ from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.causes import failure_cause
-from crosscut.protocol.events import CheckpointRequested, JobEvent, StopRequested, WorkersEnded
+from crosscut.protocol.events import (
+    CancelRequested,
+    CheckpointRequested,
+    JobEvent,
+    StopRequested,
+    WorkersEnded,
+)
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CommitCheckpoint,
@@ -53,6 +58,7 @@ from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
+from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
@@ -157,7 +163,7 @@ class BatchWorkers:
         self._base: tuple[DeployTasks, ...] = ()
         self._began: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
-        self._calls = ThreadPoolExecutor(1, f"crosscut-output-{name}")
+        self._calls = OneByOne(f"crosscut-output-{name}")
         self._runs: set[threading.Thread] = set()
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
@@ -167,6 +173,7 @@ class BatchWorkers:
         self._started_at = ""
         self.last_progress: dict[str, Any] | None = None
         """Of the newest batch whose output is visible; see `progress_of`."""
+        self._overdue: asyncio.TimerHandle | None = None
         self._is_over = False
         self._is_full = False
         self._waiting: list[on.BatchEvent] = []
@@ -197,8 +204,11 @@ class BatchWorkers:
         for thread in list(self._runs):
             thread.join(timeout_s)
         if self._output is not None:
-            self._calls.submit(self._output.close).result(timeout_s)
-        self._calls.shutdown(wait=False)
+            try:
+                self._calls.add(self._output.close).result(timeout_s)
+            except TimeoutError:
+                LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
+        self._calls.end()
         self._jobs.close()
 
     @property
@@ -281,7 +291,10 @@ class BatchWorkers:
                 self._acknowledge(epoch, n, taken)
             case do.CommitBatch(_, _, _, delay_ms):
                 self._loop.call_later(delay_ms / 1_000, self._commit_soon, effect)
+            case do.FailJob(cause):
+                self._speaker.post(CancelRequested(cause))
             case do.ReportCommitted(epoch, n):
+                self._in_time()
                 self._report_committed(epoch, n)
             case do.AbortAttempts(_, attempts):
                 self._call_output(self._abort, attempts)
@@ -307,9 +320,15 @@ class BatchWorkers:
         for one in found:
             self._say(one.task.index, SnapshotAcknowledged(epoch, n, one.task, one.snapshot))
 
+    def _in_time(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
     def _commit_soon(self, effect: do.CommitBatch) -> None:
         if self._is_over:
             return
+        self._in_time()
         self._completed_ns = time.monotonic_ns()
         self._began = self._base
         # From here on the next batch may begin with it, as soon as its output is visible.
@@ -327,6 +346,8 @@ class BatchWorkers:
         )
         self._is_full = any(one.is_full for one in effect.taken)
         self._call_output(self._commit, effect)
+        overdue = on.CommitOverdue(effect.epoch, effect.checkpoint_id)
+        self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
 
     def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
         self._note_progress(n)
@@ -354,11 +375,7 @@ class BatchWorkers:
     # Output, in a thread.
 
     def _call_output(self, call: Callable[..., None], *args: object) -> None:
-        try:
-            self._calls.submit(call, *args)
-        except RuntimeError:
-            # The job is over.
-            return
+        self._calls.add(lambda: call(*args))
 
     def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
         try:
