@@ -346,8 +346,8 @@ class CoordinatorDriver:
     ) -> None:
         seen, now_ns = self._seen, self._clock.monotonic_ns()
         completed = self._coordinator.completed
-        is_answer = isinstance(event, EntryAppended | EntryRead)
-        if is_answer and completed is not None and completed is not completed_before:
+        is_new = completed is not None and completed is not completed_before
+        if completed is not None and is_new and isinstance(event, EntryAppended | EntryRead):
             self._failpoints("driver.completed")
             one = seen.note_completed(completed)
             self._watching.completed(now_ns, completed, one.state_bytes, one.new_bytes)

@@ -73,7 +73,8 @@ class Watching:
         """The coordinator has handled an event, with `effects`."""
         self._note_failures(now_ns, coordinator)
         self._note_effects(now_ns, coordinator, effects)
-        self._note_phase(now_ns, coordinator)
+        if coordinator.phase is not self._phase:
+            self._note_phase(now_ns, coordinator)
 
     def completed(self, now_ns: int, entry: CheckpointCompleted, state_bytes: int, new_bytes: int) -> None:
         """A checkpoint is complete."""

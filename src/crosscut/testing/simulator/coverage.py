@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -26,8 +25,7 @@ class DropWatch:
     def watch(self, *machines: object) -> None:
         """Watch the machines, and the machines in them."""
         for machine in machines:
-            for dropped in _counters(machine, DEPTH_MAX):
-                self._watched[id(dropped)] = dropped
+            self._watch(machine, DEPTH_MAX)
 
     def collect(self) -> None:
         """Add what they have dropped, once."""
@@ -36,16 +34,15 @@ class DropWatch:
                 self._seen[f"drop: {reason}"] += count
         self._watched.clear()
 
-
-def _counters(machine: object, depth: int) -> Iterator[Counter[str]]:
-    parts: dict[str, Any] = getattr(machine, "__dict__", {})
-    dropped = parts.get("dropped")
-    if isinstance(dropped, Counter):
-        yield dropped
-    for part in parts.values() if depth else ():
-        kind: type = type(part)
-        if _is_machine(kind):
-            yield from _counters(part, depth - 1)
+    def _watch(self, machine: object, depth: int) -> None:
+        parts: dict[str, Any] = getattr(machine, "__dict__", {})
+        dropped = parts.get("dropped")
+        if isinstance(dropped, Counter):
+            self._watched[id(dropped)] = dropped
+        for part in parts.values() if depth else ():
+            kind: type = type(part)
+            if _is_machine(kind):
+                self._watch(part, depth - 1)
 
 
 @cache

@@ -119,7 +119,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Let there be a turn, if there is something to do."""
         if self._ready and not self._has_turn and not self._process.is_paused:
             self._has_turn = True
-            self._clock.after(self._process.turn_us(), self.turn)
+            self._clock.after(self._process.surface.turn_us(self._process), self.turn)
 
     def wake(self, *, timers_first: bool) -> None:
         """Go on after a stop: all that came in or became due meanwhile is ready at once.

@@ -10,7 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
@@ -163,8 +163,7 @@ class _Run:
             self._queue.extend((name, Item(record)) for record in records)
         self._drain()
         # A loop is over when all that feeds it is, and only then its operators say what they say at the end.
-        targets = {name: [e.target for e in self._graph.edges if e.source == name] for name in self._vertices}
-        for name in (name for cycle in grouped(targets) for name in cycle):
+        for name in _order(tuple(self._vertices), tuple((e.source, e.target) for e in self._graph.edges)):
             vertex = self._vertices[name]
             for position, node in enumerate(vertex.chain):
                 if isinstance(node.spec, ProcessSpec | ConnectSpec):
@@ -368,6 +367,13 @@ class _Run:
         for context.key in running._initial_keys:
             running._begin_key(context)
         return running, context
+
+
+@lru_cache(maxsize=64)
+def _order(vertices: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the vertices so that each comes after those that feed it, but for those of a loop."""
+    targets = {name: [target for source, target in edges if source == name] for name in vertices}
+    return tuple(name for cycle in grouped(targets) for name in cycle)
 
 
 def _called(

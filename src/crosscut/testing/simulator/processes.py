@@ -186,10 +186,6 @@ class Process:
         else:
             raise Killed("a dead process asks for nothing")
 
-    def turn_us(self) -> int:
-        """Return how long it takes until the process gets to the calls that are ready."""
-        return self.surface.turn_us(self)
-
     def idle(self) -> None:
         """All that was ready is done."""
 

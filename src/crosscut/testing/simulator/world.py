@@ -399,7 +399,7 @@ class World:
             process.loop.unwind()
         for pool in self._pools.values():
             for task in pool.tasks:
-                if task.statistics().spilled_bytes:
+                if task.intake.spilled_bytes:
                     self.seen["spilled"] += 1
                 task.close()
 
