@@ -1,9 +1,10 @@
-"""Worlds a second of the deterministic simulator, on one core: the smallest worlds, and the drawn mix."""
+"""Worlds a second of the deterministic simulator, on one core: the smallest, and the mix of the zoo."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 from collections import Counter
 
@@ -39,6 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=400)
     options = parser.parse_args()
+    # As the command does: log lines of simulated jobs are for nobody.
+    logging.getLogger("crosscut").setLevel(logging.CRITICAL)
     # What is made once a process, such as the plans of the wire's messages, is made before.
     measured("small", 20)
     worlds = [measured(size, options.seeds) for size in SIZES]
