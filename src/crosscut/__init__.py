@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut import delta, errors, events, files, http, iceberg, kafka, postgres, spark, sqlite
+    from crosscut import delta, errors, events, files, http, iceberg, kafka, nats, postgres, spark, sqlite
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -140,6 +140,7 @@ __all__ = [
     "iceberg",
     "items",
     "kafka",
+    "nats",
     "no_deadlock",
     "on_count",
     "open_telemetry",

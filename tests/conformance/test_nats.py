@@ -1,0 +1,250 @@
+"""NATS JetStream against a real server: streams are read from any place, and written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, HistoryError
+from crosscut.interfaces import EndOfSplit, Source, Split
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
+
+pytest.importorskip("nats", reason="pip install 'crosscut[nats]'")
+
+from crosscut.testing.nats import NatsServer
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer() as one:
+        yield one
+
+
+@pytest.fixture
+def stream(server: NatsServer) -> str:
+    """A stream S with the subjects s.> and those of markers."""
+    return made(server, f"S{next(_numbers)}")
+
+
+def made(server: NatsServer, name: str, **settings: Any) -> str:
+    subjects = [f"{name.lower()}.>", f"crosscut.{name}.>"]
+    settings = {"name": name, "subjects": subjects, "allow_atomic": True, **settings}
+    server.call(lambda stream: stream.add_stream(**settings))
+    return name
+
+
+def publish(server: NatsServer, messages: list[tuple[str, str]]) -> None:
+    async def published(stream: Any) -> None:
+        for subject, text in messages:
+            await stream.publish(subject, text.encode())
+
+    server.call(published)
+
+
+def texts(server: NatsServer, stream: str) -> list[str]:
+    """Return what a reader of the subjects sees; of an empty stream nothing can be read."""
+    source = cc.nats.source(
+        server.url, stream, subjects=[f"{stream.lower()}.>"], stop="latest", decode="text"
+    )
+    return read_source(source)
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("subjects", [(), ("{}.a", "{}.b.>")])
+def test_a_stream_conforms(
+    check: Callable[[Source], None], subjects: tuple[str, ...], server: NatsServer, stream: str
+) -> None:
+    name = stream.lower()
+    publish(server, [(f"{name}.a" if i % 3 else f"{name}.b.{i % 2}", f"text {i}") for i in range(150)])
+    publish(server, [(f"{name}.c", "of nobody")] * 5)
+    chosen = [one.format(name) for one in subjects]
+    check(cc.nats.source(server.url, stream, subjects=chosen, stop="latest", decode="text"))
+
+
+def test_a_message_has_its_subject_its_place_and_its_time(server: NatsServer, stream: str) -> None:
+    subject = f"{stream.lower()}.a"
+    publish(server, [(subject, '{"a": 1}')])
+    (found,) = read_source(cc.nats.source(server.url, stream, stop="latest", decode="message"))
+    assert (found.subject, found.data, found.sequence) == (subject, b'{"a": 1}', 1)
+    assert found.time > 1_700_000_000_000
+    assert read_source(cc.nats.source(server.url, stream, stop="latest", decode="json")) == [{"a": 1}]
+    latest = cc.nats.source(server.url, stream, start="latest", decode="text")
+    (split,) = latest.splits(1)
+    reader = latest.reader(split, split.start)
+    publish(server, [(subject, "new")])
+    assert next_batch(reader, 10) == ["new"]
+    reader.close()
+
+
+def failure_of(source: Source, split: Split, position: Any) -> str:
+    reader = source.reader(split, position)
+    try:
+        with pytest.raises(ConnectorError) as failed:
+            while not isinstance(next_batch(reader, 9), EndOfSplit):
+                pass
+        return str(failed.value)
+    finally:
+        reader.close()
+
+
+def test_messages_that_are_gone_are_named_with_the_range_that_is_lost(server: NatsServer) -> None:
+    """F3: by a limit of the stream, at the start, and while it is read."""
+    name = made(server, f"S{next(_numbers)}", max_msgs=10)
+    publish(server, [(f"{name.lower()}.a", str(i)) for i in range(30)])
+    source = cc.nats.source(server.url, name)
+    (split,) = source.splits(1)
+    assert split.start == 21
+    assert "messages 5 to 20 are gone before they were read" in failure_of(source, split, 5)
+    assert "ends at message 30, before 90, which this job has read up to" in failure_of(source, split, 90)
+    reader = source.reader(split, split.start)
+    assert next_batch(reader, 100)
+    # Deleted one by one they are not lost by a limit; somebody wanted it.
+    server.call(lambda stream: stream.delete_msg(name, 25))
+    assert read_source(replace(source, stop="latest"))[4] == b"25"  # type: ignore[type-var]
+    reader.close()
+
+
+def test_a_server_that_crashes_and_comes_back_is_read_on(stream: str) -> None:
+    with NatsServer() as own:
+        made(own, "OWN")
+        publish(own, [("own.a", str(i)) for i in range(3)])
+        source = cc.nats.source(own.url, "OWN", decode="text")
+        (split,) = source.splits(1)
+        reader = source.reader(split, split.start)
+        found = next_batch(reader, 100)
+        own.kill()
+        own.start()
+        publish(own, [("own.a", str(i)) for i in range(3, 6)])
+        while len(found) < 6:
+            found += next_batch(reader, 100)
+        assert found == [str(i) for i in range(6)]
+        reader.close()
+
+
+def test_what_can_not_be_read_is_refused_by_name(server: NatsServer, stream: str) -> None:
+    """S12."""
+    with pytest.raises(ConnectorError, match="NATS stream NOWHERE is not there"):
+        cc.nats.source(server.url, "NOWHERE").splits(1)
+    queue = made(server, f"S{next(_numbers)}", retention="workqueue")
+    with pytest.raises(ConnectorError, match=r"keeps messages only until .* \(retention 'workqueue'\)"):
+        cc.nats.source(server.url, queue).splits(1)
+    publish(server, [(f"{stream.lower()}.a", "{")])
+    source = cc.nats.source(server.url, stream, decode="json")
+    (split,) = source.splits(1)
+    assert "message 1 of subject" in failure_of(source, split, 1)
+    wrong = cc.nats.source(server.url.replace(server.password, "hunter2"), stream)
+    with pytest.raises(ConnectorError) as failed:
+        wrong.splits(1)
+    assert "hunter2" not in f"{failed.value}{failed.value.__cause__}{wrong!r}{wrong.describe()}"
+    assert server.password not in repr(source) + source.describe()
+
+
+# Writing.
+
+
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_the_sink_conforms(check: Callable[[SinkTarget], None], server: NatsServer, stream: str) -> None:
+    """F1, F2, F4, F6, F8, C1, I1, I2, I3, N1."""
+    sink = cc.nats.sink(server.url, stream, f"{stream.lower()}.out", encode="text")
+    sink.check()
+    check(SinkTarget(sink, lambda: texts(server, stream)))
+
+
+def test_a_checkpoint_of_many_batches_is_gone_on_with_where_it_stopped(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F1: the process dies between two batches, or does not hear that one was stored."""
+    monkeypatch.setattr("crosscut.connectors.nats.sink.BATCH_MESSAGES", 10)
+    sink = cc.nats.sink(server.url, stream, lambda n: f"{stream.lower()}.{n % 2}", encode="json")
+    writer = open_writer(sink, 1)
+    handle = stage(writer, list(range(95)), 1)
+    calls = count()
+    asked = writer._published  # type: ignore[attr-defined]
+
+    async def dying(*arguments: Any) -> bool:
+        done = await asked(*arguments)
+        if next(calls) in (3, 6):
+            raise TimeoutError("the answer is lost")
+        return bool(done)
+
+    monkeypatch.setattr(writer, "_published", dying)
+    with pytest.raises(ConnectorError, match="the answer is lost"):
+        writer.commit(permit(1), [handle])
+    assert texts(server, stream) == [str(n) for n in range(40)]
+    assert [one.checkpoint_id for one in sink.committed()] == [1]
+    with pytest.raises(ConnectorError, match="the answer is lost"):
+        writer.commit(permit(1), [handle])
+    writer.close()
+    with pytest.raises(HistoryError, match="would be written a second time"):
+        open_writer(sink, 2)
+    open_writer(sink, 2, restore=1, handles=[handle]).close()
+    assert texts(server, stream) == [str(n) for n in range(95)]
+
+
+def test_a_stream_of_another_kind_is_refused_before_the_job_starts(server: NatsServer, stream: str) -> None:
+    name = stream.lower()
+    with pytest.raises(ConnectorError, match="the stream is not there"):
+        cc.nats.sink(server.url, "NOWHERE", "a").check()
+    plain = made(server, f"S{next(_numbers)}", allow_atomic=False)
+    with pytest.raises(ConnectorError, match="takes no atomic batches"):
+        cc.nats.sink(server.url, plain, f"{plain.lower()}.a").check()
+    with pytest.raises(ConnectorError, match="does not take 'elsewhere'"):
+        cc.nats.sink(server.url, stream, "elsewhere").check()
+    with pytest.raises(ConnectorError, match=r"add 'mine.>' for the markers"):
+        cc.nats.sink(server.url, stream, f"{name}.a", markers="mine").check()
+
+
+def test_records_that_do_not_fit_and_markers_that_are_gone_are_named(server: NatsServer, stream: str) -> None:
+    sink = cc.nats.sink(server.url, stream, f"{stream.lower()}.a")
+    writer = open_writer(sink, 1)
+    with pytest.raises(ConnectorError, match="can't be encoded by encode='json'"):
+        writer.write([{1}])
+    with pytest.raises(ConnectorError, match="and the server takes at most"):
+        writer.write(["x" * 2_000_000])
+    handle = stage(writer, ["a"], 1)
+    server.call(lambda one: one.purge_stream(stream))
+    writer.close()
+    with pytest.raises(ConnectorError, match="is gone; nothing was published"):
+        open_writer(sink, 2, restore=1, handles=[handle])
+    assert texts(server, stream) == []
+
+
+def test_markers_are_not_among_the_messages_and_say_who_has_written(server: NatsServer, stream: str) -> None:
+    sink = cc.nats.sink(server.url, stream, f"{stream.lower()}.a")
+    writer = open_writer(sink, 1, driver="me")
+    writer.commit(permit(1), [stage(writer, [{"a": 1}], 1)])
+    writer.close()
+    assert list(map(json.loads, texts(server, stream))) == [{"a": 1}]
+    assert [(one.epoch, one.driver, one.checkpoint_id) for one in sink.committed()] == [(1, "me", 1)]
+    assert list(cc.nats.sink(server.url, stream, f"{stream.lower()}.b").committed()) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cc.nats.source("", "S"), "servers: expected 'nats://host:4222'"),
+        (lambda: cc.nats.source("nats://x", ""), "expected the name of a stream"),
+        (lambda: cc.nats.source("nats://x", "S", subjects=["a", "a"]), "expected different subjects"),
+        (lambda: cc.nats.source("nats://x", "S", start="now"), "expected 'earliest' or 'latest'"),  # type: ignore[arg-type]
+        (lambda: cc.nats.source("nats://x", "S", decode="xml"), "expected 'bytes', 'text', 'json'"),  # type: ignore[arg-type]
+        (lambda: cc.nats.source("nats://x", "S", options={"servers": "y"}), "set servers: leave them out"),
+        (lambda: cc.nats.sink("nats://x", "S", "a.>"), "expected one such as 'counts.words'"),
+        (lambda: cc.nats.sink("nats://x", "S T", "a"), "without blanks and wildcards"),
+        (lambda: cc.nats.sink("nats://x", "S", "a", encode=7), "encode=7: expected"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConnectorError, match=message):
+        make()
