@@ -166,7 +166,7 @@ def test_a_checkpoint_of_many_batches_is_gone_on_with_where_it_stopped(
     server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F1: the process dies between two batches, or does not hear that one was stored."""
-    monkeypatch.setattr("crosscut.connectors.nats.sink.BATCH_MESSAGES", 10)
+    monkeypatch.setattr("crosscut.connectors.nats.writer.BATCH_MESSAGES", 10)
     sink = cc.nats.sink(server.url, stream, lambda n: f"{stream.lower()}.{n % 2}", encode="json")
     writer = open_writer(sink, 1)
     handle = stage(writer, list(range(95)), 1)

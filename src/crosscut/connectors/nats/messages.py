@@ -76,6 +76,11 @@ def encoder(encode: Encoding | Callable[[Any], bytes]) -> Callable[[Any], bytes]
             raise ConnectorError(f"encode={encode!r}: expected 'bytes', 'text', 'json' or a function")
 
 
+def is_subject(subject: object) -> bool:
+    """Return whether something can be published to."""
+    return isinstance(subject, str) and bool(subject) and not set(subject) & set(" *>\r\n\t\0")
+
+
 def packed(messages: Iterable[tuple[str, bytes]]) -> bytes:
     """Return subjects and bytes as data."""
     pieces = []

@@ -1,0 +1,256 @@
+"""The writer of the sink: it holds records in the snapshot, and commits them in atomic batches."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING, Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.nats.client import LoopThread, closed, failures
+from crosscut.connectors.nats.marker import Marker
+from crosscut.connectors.nats.messages import encoder, is_subject, packed, unpacked
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
+from crosscut.protocol.job.history import check_history
+
+if TYPE_CHECKING:
+    from crosscut.connectors.nats.sink import NatsSink
+
+BATCH_MESSAGES = 999
+"""The server takes a thousand at once, and one of them is the marker."""
+
+_BATCH_BYTES = 8 * 1024 * 1024
+_HEADER_BYTES = 1_024
+"""Of the largest message, for what is said of the batch."""
+
+_WRONG_LAST_SEQUENCE = 10_071
+_FENCE_ATTEMPTS = 5
+
+
+class NatsWriter(SinkWriter):
+    """Holds records in the snapshot; commits in atomic batches, each with the marker in it."""
+
+    def __init__(self, sink: NatsSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        task = context.task
+        self._owner = (str(context.lineage), context.sink_uid, str(task.vertex), task.index)
+        digest = blake2b(json.dumps([sink.target, *self._owner]).encode(), digest_size=16).hexdigest()
+        self._marker_subject = f"{sink.markers}.{digest}"
+        self._encode = encoder(sink.encode)
+        self._open: list[tuple[str, bytes]] = []
+        self._restored: CommitPermit | None = None
+        self._loop: LoopThread | None = None
+        self._connection: Any = None
+        self._largest_bytes: int | None = None
+        # The marker as this process has written or read it last; None: ask again.
+        self._marker: Marker | None = None
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._restored = permit
+        pending = [self._checked(handle) for handle in handles]
+        self._run(self._fenced, bool(pending))
+        self._commit(pending)
+
+    def write(self, records: list[Any]) -> None:
+        sink = self._sink
+        for record in records:
+            subject = sink.subject(record) if callable(sink.subject) else sink.subject
+            if not is_subject(subject):
+                raise ConnectorError(f"{sink.where}: {subject!r} of record {shortened(record)} is no subject")
+            try:
+                data = self._encode(record if sink.value is None else sink.value(record))
+            except Exception as error:
+                raise ConnectorError(
+                    f"{sink.where}: record {shortened(record)} can't be encoded by encode={sink.encode!r}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            if not isinstance(data, bytes):
+                raise ConnectorError(f"{sink.where}: encode returned {shortened(data)}, expected bytes")
+            if self._largest_bytes is not None and len(data) > self._largest_bytes:
+                raise ConnectorError(
+                    f"{sink.where}: record {shortened(record)} has {len(data)} bytes, and the server takes "
+                    f"at most {self._largest_bytes} (max_payload)"
+                )
+            self._open.append((subject, data))
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if not self._open:
+            return None
+        messages, self._open = self._open, []
+        return checkpoint_id, messages
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, messages = transaction
+        self._context.held.keep(checkpoint_id, packed(messages))
+        return {"checkpoint": checkpoint_id, "messages": len(messages)}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._commit([self._checked(handle) for handle in handles])
+
+    def close(self) -> None:
+        self._disconnect()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
+
+    def _commit(self, pending: Sequence[tuple[CheckpointId, int]]) -> None:
+        for checkpoint_id, count in pending:
+            marker = self._marker
+            if marker is None:
+                marker = self._run(self._read, True)
+            if checkpoint_id <= marker.checkpoint_id:
+                continue
+            messages = unpacked(self._context.held.data(checkpoint_id))
+            if len(messages) != count:
+                raise ConnectorError(
+                    f"{self._sink.where}: {len(messages)} messages are held for checkpoint {checkpoint_id}, "
+                    f"expected {count}"
+                )
+            while not self._run(self._published, checkpoint_id, messages):
+                pass
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a coroutine over the connection, which is given up after any failure."""
+        if self._loop is None:
+            self._loop = LoopThread()
+        try:
+            return self._loop.run(function(*arguments))
+        except BaseException as error:
+            # Stored or not: the next attempt asks the marker, over a connection of its own.
+            self._marker = None
+            self._disconnect()
+            if isinstance(error, failures()):
+                raise ConnectorError(f"{self._sink.where}: {self._sink.servers.redacted(error)}") from None
+            raise
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._loop is not None:
+            try:
+                self._loop.run(closed(connection))
+            except failures():
+                # It is given up in any case.
+                pass
+
+    # All below runs in the loop.
+
+    async def _connected(self) -> Any:
+        if self._connection is None or self._connection.is_closed:
+            self._connection = await self._sink.servers.connected()
+            self._largest_bytes = self._connection.max_payload - _HEADER_BYTES
+        return self._connection
+
+    async def _read(self, has_pending: bool) -> Marker:
+        """Read the marker, and refuse what contradicts it."""
+        stream = (await self._connected()).jetstream()
+        try:
+            message = await stream.get_last_msg(self._sink.stream, self._marker_subject)
+        except required("nats.js.errors", "nats").NotFoundError:
+            if has_pending:
+                # The epoch that has made these has had one: what it said is not guessed at.
+                raise ConnectorError(
+                    f"{self._sink.where}: messages are to be committed, and the marker that says whether "
+                    f"they are already, the last message of subject {self._marker_subject}, is gone; nothing "
+                    f"was published. Was it removed by a limit of the stream? Begin anew with another "
+                    f"checkpoint_dir"
+                ) from None
+            self._marker = Marker(self._sink.target, self._owner, 0, "", 0, 0, 0, 0)
+            return self._marker
+        self._marker = Marker.parsed(message.data, message.seq, self._sink.where)
+        check_history(self._context, self._restored, [self._marker.output(self._sink.where)])
+        return self._marker
+
+    async def _fenced(self, has_pending: bool) -> None:
+        """Write a marker of this epoch: the server refuses every batch that goes by an older one."""
+        for _ in range(_FENCE_ATTEMPTS):
+            marker = await self._read(has_pending)
+            if await self._stored([], marker.checkpoint_id, marker.partial, marker.sent):
+                return
+        raise ConnectorError(f"{self._sink.where}: somebody else moves the marker {self._marker_subject}")
+
+    async def _published(self, checkpoint_id: int, messages: list[tuple[str, bytes]]) -> bool:
+        """Publish the next batch of a checkpoint; return whether all of it is there."""
+        marker = self._marker or await self._read(True)
+        if marker.checkpoint_id >= checkpoint_id:
+            return True
+        sent = marker.sent if marker.partial == checkpoint_id else 0
+        batch: list[tuple[str, bytes]] = []
+        size_bytes = 0
+        for one in messages[sent : sent + BATCH_MESSAGES]:
+            size_bytes += len(one[1])
+            if batch and size_bytes > _BATCH_BYTES:
+                break
+            batch.append(one)
+        sent += len(batch)
+        is_last = sent == len(messages)
+        if is_last:
+            stored = await self._stored(batch, checkpoint_id, 0, 0)
+        else:
+            stored = await self._stored(batch, marker.checkpoint_id, checkpoint_id, sent)
+        if not stored:
+            # An answer was lost, or another epoch has begun: reading the marker tells.
+            self._marker = None
+        return is_last and stored
+
+    async def _stored(
+        self, messages: list[tuple[str, bytes]], checkpoint_id: int, partial: int, sent: int
+    ) -> bool:
+        """Store messages with the next marker, all or none; return False if the marker is another by now."""
+        before, context = self._marker, self._context
+        assert before is not None
+        marker = Marker(
+            self._sink.target, self._owner, context.epoch, context.driver, checkpoint_id, partial, sent, 0
+        )
+        connection = await self._connected()
+        batch = {"Nats-Batch-Id": secrets.token_hex(16)}
+        for number, (subject, data) in enumerate(messages, 1):
+            headers = {**batch, "Nats-Batch-Sequence": str(number), "Nats-Expected-Stream": self._sink.stream}
+            if number == 1:
+                # Only this one is answered, before the last: is a batch taken at all?
+                _checked_answer((await connection.request(subject, data, 30, headers=headers)).data)
+            else:
+                await connection.publish(subject, data, headers=headers)
+        headers = {
+            "Nats-Expected-Stream": self._sink.stream,
+            "Nats-Expected-Last-Subject-Sequence": str(before.sequence),
+        }
+        if messages:
+            headers |= {**batch, "Nats-Batch-Sequence": str(len(messages) + 1), "Nats-Batch-Commit": "1"}
+        answer = await connection.request(self._marker_subject, marker.encoded(), 30, headers=headers)
+        sequence = _checked_answer(answer.data)
+        if sequence is None:
+            return False
+        self._marker = Marker(
+            marker.target, marker.owner, marker.epoch, marker.driver, checkpoint_id, partial, sent, sequence
+        )
+        return True
+
+    def _checked(self, handle: JSON) -> tuple[CheckpointId, int]:
+        match handle:
+            case {"checkpoint": int(n), "messages": int(count), **rest} if not rest and n > 0:
+                return CheckpointId(n), count
+            case _:
+                raise ConnectorError(f"{self._sink.where}: {handle!r:.200} is no transaction of this sink")
+
+
+def _checked_answer(data: bytes) -> int | None:
+    """Return the sequence of the last message that was stored, 0 for none yet, None if the marker has moved.
+
+    Raises:
+        nats.errors.Error: The server refuses.
+    """
+    if not data:
+        return 0
+    match json.loads(data):
+        case {"error": {"err_code": int(code)}} if code == _WRONG_LAST_SEQUENCE:
+            return None
+        case {"seq": int(sequence), **rest} if "error" not in rest:
+            return sequence
+        case other:
+            raise required("nats.errors", "nats").Error(f"the server answers {other}")
