@@ -34,6 +34,7 @@ from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
 from crosscut.task.task import Task
+from crosscut.worker.lines import SPEAKING
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpace
 
@@ -190,6 +191,34 @@ async def test_what_an_alignment_timeout_unblocks_is_processed_though_nothing_el
     await site.block(A)
     site.receive(A, [1, 2])
     await site.until(lambda: site.seen == [1, 2], "the records behind the barrier")
+    await site.close()
+
+
+# Who speaks.
+
+
+@scene
+async def test_a_task_speaks_while_it_runs_and_says_the_newest_checkpoint_that_has_its_state() -> None:
+    told: list[Any] = []
+
+    def speak(record: Any) -> Any:
+        speaking = SPEAKING.get()
+        assert speaking is not None
+        assert speaking.of is not None
+        told.append((record, speaking.task, speaking.epoch, speaking.of.newest_captured))
+        return record
+
+    site = Site(Map("speaks", speak), is_local=True)
+    # The sender hands it over within its own turn.
+    site.receive(INTO, [1])
+    await site.until(lambda: len(told) == 1, "a record")
+    for channel in (INTO, B):
+        site.receive(channel, Barrier(N1))
+    await site.until(lambda: bool(site.join.newest_captured), "the barrier")
+    site.receive(B, [2])
+    await site.until(lambda: len(told) == 2, "another record")
+    assert told == [(1, JOIN, Epoch(1), 0), (2, JOIN, Epoch(1), N1)]
+    assert SPEAKING.get() is None
     await site.close()
 
 
