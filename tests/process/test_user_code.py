@@ -422,7 +422,7 @@ def test_a_sink_that_hangs_when_it_is_closed_is_ended_by_the_watchdog(tmp_path: 
         method="close",
         harm=sleeps_for_ever,
         is_once=False,
-        settings={"heartbeat_timeout": "600ms"},
+        settings={"heartbeat_timeout": "1500ms"},
     )
     started.finish(started(numbered), numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
