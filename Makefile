@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 LOCKED := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes
-DEVELOPMENT := delta docs fast http iceberg kafka metrics nats otel parquet polars postgres rocksdb s3 zstd dev
+DEVELOPMENT := avro delta docs fast http iceberg kafka metrics nats otel parquet polars postgres protobuf rocksdb s3 zstd dev
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help

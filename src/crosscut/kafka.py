@@ -7,7 +7,8 @@ importing this module does not.
 from __future__ import annotations
 
 from crosscut.connectors.kafka.records import Message
+from crosscut.connectors.kafka.registry import SchemaRegistry
 from crosscut.connectors.kafka.sink import sink
 from crosscut.connectors.kafka.source import source
 
-__all__ = ["Message", "sink", "source"]
+__all__ = ["Message", "SchemaRegistry", "sink", "source"]

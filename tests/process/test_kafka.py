@@ -26,6 +26,7 @@ pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from crosscut.testing.kafka import KafkaBroker
 from crosscut.testing.proxy import TcpProxy, Way
+from crosscut.testing.schema_registry import SchemaRegistryServer
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +194,7 @@ def test_a_topic_that_is_deleted_or_made_anew_is_an_error_and_a_broker_that_is_a
     with pytest.raises(ConnectorError, match=f"topic '{topic}' at .* is not there: was it deleted"):
         source.discover(known)
     broker.create_topic(topic, 3)
-    until(lambda: broker.has_topic(topic), "the topic to be there again", DEADLINE_S)
+    monkeypatch.setattr("crosscut.connectors.kafka.topics.GONE_AFTER_S", DEADLINE_S)
     with pytest.raises(ConnectorError, match="was deleted and made anew"):
         source.discover(known)
     away = cc.kafka.source("127.0.0.1:9", topic)
@@ -232,15 +233,15 @@ def test_connections_that_are_cut_at_any_byte_cost_time_only(
     broker: KafkaBroker, topic: str, out: str, started: Any, tmp_path: Path
 ) -> None:
     """F1, F2, D7: a commit that is not heard, one whose answer is not, and anything in between."""
-    is_answered: list[bool] = []
+    committing: list[int] = []
 
-    def before_a_commit(way: Way, data: bytes) -> int | None:
+    def before_a_commit(way: Way, data: bytes, connection: int) -> int | None:
         return 0 if way == "to server" and data[4:6] == END_TRANSACTION else None
 
-    def after_a_commit(way: Way, data: bytes) -> int | None:
+    def after_a_commit(way: Way, data: bytes, connection: int) -> int | None:
         if way == "to server" and data[4:6] == END_TRANSACTION:
-            is_answered.append(True)
-        return 0 if is_answered and way == "to client" else None
+            committing.append(connection)
+        return 0 if way == "to client" and connection in committing else None
 
     choices = random.Random(11)
     cuts: list[Callable[[TcpProxy], None]] = [
@@ -347,6 +348,28 @@ def test_what_can_not_be_decoded_fails_is_skipped_or_replaced(broker: KafkaBroke
     source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
     with pytest.raises(ConnectorError, match=f"message 1 of partition . of topic '{topic}' can't be decoded"):
         read_source(source)
+
+
+def test_avro_goes_through_a_topic_and_is_never_skipped_because_a_registry_is_away(
+    broker: KafkaBroker, topic: str, out: str
+) -> None:
+    pytest.importorskip("fastavro", reason="pip install 'crosscut[avro]'")
+    away = cc.kafka.SchemaRegistry("http://127.0.0.1:9")
+    broker.produce(topic, [(None, b"\0\0\0\0\x01data"), (None, b"no schema")])
+    source = cc.kafka.source(broker.servers, topic, stop="latest", decode=away.avro(), malformed="skip")
+    with pytest.raises(ConnectorError, match="does not answer"):
+        read_source(source)
+    order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    with SchemaRegistryServer() as server:
+        registry = cc.kafka.SchemaRegistry(server.url)
+        sink = cc.kafka.sink(broker.servers, out, encode_value=registry.avro_encoder("orders", order))
+        writer = open_writer(sink, 1)
+        writer.commit(permit(1), [stage(writer, [{"id": 1}, {"id": 2}], 1)])
+        writer.close()
+        found = read_source(
+            cc.kafka.source(broker.servers, out, stop="latest", decode=registry.avro(), malformed="fail")
+        )
+    assert sorted(one["id"] for one in found) == [1, 2]
 
 
 def test_where_a_job_begins(broker: KafkaBroker, topic: str) -> None:

@@ -80,7 +80,9 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 def test_a_cut_is_in_the_message_that_it_was_asked_for(echo: int) -> None:
     with TcpProxy("127.0.0.1", echo) as proxy, closing(client(proxy)) as connection:
-        proxy.cut_when(lambda way, data: 0 if way == "to server" and data.startswith(b"commit") else None)
+        proxy.cut_when(
+            lambda way, data, connection: 0 if way == "to server" and data.startswith(b"commit") else None
+        )
         connection.sendall(b"begin")
         assert received(connection, 5) == b"begin"
         connection.sendall(b"commit")

@@ -3,7 +3,7 @@
 with TcpProxy("127.0.0.1", server_port) as proxy:
     connect(proxy.host, proxy.port)
     proxy.cut_after(1_000)                   # wherever that is
-    proxy.cut_when(lambda way, data: 0 if b"COMMIT" in data else None)
+    proxy.cut_when(lambda way, data, connection: 0 if b"COMMIT" in data else None)
     proxy.refuse()                           # nobody gets through, until `allow`
 """
 
@@ -17,9 +17,9 @@ from typing import Literal
 
 Way = Literal["to server", "to client"]
 
-Judge = Callable[[Way, bytes], int | None]
-"""Gets each piece of data before it is passed on, and returns how many bytes of it are,
-before the cut; None: all of them, and there is none."""
+Judge = Callable[[Way, bytes, int], int | None]
+"""Gets each piece of data before it is passed on, and the number of its client's connection. Returns how many
+bytes are passed on before the cut; None: all of them, and there is none."""
 
 _PIECE_BYTES = 65_536
 _START_TIMEOUT_S = 30.0
@@ -47,6 +47,7 @@ class TcpProxy:
         self._asked_port = port
         self.port = port
         self.cuts = 0
+        self._count = 0
         self._refuses = False
         self._judge: Judge | None = None
         self._pairs: set[_Pair] = set()
@@ -81,7 +82,7 @@ class TcpProxy:
         """Cut once, when so many more bytes have been passed on: one way, or both ways together."""
         left = count
 
-        def judge(found: Way, data: bytes) -> int | None:
+        def judge(found: Way, data: bytes, connection: int) -> int | None:
             nonlocal left
             if way is not None and found != way:
                 return None
@@ -160,7 +161,8 @@ class TcpProxy:
         except OSError:
             writer.transport.abort()
             return
-        pair = _Pair(writer, to_server)
+        self._count += 1
+        pair = _Pair(self._count, writer, to_server)
         self._pairs.add(pair)
         try:
             await asyncio.gather(
@@ -178,7 +180,7 @@ class TcpProxy:
         self, pair: _Pair, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(_PIECE_BYTES):
-            passed = self._judge(way, data) if self._judge is not None else None
+            passed = self._judge(way, data, pair.number) if self._judge is not None else None
             if passed is not None:
                 self._judge = None
                 writer.write(data[:passed])
@@ -196,7 +198,8 @@ class TcpProxy:
 class _Pair:
     """The two connections of one client."""
 
-    def __init__(self, *writers: asyncio.StreamWriter) -> None:
+    def __init__(self, number: int, *writers: asyncio.StreamWriter) -> None:
+        self.number = number
         self._writers = writers
 
     def abort(self) -> None:

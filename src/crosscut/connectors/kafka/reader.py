@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosscut.connectors.kafka.client import TIMEOUT_S, library
-from crosscut.connectors.kafka.records import Decoding, Message, decoder, message_of
+from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
@@ -205,6 +205,8 @@ class PartitionReader(SplitReader):
                 return EndOfSplit()
         try:
             records = self._decode(found)
+        except SchemaUnavailable:
+            raise
         except Exception:  # noqa: BLE001 - user code or bytes of others: it is found out which message it is
             return self._decoded_singly(found)
         self._next = last + 1
@@ -216,6 +218,8 @@ class PartitionReader(SplitReader):
         for index, message in enumerate(found):
             try:
                 records += self._decode([message])
+            except SchemaUnavailable:
+                raise
             except Exception as error:
                 match self._reading.malformed:
                     case "skip":

@@ -17,6 +17,10 @@ Encoding = Literal["bytes", "text", "json"]
 Headers = tuple[tuple[str, bytes], ...]
 
 
+class SchemaUnavailable(ConnectorError):
+    """A schema can't be had just now: that says nothing of the message, which must not be skipped for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a topic.

@@ -348,7 +348,9 @@ class EagerWriter(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         sink = self._sink
         partitioner = sink.options.get("partitioner", PARTITIONER)
-        ours = configuration(sink.servers, sink.options, enable_idempotence=True, partitioner=partitioner)
+        # Who chooses this guarantee wants records to be seen soon. What waits anyway leaves together.
+        options = {"linger.ms": 0, **sink.options}
+        ours = configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
         self._producer = library().Producer({**ours, "on_delivery": self._delivered})
 
     def _delivered(self, error: Any, message: Any) -> None:
