@@ -48,20 +48,18 @@ class VirtualHandle(asyncio.Handle):
         self._callback = self._args = None
 
 
-class VirtualTimer(asyncio.TimerHandle):
+class VirtualTimer(VirtualHandle):
     """The same, at a time."""
 
-    __slots__ = ("is_due",)
+    __slots__ = ("_when",)
 
     def __init__(self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self._callback: Any = callback
-        self._args: Any = args
-        self._cancelled = False
+        super().__init__(callback, args)
         self._when = when_s
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None
+    def when(self) -> float:
+        """Return the time, as `asyncio.TimerHandle` does."""
+        return self._when
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -70,7 +68,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self, process: Process) -> None:
         self._process = process
         self._clock = process.clock
-        self._ready: deque[VirtualHandle | VirtualTimer] = deque()
+        self._ready: deque[VirtualHandle] = deque()
         # Timers that became due while the process was stopped.
         self._overdue: list[VirtualTimer] = []
         # asyncio's list of all tasks has those of every world that nobody has swept up yet.
@@ -177,7 +175,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> VirtualTimer:
         self._process.operate()
         timer = VirtualTimer(self.time() + delay, callback, args)
         # Rounded up: nothing happens before its time.
@@ -186,7 +184,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> VirtualTimer:
         return self.call_later(when - self.time(), callback, *args)
 
     def _fired(self, timer: VirtualTimer) -> None:
