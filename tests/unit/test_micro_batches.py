@@ -3,8 +3,10 @@ to attempts what Spark may do."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -166,6 +168,26 @@ def test_a_batch_has_no_more_records_than_the_setting_says(tmp_path: Path) -> No
     assert end.outcome == "finished"
     assert sorted(out.records()) == sorted([*range(50)] * 2)
     assert jobs.seen["runs"] >= 5
+
+
+def test_rows_that_the_snapshot_holds_are_in_a_table_once_whatever_becomes_of_attempts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("create table numbers (number integer, tag real)")
+    flow = cc.Flow("table")
+    thirds = {f"s{split}": list(range(split, 120, 3)) for split in range(3)}
+    flow.source(ReplayedSource(thirds)).map(tagged).key_by(lambda one: int(one[1] * 1_000)).reduce(
+        lambda before, one: one
+    ).map(lambda found: found[1]).sink(cc.sqlite.sink(path, "numbers", ["number", "tag"]))
+    end, jobs = run_batches(flow.compile(2, 128), settings(tmp_path), made(5, STORM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert jobs.seen["doubled"]
+    with closing(sqlite3.connect(path)) as database:
+        numbers = [number for (number,) in database.execute("select number from numbers")]
+    assert sorted(numbers) == list(range(120))
 
 
 def test_a_process_that_had_another_partition_reads_only_what_has_changed(tmp_path: Path) -> None:

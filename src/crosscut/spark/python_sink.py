@@ -140,6 +140,16 @@ class _Writer(SinkWriter):
             if permit is None or n > permit.checkpoint_id:
                 self._abort([message], n)
 
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        """What it prepares is for the driver to commit or abort, which has the message."""
+        self._prepared = {}
+
+    def abort(self, handles: Sequence[JSON]) -> None:
+        """Abort what attempts have written that were not taken."""
+        for handle in handles:
+            n, message = self._message(handle)
+            self._abort([message], n)
+
     def write(self, records: list[Any]) -> None:
         self._open += [row_of(self._columns, self._to_row(record)) for record in records]
 

@@ -82,7 +82,7 @@ class LocalJobs:
         ]
         self.seen: Counter[str] = Counter()
 
-    def run(self, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
         """Run the stages one after the other."""
         self.seen["runs"] += 1
         is_lost = self._random.random() < self._weather.lost
@@ -124,7 +124,7 @@ class LocalJobs:
         """How often a process has read only what had changed in the state that it had."""
         return sum(one.states.advanced_count for one in self._processes)
 
-    def cancel(self) -> None:
+    def cancel(self, name: str = "") -> None:
         """A run comes to its end by itself."""
 
     def lost(self) -> str:

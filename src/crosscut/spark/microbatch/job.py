@@ -22,7 +22,7 @@ class BatchJobs:
     """Runs batches of one job in Spark; see `Jobs`.
 
     Args:
-        group: Of Spark jobs, and nobody else's; names this run of the job in the processes that Spark has.
+        group: Begins the names of groups of Spark jobs, and names the job in the processes that Spark has.
         name: Of the flow, for Spark's own pages.
         stages: What to call each stage there.
     """
@@ -46,21 +46,28 @@ class BatchJobs:
         # Made by the first batch: Spark needs some time for them.
         self._graph: Broadcast[bytes] | None = None
         self._seed: RDD[int] | None = None
+        # By name; a dict, whose changes are one operation each.
+        self._running: dict[str, None] = {}
 
-    def run(self, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
         """See `Jobs.run`. What it raises is PySpark's."""
         context = self._context
         if context._jvm is None or context._jsc is None:
             raise WorkersError(f"Spark can't run the batch: {STOPPED}")
-        context.setJobGroup(self._group, description, interruptOnCancel=True)
+        # One for each run: a run that is given up late must not take another one with it.
+        context.setJobGroup(f"{self._group}-{name}", description, interruptOnCancel=True)
         context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
         with python_of_this_program(context):
             # Here the RDDs are made in the JVM, and take note of the interpreter.
             last = self._planned(orders)
             jrdd = last._jrdd
-        served = context._jvm.PythonRDD.collectAndServe(jrdd.rdd())
-        with _load_from_socket(served, last._jrdd_deserializer) as results:
-            yield from results
+        self._running[name] = None
+        try:
+            served = context._jvm.PythonRDD.collectAndServe(jrdd.rdd())
+            with _load_from_socket(served, last._jrdd_deserializer) as results:
+                yield from results
+        finally:
+            self._running.pop(name, None)
 
     def _planned(self, orders: Sequence[Sequence[StageOrder]]) -> RDD[Routed]:
         if self._seed is None:
@@ -96,12 +103,13 @@ class BatchJobs:
             self._graph = self._context.broadcast(self._packed)
         return self._graph
 
-    def cancel(self) -> None:
+    def cancel(self, name: str = "") -> None:
         """See `Jobs.cancel`."""
-        # If Spark is gone already, so is the run.
-        with suppress(Py4JError, OSError):
-            if self._context._jsc is not None:
-                self._context.cancelJobGroup(self._group)
+        for one in [name] if name else list(self._running):
+            # If Spark is gone already, so is the run.
+            with suppress(Py4JError, OSError):
+                if self._context._jsc is not None:
+                    self._context.cancelJobGroup(f"{self._group}-{one}")
 
     def lost(self) -> str:
         """See `Jobs.lost`."""

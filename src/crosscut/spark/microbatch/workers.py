@@ -83,15 +83,18 @@ Routed = tuple[int, Parcel]
 class Jobs(Protocol):
     """Where batches run: Spark. Any thread may call any of it."""
 
-    def run(self, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
         """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
+
+        Args:
+            name: Of the run, which no other has.
 
         Raises:
             Exception: The run has failed, or was cancelled.
         """
 
-    def cancel(self) -> None:
-        """Give up what is running, best effort. Blocks."""
+    def cancel(self, name: str = "") -> None:
+        """Give a run up, best effort; "": all that there are. Blocks."""
 
     def lost(self) -> str:
         """Return why nothing can run here any more, or ""."""
@@ -285,8 +288,9 @@ class BatchWorkers:
                     self._say(index, WorkerReady(epoch))
             case do.RunBatch():
                 self._start(effect)
-            case do.CancelRun():
-                threading.Thread(target=self._jobs.cancel, daemon=True).start()
+            case do.CancelRun(epoch, n, run):
+                name = f"{epoch}-{n}-{run}"
+                threading.Thread(target=self._jobs.cancel, args=(name,), daemon=True).start()
             case do.AcknowledgeBatch(epoch, n, taken):
                 self._acknowledge(epoch, n, taken)
             case do.CommitBatch(_, _, _, delay_ms):
@@ -469,7 +473,7 @@ class BatchWorkers:
             self._failpoints("batch.planned")
             again = f", run {run}" if run > 1 else ""
             described = f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})"
-            for index, parcel in self._jobs.run(orders, described):
+            for index, parcel in self._jobs.run(f"{epoch}-{n}-{run}", orders, described):
                 if parcel.failure is not None:
                     self._post(on.AttemptFailed(epoch, n, run, parcel.failure.task, parcel.failure.cause))
                 else:
