@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crosscut.operators.joins.times import TimedRows
-from crosscut.operators.windows.aligned import _Index
+from crosscut.operators.windows.aligned import AlignedWindows, _Index
 from crosscut.operators.windows.sessions import SessionWindows
 from crosscut.state.named import NamedTable
 from crosscut.testing.simulator.drawn import drawn_options
@@ -30,6 +30,10 @@ FLOWS = {
         "join 2 3 interval outer 50; join 2 3 latest left 20; join 2 3 window outer 90; "
         "sink 4; sink 5; sink 6"
     ),
+    # Early results, late records: each is counted once, however often a window speaks.
+    "early and late": (
+        "source 12,9 0; times 0 scattered 2; key_by 1 number 3; patient 2 8; map 3 same 1; sink 4"
+    ),
     # A watermark comes around after the loop has been found exhausted.
     "a loop": "timed_source 1 0; loop 0 filter and map last; rebalance 1; leave 1 2 1; sink 1",
 }
@@ -43,6 +47,12 @@ def test_the_output_of_windows_and_joins_is_exact_in_every_world(name: str) -> N
         assert not life.failure, f"seed {seed}: {life.failure}"
         seen += life.seen["epoch"] > 1
     assert seen
+
+
+def test_finds_late_records_that_a_window_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AlignedWindows, "_add_to_kept", lambda self, key, start, record, said: None)
+    worlds = (replace(drawn_options(seed), flow=FLOWS["early and late"]) for seed in range(WORLDS))
+    assert any(live(options).failure.startswith("I1: ") for options in worlds)
 
 
 def finds_nothing(plain: Callable[..., None]) -> Callable[..., None]:

@@ -274,6 +274,7 @@ def test_records_of_a_source_say_where_they_come_from_and_how_often_they_may_go_
             [("r", 0, 0), ("r", 1, 0)],
         ),
         ("timed_source 2 0; key_by 0 one 1; sift 1 5; sink 2", [("r", 0, 0), ("r", 1, 0)]),
+        ("timed_source 2 0; key_by 0 one 1; patient 1 5; sink 2", [of_key(None, 1), of_key(None, 1)]),
         ("source 2 0; key_by 0 one 1; mortal 1 processing time; sink 2", [("r", 0, 0), ("r", 1, 0)]),
         # What comes into the loop leaves it, and again with each time that it has gone round.
         (

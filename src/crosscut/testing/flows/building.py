@@ -33,6 +33,7 @@ from crosscut.testing.flows.steps import (
     Mortal,
     Newest,
     Pairs,
+    Patient,
     Process,
     RateLimit,
     Rebalance,
@@ -163,6 +164,9 @@ class _Building:
         if isinstance(step, Sift):
             late = self._said[number].side_output(processes.LATE)
             stream = stream.union(late).named(f"{uid}-all")
+        if isinstance(step, Patient):
+            by_window = stream.key_by(processes.window_of).named(f"{uid}-windows")
+            stream = by_window.process(processes.Increments()).named(f"{uid}-increments")
         if isinstance(step, Attempt) and step.operator == "split":
             stream = stream.union(stream.side_output("odd")).named(f"{uid}-all")
         if functions.is_followed_by_separation(step):
@@ -263,6 +267,12 @@ class _Building:
             case Sift(keyed, size):
                 windows = self._streams[keyed].window(cc.tumbling(f"{size}ms"), late=processes.LATE)
                 return windows.process(functions.listed)
+            case Patient(keyed, size):
+                early = cc.early(f"{max(size // 4, 1)}ms")
+                windows = self._streams[keyed].window(
+                    cc.tumbling(f"{size}ms"), trigger=early, allowed_lateness=processes.FOR_EVER
+                )
+                return windows.count()
             case Pairs(keyed, other):
                 return self._streams[keyed].connect(self._streams[other]).process(processes.Pairing())
             case Rules(keyed, other, said):

@@ -38,6 +38,7 @@ from crosscut.testing.flows.steps import (
     Mortal,
     Newest,
     OfTwoKeyed,
+    Patient,
     Process,
     RateLimit,
     Rebalance,
@@ -173,6 +174,7 @@ _AT_LEAST_ONE: dict[type[Any], str] = {
     ForEach: "modulus",
     KeyBy: "modulus",
     MapAsync: "capacity",
+    Patient: "size",
     Process: "every",
     RateLimit: "records",
     Sift: "size",
@@ -299,7 +301,7 @@ def _check_times(steps: Steps) -> None:
 def _needs_times(step: Step) -> bool:
     if isinstance(step, Hold | Mortal):
         return step.clock != "processing time"
-    return isinstance(step, Sift)
+    return isinstance(step, Sift | Patient)
 
 
 def _check_ages(steps: Steps) -> None:

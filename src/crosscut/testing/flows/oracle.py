@@ -38,6 +38,7 @@ from crosscut.testing.flows.steps import (
     Mortal,
     Newest,
     Pairs,
+    Patient,
     Process,
     RateLimit,
     Rebalance,
@@ -185,6 +186,8 @@ class _Run:
             case Hold() | Mortal() | Sift():
                 # Sooner or later each record leaves, once.
                 return (one[1],)
+            case Patient():
+                return (functions.of_key(one[0], 1),)
             case Newest():
                 return () if item.place else (one[1],)
             case Deduplicate() | Counted() | Pairs() | Rules():

@@ -28,6 +28,7 @@ from crosscut.testing.flows import functions
 from crosscut.testing.flows.functions import MODULUS, is_refused, number_of
 from crosscut.testing.flows.steps import ClockName, Hold, KeyBy, StateName
 from crosscut.timestamps import END_OF_TIME
+from crosscut.windows import Windowed
 
 
 class Counting(KeyedProcess[Any, Any]):
@@ -400,3 +401,26 @@ class Merging(ConnectedProcess[Any, Any, Any]):
     def on_other(self, record: Any, ctx: Context) -> Iterator[Any]:
         self.dealt.append(record)
         yield functions.of_other(record)
+
+
+FOR_EVER = "876000h"
+"""So late is no record of any flow."""
+
+
+def window_of(one: Windowed[Any, Any]) -> Any:
+    """Return which window a result is of."""
+    return (one.key, one.start)
+
+
+class Increments(KeyedProcess[Any, Any]):
+    """Makes a record of each that is new in a window, of results that may come any number of times."""
+
+    known = ValueState(default=0)
+
+    def on_record(self, record: Windowed[Any, Any], ctx: Context) -> Iterator[Any]:
+        known = self.known.get()
+        if record.value < known:
+            yield WRONG
+        self.known.set(max(known, record.value))
+        for _ in range(known, record.value):
+            yield functions.of_key(record.key, 1)

@@ -306,6 +306,21 @@ class Sift:
 
 
 @dataclass(frozen=True, slots=True)
+class Patient:
+    """Tumbling windows of `size` ms that speak early, and take all that is late: each record is counted once.
+
+    They say how many there are as often as they please; a process makes one record of each that is new.
+    """
+
+    keyed: int
+    size: int
+
+    @property
+    def emit(self) -> Emit:
+        return "final"
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """assign_timestamps. Records may be late: nothing that a described flow says depends on it.
 
@@ -413,6 +428,7 @@ Step = (
     | Rules
     | Newest
     | Sift
+    | Patient
     | Times
     | Hold
     | Window
@@ -424,7 +440,7 @@ Step = (
 Keyed = Count | Sum | Reduce | Aggregate | Process | TopN | Tally
 Timed = Window | Join
 OfTwoKeyed = Join | Pairs | Newest
-AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift
+AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift | Patient
 
 OPERATORS: Mapping[str, type[Any]] = {
     "source": Source,
@@ -457,6 +473,7 @@ OPERATORS: Mapping[str, type[Any]] = {
     "rules": Rules,
     "newest": Newest,
     "sift": Sift,
+    "patient": Patient,
     "times": Times,
     "hold": Hold,
     "window": Window,

@@ -20,6 +20,7 @@ from crosscut.testing.flows.steps import (
     Loop,
     Map,
     Mortal,
+    Patient,
     Sift,
     Source,
     Step,
@@ -62,7 +63,8 @@ def _drawn(steps: Steps, dice: random.Random) -> Steps:
 def _of_time(dice: random.Random, *, is_event_time: bool) -> Step:
     kind = dice.choice(("hold", "hold", "mortal", "sift"))
     if kind == "sift" and is_event_time:
-        return Sift(0, dice.choice((1, 20, 1_000)))
+        size = dice.choice((1, 20, 1_000))
+        return Patient(0, size) if size == 20 else Sift(0, size)
     if kind == "mortal":
         return Mortal(0, "event time" if is_event_time else "processing time")
     clocks: tuple[HoldName, ...] = ("event time", "both times") if is_event_time else ("processing time",)

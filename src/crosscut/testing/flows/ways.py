@@ -20,6 +20,7 @@ from crosscut.testing.flows.steps import (
     Merge,
     Newest,
     Pairs,
+    Patient,
     Process,
     Rebalance,
     Rules,
@@ -36,7 +37,7 @@ from crosscut.testing.flows.steps import (
 Steps = tuple[Step, ...]
 Name = TypeVar("Name", bound=Hashable)
 
-_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Deduplicate, Pairs, Rules, Counted)
+_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Patient, Deduplicate, Pairs, Rules, Counted)
 """After these it is up to the order in which records meet which of them has which time."""
 
 

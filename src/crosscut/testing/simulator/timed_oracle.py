@@ -6,6 +6,7 @@ come to together, whatever the watermark was. Windows with a trigger say their l
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -51,8 +52,7 @@ class TimedRun:
             case WindowSpec(CountWindow() | GlobalWindow()):
                 return self._counted(self._spec, record, key, time)
             case WindowSpec() | WindowJoinSpec():
-                self._add(record, key, _timed(time), side)
-                return ()
+                return tuple(self._add(record, key, _timed(time), side))
             case IntervalJoinSpec():
                 return self._met(self._spec, record, key, _timed(time), side)
             case LatestJoinSpec():
@@ -81,13 +81,21 @@ class TimedRun:
 
     # Windows.
 
-    def _add(self, record: Any, key: Any, time: int, side: int) -> None:
+    def _add(self, record: Any, key: Any, time: int, side: int) -> Iterator[Said]:
         window, fold = self._window, self._fold(side)
         if isinstance(window, Session):
             self._add_to_session(window, fold, record, key, time)
             return
+        kept = self._table("windows kept for late records").get(key, {})
         rows = self._table("windows").setdefault(key, {})
         for start in window.starts(time):
+            if start in kept:
+                # It has said its last punctual result: each late record is followed by another.
+                kept[start] = value = fold.add(kept[start], record)
+                end = start + window.size_ms
+                for one in fold.results(key, start, end, copy.deepcopy(value)):
+                    yield Said(one, min(end - 1, TIMESTAMP_MAX))
+                continue
             found, news = self._unpacked(rows[start]) if start in rows else (fold.initial(), 0)
             value = fold.add(found, record)
             rows[start] = value if self._trigger is None else (value, news)
