@@ -50,8 +50,8 @@ def waits_for_the_first(self: CombinedWatermark[Any]) -> int | None:
 
 
 def forgets_where_it_was(plain: Callable[..., None]) -> Callable[..., None]:
-    def begin(self: CombinedWatermark[Any], sides: Any, watermark: int | None = None) -> None:
-        plain(self, dict.fromkeys(sides), None)
+    def begin(self: CombinedWatermark[Any], sides: Any, watermark: int | None = None, **others: Any) -> None:
+        plain(self, dict.fromkeys(sides), None, **others)
 
     return begin
 
