@@ -229,6 +229,41 @@ class EndlessReader(SplitReader):
         return Wait(1.0) if isinstance(found, EndOfSplit) else found
 
 
+class Slow(Endless):
+    """Comes by its first records some time after it was opened; the others are there at once."""
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
+        reader = EndlessReader(ReplayedSource.reader(self, split, position))
+        return SlowReader(reader) if split.split_id == "slow" else reader
+
+
+class SlowReader(SplitReader):
+    READS = 20
+
+    def __init__(self, reader: SplitReader) -> None:
+        self._reader = reader
+        self._reads = 0
+
+    @property
+    def position(self) -> JSON:
+        return self._reader.position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        self._reads += 1
+        return Wait(1.0) if self._reads <= self.READS else self._reader.read(limit)
+
+
+def test_a_batch_does_not_end_before_each_split_has_had_its_say(tmp_path: Path) -> None:
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("slow")
+    flow.source(Slow({"fast": [1, 2], "slow": [3, 4]})).sink(out)
+    given = settings(tmp_path, parallelism=1, trigger="once")
+    end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "stopped", end
+    assert 3 in out.records()
+
+
 @pytest.mark.parametrize(("trigger", "count"), [("available_now", 100), ("once", 40)])
 def test_a_trigger_says_when_batches_end(tmp_path: Path, trigger: str, count: int) -> None:
     out = cc.collect(tmp_path / "out")

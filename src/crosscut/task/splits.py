@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -94,15 +94,17 @@ class SplitQueue:
     @property
     def lag(self) -> int | None:
         """Records that are known to wait in the open splits; None: no reader can tell."""
-        known = []
+        known = [found for _, found in self.lags() if found is not None]
+        return max(0, min(sum(known), LAG_MAX)) if known else None
+
+    def lags(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the same of each open split."""
         for one in self._open:
             try:
                 found = one.reader.lag
             except Exception:  # noqa: BLE001 - of a reader somebody else wrote; only people look at it
-                continue
-            if isinstance(found, int):
-                known.append(found)
-        return max(0, min(sum(known), LAG_MAX)) if known else None
+                found = None
+            yield one.split.split_id, found if isinstance(found, int) else None
 
     def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """Return records of one split, at least one, or how long to wait; with `is_drained`, Wait(0).

@@ -9,11 +9,9 @@ from typing import Any
 from crosscut.interfaces import JSON, Source, Split, Wait
 from crosscut.task.splits import SplitQueue
 
-SETTLED_S = 0.1
-"""A reader that can't say how much waits may need so long to come by its first records."""
-
-FETCH_TIMEOUT_S = 5.0
-"""A reader that says that records wait is given so long to bring the next ones."""
+PATIENCE_S = 5.0
+"""A reader may need so long to come by its first records, or by the next ones where it says that some wait.
+Each batch opens its readers anew, so one that is given up before would never bring any."""
 
 _NEVER_MS = 3_600_000.0
 
@@ -37,9 +35,10 @@ class BoundedSplits(SplitQueue):
     ) -> None:
         super().__init__(source, unread, uid, is_open=is_open)
         self._left = records_max
-        self._has_read = False
         self._waits = False
         self._progress_s = time.monotonic()
+        # Splits that have given something.
+        self._heard: set[str] = set()
 
     @property
     def is_full(self) -> bool:
@@ -53,11 +52,9 @@ class BoundedSplits(SplitQueue):
             return True
         if not self._waits:
             return False
-        lag = self.lag
-        waited_s = time.monotonic() - self._progress_s
-        if lag is None:
-            return self._has_read or waited_s >= SETTLED_S
-        return lag == 0 or waited_s >= FETCH_TIMEOUT_S
+        if time.monotonic() - self._progress_s >= PATIENCE_S:
+            return True
+        return all(lag == 0 or (lag is None and one in self._heard) for one, lag in self.lags())
 
     def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """As `SplitQueue.read`; waits for ever once it is full, and opens nothing more then."""
@@ -70,7 +67,7 @@ class BoundedSplits(SplitQueue):
             # At once would be a loop without a pause, when somebody waits for the end of the batch.
             return found if self.is_drained else Wait(max(1.0, found.delay_ms))
         self._waits = False
-        self._has_read = True
+        self._heard.add(self.origin)
         self._left -= len(found)
         self._progress_s = time.monotonic()
         return found
