@@ -489,7 +489,7 @@ def test_a_permit_must_be_of_this_lineage_and_cover_the_transaction(tmp_path: Pa
 
 def test_a_writer_that_has_not_recovered_writes_and_commits_nothing(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "out")
-    with pytest.raises(InternalError, match="used before `recover`"):
+    with pytest.raises(InternalError, match="writes before it has begun"):
         writer.write(["a"])
     with pytest.raises(InternalError, match="used before `recover`"):
         writer.commit(permit(1), [])
