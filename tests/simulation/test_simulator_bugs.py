@@ -209,8 +209,8 @@ def position_saved_one_record_too_far(patch: pytest.MonkeyPatch) -> None:
 
     plain = SplitQueue.positions
 
-    def positions(self: SplitQueue) -> Any:
-        rows: Any = plain(self)
+    def positions(self: SplitQueue, *others: Any) -> Any:
+        rows: Any = plain(self, *others)
         return [[*row[:-1], row[-1] + 1] for row in rows]
 
     patch.setattr(SplitQueue, "positions", positions)

@@ -191,11 +191,8 @@ class SplitQueue:
         """The ids of the splits that have not ended."""
         return [one.split.split_id for one in self._open] + [split.split_id for split, _ in self._unread]
 
-    def positions(self) -> JSON:
-        """Return the unfinished splits with their positions."""
-        return self._positions()
-
-    def _positions(self, without: Collection[str] = ()) -> JSON:
+    def positions(self, without: Collection[str] = ()) -> JSON:
+        """Return the unfinished splits, but those whose ids are in `without`, with their positions."""
         unfinished = [(one.split, one.reader.position) for one in self._open] + list(self._unread)
         return [
             [split.split_id, split.start, split.detail, split.weight, position]
@@ -209,7 +206,7 @@ class SplitQueue:
         listening = [one.reader for one in self._open if _listens(one.reader)]
         if listening:
             self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
-        return self._positions(self._since)
+        return self.positions(self._since)
 
     def acknowledge(self, checkpoint_id: CheckpointId) -> None:
         """Tell the readers that `checkpoint_id` is complete."""
