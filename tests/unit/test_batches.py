@@ -184,6 +184,22 @@ def test_what_dead_attempts_have_staged_is_swept_when_nothing_is_awaited() -> No
     assert machine.handle(on.EpochHalted(E1)) == [], "not all is visible"
 
 
+def test_a_sweep_before_the_end_of_an_epoch_is_part_of_a_commit_since_the_next_batch_stages_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_EVERY", 1)
+    machine = taken()
+    assert machine.handle(on.BatchCompleted(E1, N1)) == [do.CommitBatch(E1, N1, (A, B, C, D), sweeps=True)]
+    (again,) = machine.handle(on.CommitFailed(E1, N1, SINK, "down"))
+    assert isinstance(again, do.CommitBatch)
+    assert again.sweeps
+    machine.handle(on.BatchTriggered(E1, N2))
+    assert machine.handle(on.OutputCommitted(E1, N1)) == [
+        do.ReportCommitted(E1, N1),
+        do.RunBatch(E1, N2, 1, N1),
+    ]
+
+
 def test_attempts_fit_only_if_each_place_has_one_and_has_read_those_before() -> None:
     assert chosen({0: (C, A), 1: (D, B)}, 2, 2) == (A, B, C, D)
     assert chosen({0: (C, A)}, 2, 2) is None
@@ -300,10 +316,10 @@ def perform(world: World) -> None:
             world.staged -= {one.name for one in attempts}
         case do.SweepOutput():
             world.staged = frozenset()
-        case do.CommitBatch(epoch, n, taken):
+        case do.CommitBatch(epoch, n, taken, _, sweeps):
             assert n in world.log, "a commit before the entry"
             world.visible |= {one.name for one in taken}
-            world.staged -= world.visible
+            world.staged = frozenset() if sweeps else world.staged - world.visible
             give(world, on.OutputCommitted(epoch, n))
         case do.FailEpoch(epoch):
             give(world, on.EpochHalted(epoch))
@@ -444,7 +460,11 @@ def explored() -> int:
     return len(seen)
 
 
-def test_every_order_of_what_can_happen_keeps_output_exact() -> None:
+@pytest.mark.parametrize("sweep_every", [1, 64])
+def test_every_order_of_what_can_happen_keeps_output_exact(
+    sweep_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_EVERY", sweep_every)
     assert explored() > 1_000
 
 

@@ -4,9 +4,11 @@ to attempts what Spark may do."""
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,14 +16,18 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.connectors.staged_files import StagedFiles
 from crosscut.driver.batch_progress import BatchTimes, progress_of
 from crosscut.errors import FlowError, SettingsError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
-from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.protocol.microbatch import batches
+from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import BackendName
+from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
 from crosscut.testing.flows.steps import Loop, RateLimit
@@ -144,6 +150,53 @@ def test_nothing_staged_is_left_over_once_a_job_has_finished(tmp_path: Path) -> 
     assert end.outcome == "finished"
     assert jobs.seen["doubled"]
     assert not list((tmp_path / "out").rglob("*.staged"))
+
+
+def test_a_sweep_that_takes_its_time_removes_nothing_of_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = StagedFiles.sweep
+
+    def slow(writer: StagedFiles) -> None:
+        time.sleep(0.02)
+        sweep(writer)
+
+    monkeypatch.setattr(batches, "SWEEP_EVERY", 1)
+    monkeypatch.setattr(StagedFiles, "sweep", slow)
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("swept")
+    flow.source(ReplayedSource({"s": list(range(100))})).sink(out)
+    given = settings(tmp_path, parallelism=1, batch_records_max=20, restart=cc.Restart(failures=0))
+    run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert out.records() == list(range(100))
+
+
+def test_a_commit_of_an_older_epoch_that_comes_late_does_not_have_a_batch_begin_with_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, commit = BatchWorkers._report_committed, BatchWorkers._commit_soon
+    first: list[do.CommitBatch] = []
+
+    def noted(workers: BatchWorkers, effect: do.CommitBatch) -> None:
+        first.append(replace(effect, epoch=Epoch(effect.epoch - 1)))
+        commit(workers, effect)
+
+    def late(workers: BatchWorkers, epoch: Epoch, n: CheckpointId) -> None:
+        report(workers, epoch, n)
+        if n == 3:
+            # As its timer does, when it was to be tried again.
+            commit(workers, first[0])
+
+    monkeypatch.setattr(BatchWorkers, "_commit_soon", noted)
+    monkeypatch.setattr(BatchWorkers, "_report_committed", late)
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("late")
+    flow.source(ReplayedSource({"s": list(range(120))})).sink(out)
+    given = settings(tmp_path, parallelism=1, batch_records_max=20)
+    end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert out.records() == list(range(120))
 
 
 def test_a_failure_of_user_code_names_operator_and_record(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ class Batches:
                     self.dropped["commit that was not asked for"] += 1
                     return []
                 self._committing = None
-                return [ReportCommitted(epoch, n), *self._swept(), *self._begin()]
+                self._until_sweep = self._until_sweep or SWEEP_EVERY
+                return [ReportCommitted(epoch, n), *self._begin()]
             case CommitFailed():
                 return self._commit_failed(event)
             case CommitOverdue(_, n):
@@ -192,13 +193,6 @@ class Batches:
     def _run(self, n: CheckpointId, run: int) -> list[BatchEffect]:
         self._batch = _Batch(n, run)
         return [RunBatch(self.epoch, n, run, self.base)]
-
-    def _swept(self) -> list[BatchEffect]:
-        self._until_sweep -= 1
-        if self._until_sweep:
-            return []
-        self._until_sweep = SWEEP_EVERY
-        return [SweepOutput(self.epoch)]
 
     def _is_under_way(self, n: CheckpointId, run: int) -> bool:
         batch = self._batch
@@ -284,7 +278,13 @@ class Batches:
         self._batch, self._committing = None, batch
         self.base = n
         self._commit_attempts = 1
-        return [CommitBatch(self.epoch, n, batch.taken)]
+        self._until_sweep = max(0, self._until_sweep - 1)
+        return [self._commit(batch)]
+
+    def _commit(self, batch: _Batch, delay_ms: int = 0) -> BatchEffect:
+        # Swept with the commit, not beside the next batch: what that stages must not go.
+        sweeps = not self._until_sweep
+        return CommitBatch(self.epoch, batch.checkpoint_id, batch.taken, delay_ms, sweeps)
 
     def _commit_failed(self, event: CommitFailed) -> list[BatchEffect]:
         batch = self._committing
@@ -300,7 +300,7 @@ class Batches:
             return [FailEpoch(self.epoch, event.task, cause)]
         delay_ms = min(RETRY_DELAY_MS << min(self._commit_attempts - 1, 20), RETRY_DELAY_MAX_MS)
         self._commit_attempts += 1
-        return [CommitBatch(self.epoch, batch.checkpoint_id, batch.taken, delay_ms)]
+        return [self._commit(batch, delay_ms)]
 
     def _overdue(self, n: CheckpointId) -> list[BatchEffect]:
         if self._committing is None or self._committing.checkpoint_id != n:

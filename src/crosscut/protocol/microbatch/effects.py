@@ -67,7 +67,8 @@ class AbortAttempts:
 class SweepOutput:
     """Remove all that is staged, best effort: everything that any checkpoint has is visible.
 
-    Attempts that died have told nobody what they had staged.
+    Only when the epoch is over; for the time before see `CommitBatch`. Attempts that died have told nobody
+    what they had staged.
     """
 
     epoch: Epoch
@@ -78,12 +79,17 @@ class CommitBatch:
     """Make visible what checkpoint n commits, after `delay_ms`, with the permit that its entry yields.
 
     Answered by `OutputCommitted` or `CommitFailed`, and, if neither has come in time, by `CommitOverdue`.
+
+    Attributes:
+        sweeps: When it is visible, and before that is answered, remove all else that is staged, as
+            `SweepOutput` does: the next batch stages where the sweep looks, and begins with the answer.
     """
 
     epoch: Epoch
     checkpoint_id: CheckpointId
     taken: tuple[Attempt, ...]
     delay_ms: int = 0
+    sweeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,9 @@ class BatchWorkers:
             self._overdue = None
 
     def _commit_soon(self, effect: do.CommitBatch) -> None:
-        if self._is_over:
+        # One that was to be tried again, in an epoch that has ended since, is committed by the next one: here
+        # it would only have the next batch begin with what is long gone by.
+        if self._is_over or effect.epoch != self._batches.epoch:
             return
         self._in_time()
         self._completed_ns = time.monotonic_ns()
@@ -402,6 +404,8 @@ class BatchWorkers:
         try:
             if self._output is not None:
                 self._output.commit(n, effect.taken)
+                if effect.sweeps:
+                    self._sweep()
         except OutputError as error:
             cause = error.__cause__ or error
             self._post(on.CommitFailed(epoch, n, error.task, f"{type(cause).__name__}: {cause}"))
