@@ -71,8 +71,8 @@ class Settings:
             latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
             and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
             the starts of two batches. It may change between two starts.
-        batch_records_max: Records that all sources together read in one batch. A batch that is full is
-            followed by the next one at once.
+        batch_records_max: Records that all sources together read in one batch, within a quarter of
+            `checkpoint_timeout`. A batch that is full is followed by the next one at once.
         trigger: Of micro-batches. "interval": one after the other, `checkpoint_interval` between the starts
             of two. "available_now": until one has read all that there is; then the job stops, as by
             `job.stop()`. "once": one batch, likewise.

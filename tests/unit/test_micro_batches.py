@@ -317,6 +317,33 @@ def test_a_batch_does_not_end_before_each_split_has_had_its_say(tmp_path: Path) 
     assert 3 in out.records()
 
 
+class Trickling(ReplayedSource):
+    """Always has a record, and no more."""
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
+        return TricklingReader(super().reader(split, position))
+
+
+class TricklingReader(EndlessReader):
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        time.sleep(0.002)
+        return super().read(1)
+
+
+def test_a_batch_ends_in_time_though_there_is_always_more(tmp_path: Path) -> None:
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("trickle")
+    flow.source(Trickling({"s": list(range(100_000))})).sink(out)
+    given = settings(
+        tmp_path, parallelism=1, batch_records_max=100_000, trigger="once", checkpoint_timeout="1s"
+    )
+    end, jobs = run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "stopped", end
+    assert jobs.seen["runs"] == 1
+    assert 0 < len(out.records()) < 1_000
+
+
 @pytest.mark.parametrize(("trigger", "count"), [("available_now", 100), ("once", 40)])
 def test_a_trigger_says_when_batches_end(tmp_path: Path, trigger: str, count: int) -> None:
     out = cc.collect(tmp_path / "out")

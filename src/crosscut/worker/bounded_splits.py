@@ -13,11 +13,15 @@ PATIENCE_S = 5.0
 """A reader may need so long to come by its first records, or by the next ones where it says that some wait.
 Each batch opens its readers anew, so one that is given up before would never bring any."""
 
+READ_SHARE = 0.25
+"""Of the time that a checkpoint may take, for reading: the stages behind need the rest. A batch that is given
+up begins where it began before, so it would be given up again and again."""
+
 _NEVER_MS = 3_600_000.0
 
 
 class BoundedSplits(SplitQueue):
-    """Reads at most `records_max` records, and knows when it is enough for a batch.
+    """Reads at most `records_max` records, for `read_s_max`, and knows when it is enough for a batch.
 
     The end of a batch is where the reading stops, wherever that is: the positions of the attempt that is
     taken are those of the checkpoint, together with what the attempt has made of the records before them. So
@@ -32,9 +36,12 @@ class BoundedSplits(SplitQueue):
         records_max: int,
         *,
         is_open: bool = False,
+        read_s_max: float = float("inf"),
     ) -> None:
         super().__init__(source, unread, uid, is_open=is_open)
         self._left = records_max
+        self._read_s_max = read_s_max
+        self._began_s = 0.0
         self._waits = False
         self._progress_s = time.monotonic()
         # Splits that have given something.
@@ -61,6 +68,7 @@ class BoundedSplits(SplitQueue):
         if self.is_full:
             self.just_ended, self.just_waiting = [], []
             return Wait(_NEVER_MS)
+        self._began_s = self._began_s or time.monotonic()
         found = super().read(min(limit, self._left), held)
         if isinstance(found, Wait):
             self._waits = True
@@ -68,6 +76,7 @@ class BoundedSplits(SplitQueue):
             return found if self.is_drained else Wait(max(1.0, found.delay_ms))
         self._waits = False
         self._heard.add(self.origin)
-        self._left -= len(found)
         self._progress_s = time.monotonic()
+        is_late = self._progress_s - self._began_s >= self._read_s_max
+        self._left = 0 if is_late else self._left - len(found)
         return found

@@ -35,7 +35,7 @@ from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
-from crosscut.worker.bounded_splits import BoundedSplits
+from crosscut.worker.bounded_splits import READ_SHARE, BoundedSplits
 from crosscut.worker.deployment import TaskTerms, build_tasks
 from crosscut.worker.kept_states import KeptStates
 from crosscut.worker.pace import AdaptivePace, Pace
@@ -215,7 +215,10 @@ class _StageAttempt:
     def _bounded(
         self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, *, is_open: bool
     ) -> BoundedSplits:
-        splits = BoundedSplits(source, unread, uid, self._order.records_max, is_open=is_open)
+        read_s_max = READ_SHARE * self._order.terms.sink_timeout_ms / 1_000
+        splits = BoundedSplits(
+            source, unread, uid, self._order.records_max, is_open=is_open, read_s_max=read_s_max
+        )
         self._splits.append(splits)
         return splits
 
