@@ -371,6 +371,25 @@ def test_what_another_process_may_have_committed_is_not_aborted(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "9.txt"]
 
 
+def test_a_batch_of_which_one_attempt_is_committed_is_not_aborted_for_another_one(tmp_path: Path) -> None:
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS)
+    driver = writer_of(sink, index=6)
+    driver.recover(None, [])
+
+    def attempt(n: int) -> Any:
+        writer = writer_of(sink, index=6)
+        writer.begin_attempt([])
+        return staged(writer, n, (n, "a"))
+
+    driver.abort([attempt(1)])
+    taken, lost = attempt(2), attempt(2)
+    driver.abort([lost])
+    assert list(tmp_path.iterdir()) == [], "another attempt may be taken"
+    driver.commit(permit(2), [taken])
+    driver.commit(permit(3), [attempt(3)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.txt", "2.json", "3.json"]
+
+
 def test_no_message_is_committed_before_an_older_one(tmp_path: Path) -> None:
     committed: list[int] = []
     is_down = [True]

@@ -41,7 +41,8 @@ def sink(
     When the checkpoint is complete, `commit([message], n)` is called, with the id of the checkpoint as that
     of the batch: it grows, and is never used twice. After a failure it may be called again, for the same n
     and message; as with Spark, a writer that then does nothing is exactly once. `abort` is called for rows
-    that were written and belong to no complete checkpoint, as long as the process that wrote them lives.
+    that were written and belong to no complete checkpoint, as long as the process that wrote them lives; in
+    micro-batches, for a batch that was given up, once a later one is committed.
 
     One task of the job writes all rows, since `commit` gets all messages of a batch in one call. The rows
     of one checkpoint are held in memory.
@@ -129,6 +130,9 @@ class _Writer(SinkWriter):
         self._writer: Any = None
         task = f"{context.task.vertex}-{context.task.index}"
         self._prepared = _prepared.setdefault((context.lineage, context.sink_uid, task), {})
+        self._is_attempt = False
+        # Messages of attempts that were not taken, by batch, as long as another one at it may be.
+        self._losers: dict[CheckpointId, list[Any]] = {}
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         if permit is not None:
@@ -143,12 +147,18 @@ class _Writer(SinkWriter):
     def begin_attempt(self, handles: Sequence[JSON]) -> None:
         """What it prepares is for the driver to commit or abort, which has the message."""
         self._prepared = {}
+        self._is_attempt = True
 
     def abort(self, handles: Sequence[JSON]) -> None:
-        """Abort what attempts have written that were not taken."""
+        """Note what attempts have written that were not taken.
+
+        Another attempt at the same batch may be committed, and `abort` says of all of the batch that it does
+        not count: a writer may remove whatever bears its number. So it is called when a later batch is
+        committed and this one was not.
+        """
         for handle in handles:
             n, message = self._message(handle)
-            self._abort([message], n)
+            self._losers.setdefault(n, []).append(message)
 
     def write(self, records: list[Any]) -> None:
         self._open += [row_of(self._columns, self._to_row(record)) for record in records]
@@ -163,10 +173,10 @@ class _Writer(SinkWriter):
             message = self._of.called("write", lambda: self._written(transaction.rows))
             packed = cloudpickle.dumps(message)
         except ConnectorError:
-            self._abort([None], n)
+            self._abort_own(None, n)
             raise
         except Exception as error:  # Its own __reduce__ may raise anything.
-            self._abort([message], n)
+            self._abort_own(message, n)
             raise ConnectorError(
                 f"data source {self._of.name}: the message {message!r:.200} of write() can't be pickled, and "
                 f"so not be kept until the checkpoint is complete: {type(error).__name__}: {error}"
@@ -180,6 +190,10 @@ class _Writer(SinkWriter):
             n, message = self._message(handle)
             self._of.called("commit", lambda m=message, n=n: self._made().commit([m], n))  # type: ignore[misc]
             self._prepared.pop(n, None)
+            # As with Spark, of attempts that were not taken nobody speaks.
+            self._losers.pop(n, None)
+        for n in sorted(one for one in self._losers if one < permit.checkpoint_id):
+            self._abort(self._losers.pop(n), n)
 
     def _made(self) -> Any:
         if self._writer is None:
@@ -209,6 +223,10 @@ class _Writer(SinkWriter):
             case _:
                 pass
         raise ConnectorError(f"{handle!r:.200} is no transaction of data source {self._of.name}")
+
+    def _abort_own(self, message: Any, n: CheckpointId) -> None:
+        if not self._is_attempt:
+            self._abort([message], n)
 
     def _abort(self, messages: list[Any], n: CheckpointId) -> None:
         try:
