@@ -143,22 +143,27 @@ class KafkaSource(DynamicSource):
         if self._topics is None:
             self._topics = Topics(self.servers, self.options)
         if known is None:
-            splits = self._first_splits()
+            first = self._first_splits()
+            splits = [split for of_topic in first.values() for split in of_topic]
             if self.stop is not None:
                 # What there is to read is fixed.
                 return Discovered(splits, is_last=True)
-            return Discovered(splits, self._topics.described(self.topics))
+            # One that has come since it was asked for the partitions is found by the next call.
+            counts = {topic: len(of_topic) for topic, of_topic in first.items()}
+            return Discovered(splits, self._topics.described(counts))
         new, known = self._topics.news(self.topics, known)
         return Discovered([_split_of(topic, partition, 0) for topic, partition in new], known)
 
-    def _first_splits(self) -> list[Split]:
+    def _first_splits(self) -> dict[str, list[Split]]:
         consumer = self._consumer()
         try:
-            return [
-                self._split(consumer, topic, partition)
+            return {
+                topic: [
+                    self._split(consumer, topic, partition)
+                    for partition in partitions_of(consumer, self.servers, topic)
+                ]
                 for topic in self.topics
-                for partition in partitions_of(consumer, self.servers, topic)
-            ]
+            }
         except library().KafkaException as error:
             raise ConnectorError(
                 f"the offsets of {', '.join(self.topics)} at {self.servers} could not be read: "

@@ -32,16 +32,19 @@ class Topics:
         admin = required("confluent_kafka.admin", "kafka")
         self._client = admin.AdminClient(configuration(servers, options))
 
-    def described(self, topics: Sequence[str]) -> JSON:
+    def described(self, counts: Mapping[str, int]) -> JSON:
         """Return what is known of topics: the identity that the cluster has given each, and its partitions.
+
+        Args:
+            counts: How many partitions of each are known. There may be more by now.
 
         Raises:
             ConnectorError: They can't be asked for, or there is no such topic.
         """
         try:
-            return {topic: [*self._described(topic)] for topic in topics}
+            return {topic: [self._described(topic)[0], count] for topic, count in counts.items()}
         except Unreachable as error:
-            raise ConnectorError(f"topics {', '.join(topics)} at {self._servers}: {error}") from error
+            raise ConnectorError(f"topics {', '.join(counts)} at {self._servers}: {error}") from error
 
     def news(self, topics: Sequence[str], known: JSON) -> tuple[list[tuple[str, int]], JSON]:
         """Return the partitions that have come since `known`, and what is known now.
