@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +28,9 @@ from crosscut.protocol.job.history import check_history
 
 COMMIT_TIMEOUT_S = 60.0
 """For one transaction, from its first message to its commit."""
+
+ANSWERS_S = 0.01
+"""Who waits for answers looks again after so long: another thread may have taken them."""
 
 LARGEST_BYTES = 1_000_000
 """Of a message, as brokers and librdkafka have it by default, less what goes around it."""
@@ -163,12 +168,18 @@ class KafkaSink(Sink):
         return messages
 
 
-def send(producer: Any, messages: Sequence[Outgoing]) -> None:
-    """Hand messages to the producer, waiting while its queue is full."""
+def send(
+    producer: Any, messages: Sequence[Outgoing], delivered: Callable[[Any, Any], None] | None = None
+) -> None:
+    """Hand messages to the producer, waiting while its queue is full.
+
+    Args:
+        delivered: Gets the error, if there is one, and the message once brokers have answered for it.
+    """
     for topic, key, value in messages:
         while True:
             try:
-                producer.produce(topic, value, key)
+                producer.produce(topic, value, key, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -336,46 +347,90 @@ class TransactionalWriter(SinkWriter):
         return ConnectorError(f"{self._where}: {what}: {error.args[0].str()}")
 
 
+class Sent:
+    """What was sent between two barriers, and how much of it brokers have answered for.
+
+    Answers come in whichever thread polls the producer: that of the task, or that of `prepare`.
+
+    Attributes:
+        failure: Why a message was not delivered, "" if all were so far.
+    """
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._left = 0
+        self._is_empty = True
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was sent."""
+        return self._is_empty
+
+    @property
+    def left(self) -> int:
+        """How many messages are not answered for."""
+        return self._left
+
+    def add(self, count: int) -> None:
+        """Note that so many messages are being sent."""
+        with self._lock:
+            self._left += count
+        self._is_empty = False
+
+    def delivered(self, error: Any, _message: Any) -> None:
+        """Take the answer for one of them."""
+        with self._lock:
+            self._left -= 1
+        if error is not None and not self.failure:
+            self.failure = error.str()
+
+
 class EagerWriter(SinkWriter):
-    """Sends at once; a checkpoint is prepared when everything before its barrier has been acknowledged."""
+    """Sends at once; a checkpoint is prepared when everything before its barrier has been acknowledged.
+
+    It does not wait for what is sent after the barrier: there may be more of it all the time.
+    """
 
     def __init__(self, sink: KafkaSink) -> None:
         self._sink = sink
         self._producer: Any = None
-        self._failure: str | None = None
-        self._is_dirty = False
+        self._sent = Sent()
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         sink = self._sink
         partitioner = sink.options.get("partitioner", PARTITIONER)
         # Who chooses this guarantee wants records to be seen soon. What waits anyway leaves together.
         options = {"linger.ms": 0, **sink.options}
-        ours = configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
-        self._producer = library().Producer({**ours, "on_delivery": self._delivered})
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error.str()
+        self._producer = library().Producer(
+            configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
+        )
 
     def write(self, records: list[Any]) -> None:
-        self._raise_failure()
-        self._is_dirty = True
-        send(self._producer, self._sink.messages(records))
+        sent = self._sent
+        self._raise_failure(sent)
+        messages = self._sink.messages(records)
+        sent.add(len(messages))
+        send(self._producer, messages, sent.delivered)
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
-        self._is_dirty, was_dirty = False, self._is_dirty
-        return checkpoint_id if was_dirty else None
+        if self._sent.is_empty:
+            return None
+        sent, self._sent = self._sent, Sent()
+        return checkpoint_id, sent
 
     def prepare(self, transaction: Any) -> JSON:
-        left = self._producer.flush(COMMIT_TIMEOUT_S)
-        self._raise_failure()
-        if left:
+        checkpoint_id, sent = transaction
+        deadline_s = time.monotonic() + COMMIT_TIMEOUT_S
+        while sent.left and not sent.failure and time.monotonic() < deadline_s:
+            self._producer.poll(ANSWERS_S)
+        self._raise_failure(sent)
+        if sent.left:
             raise ConnectorError(
-                f"topic {self._sink.topic!r} at {self._sink.servers}: {left} messages were not "
-                "acknowledged within "
-                f"{COMMIT_TIMEOUT_S:g} s"
+                f"topic {self._sink.topic!r} at {self._sink.servers}: {sent.left} messages were not "
+                f"acknowledged within {COMMIT_TIMEOUT_S:g} s"
             )
-        return {"checkpoint": transaction, "sent": True}
+        return {"checkpoint": checkpoint_id, "sent": True}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         """Nothing is left to be done: it has been visible since it was sent."""
@@ -384,9 +439,9 @@ class EagerWriter(SinkWriter):
         if self._producer is not None:
             self._producer.purge()
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
+    def _raise_failure(self, sent: Sent) -> None:
+        if sent.failure:
             raise ConnectorError(
                 f"topic {self._sink.topic!r} at {self._sink.servers}: messages were not delivered: "
-                f"{self._failure}"
+                f"{sent.failure}"
             )
