@@ -29,7 +29,7 @@ from crosscut.protocol.events import EntryAppended, FindingFailed, SplitsFound, 
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.messages import AssignSplits, SnapshotAcknowledged, TriggerCheckpoint
 from crosscut.protocol.snapshots import KnownSplits
-from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery
+from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.testing.sources import check_discovery, check_source, read_source
 
@@ -101,6 +101,37 @@ def test_a_split_that_the_job_has_is_not_given_a_second_time() -> None:
         LATER,
     ]
     assert talk.coordinator.dropped["split that the job has already"] == 1
+
+
+def test_a_checkpoint_of_before_the_source_was_dynamic_says_which_splits_the_job_had() -> None:
+    """Asked as at the very first time it would find again what has been read to its end."""
+    talk = running()
+    talk.complete(1, 2)
+    completed = talk.coordinator.completed
+    assert completed is not None
+    older = tuple(
+        replace(one, snapshot=replace(one.snapshot, positions=[row("left")])) if one.task == S0 else one
+        for one in completed.snapshots
+    )
+    talk.coordinator.series._kept.completed = replace(completed, snapshots=older, known_splits=())
+    assert FindSplits(E2, SOURCE, None, frozenset({"left"})) in next_epoch(talk, 3)
+    talk.fire("trigger", 2)
+    talk.hear(SplitsFound(E2, SOURCE, [], "now it is known"))
+    assert not entry_of(talk.acknowledge(2, 2)).known_splits, "it was triggered before"
+    talk.hear(EntryAppended(at(4)))
+    talk.complete(3, 5, 2)
+    assert talk.coordinator.completed is not None
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, "now it is known"),)
+    assert FindSplits(E2, SOURCE, "now it is known") in talk.fire("find", 2)
+
+
+def test_in_such_a_job_no_split_is_read_a_second_time() -> None:
+    both = [Split("a", 0), Split("b", 0)]
+    assert found_first(cc.Discovered(both, 2), {"a", "b"}, "words") == cc.Discovered((), 2)
+    bounded = cc.Discovered(both, is_last=True)
+    assert found_first(bounded, {"b"}, "words") == cc.Discovered((), is_last=True)
+    with pytest.raises(ConnectorError, match="does not have 1 that are there, such as 'b'"):
+        found_first(cc.Discovered(both, 2), {"a"}, "words")
 
 
 def entry_of(effects: Sequence[JobEffect]) -> Any:
@@ -305,6 +336,8 @@ def test_the_suite_finds_a_source_that_does_not_go_by_what_is_known() -> None:
     [
         ([Split("a", 0)], "expected crosscut.Discovered"),
         (cc.Discovered([Split("a", 0), Split("a", 0)]), "more than one split with the id 'a'"),
+        (cc.Discovered([Split(7, 0)]), "expected text as the id"),  # type: ignore[arg-type]
+        (cc.Discovered([Split("a", 0, weight="heavy")]), "a number as its weight"),  # type: ignore[arg-type]
         (cc.Discovered(["a"]), "as a split: expected crosscut.Split"),  # type: ignore[list-item]
         (cc.Discovered(known={1, 2}), "have to be JSON"),  # type: ignore[arg-type]
         (cc.Discovered(known="x" * KNOWN_BYTES_MAX), "keep a count, a time or the largest name"),

@@ -30,7 +30,7 @@ from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.job.job_log import Appended, Taken, Unknown
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.task.discovery import checked_discovery, undiscovered
+from crosscut.task.discovery import checked_discovery, found_first, undiscovered
 from crosscut.task.splits import split_as_json
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ class Asking:
         """Ask a dynamic source for splits that have come."""
         try:
             found = checked_discovery(self._find(effect.source, effect.known), effect.source)
+            if effect.restored is not None:
+                found = found_first(found, effect.restored, effect.source)
         except Exception as error:  # noqa: BLE001 - of a source somebody else wrote
             cause = failure_cause(undiscovered(effect.source, error))
             return FindingFailed(effect.epoch, effect.source, cause)

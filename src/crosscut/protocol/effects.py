@@ -166,11 +166,16 @@ class FindSplits:
     """Ask a dynamic source for splits that have come; answered by SplitsFound or FindingFailed.
 
     One call at a time for each source: none is asked for until the one before has been answered.
+
+    Attributes:
+        restored: The splits that were restored from a checkpoint that says nothing of what is known: when it
+            was taken, the source was not dynamic. None: it says so.
     """
 
     epoch: Epoch
     source: VertexId
     known: JSON
+    restored: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from crosscut.durations import duration_ms
 from crosscut.dynamic_source import Discovered, DynamicSource
@@ -12,7 +13,7 @@ from crosscut.ids import VertexId
 from crosscut.interfaces import JSON
 from crosscut.operators.operator import shortened, user_code_error
 from crosscut.protocol.snapshots import KnownSplits
-from crosscut.task.splits import SHARE_BYTES_MAX, check_ids, split_as_json
+from crosscut.task.splits import SHARE_BYTES_MAX, SPLITS_SHOWN_MAX, check_ids, split_as_json
 
 KNOWN_BYTES_MAX = 1_000_000
 """Of what a source knows: it is in each entry of the job log that it changes in."""
@@ -57,6 +58,12 @@ def checked_discovery(found: object, uid: str) -> Discovered:
             f"source {uid!r}: discover() returned {shortened(found)}: expected crosscut.Discovered"
         )
     splits = check_ids(found.splits, uid, "discover")
+    for one in splits:
+        if not isinstance(one.split_id, str) or not isinstance(one.weight, int | float):
+            raise ConnectorError(
+                f"source {uid!r}: discover() returned {shortened(one)}: expected text as the id of a split, "
+                f"and a number as its weight"
+            )
     rows, known = (_size_bytes(what) for what in ([split_as_json(one) for one in splits], found.known))
     if rows is None or known is None:
         raise ConnectorError(
@@ -76,6 +83,27 @@ def checked_discovery(found: object, uid: str) -> Discovered:
             f"instead of all names"
         )
     return Discovered(tuple(splits), found.known, found.is_last)
+
+
+def found_first(found: Discovered, restored: Collection[str], uid: str) -> Discovered:
+    """Return what a source has found at its first call, in a job that has begun without such calls.
+
+    It had all its splits from the beginning. Those that are not among the `restored` ones have been read to
+    their end, or have come since: only if no others ever come is it known which.
+
+    Raises:
+        ConnectorError: It is not known.
+    """
+    others = [one.split_id for one in found.splits if one.split_id not in restored]
+    if others and not found.is_last:
+        shown = ", ".join(map(shortened, others[:SPLITS_SHOWN_MAX]))
+        raise ConnectorError(
+            f"source {uid!r}: the checkpoint is of before the source looked for splits while the job runs, and "
+            f"does not have {len(others)} that are there, such as {shown}. Whether they were read to their end "
+            f"or have come since is not known: start a new job (another .named() or checkpoint_dir) from where "
+            f"this one is"
+        )
+    return Discovered((), found.known, found.is_last)
 
 
 def known_splits(source: VertexId, found: Discovered) -> KnownSplits:

@@ -45,6 +45,8 @@ class _Search:
         deployed: What each task had then, by weight.
         assigned: What each has been given since, with the checkpoint from which on it counts.
         is_asking: A call is under way, perhaps one of an older epoch.
+        known_since: The first checkpoint that says what is known; None: the restored one does not, nor has
+            the source since.
     """
 
     number: int
@@ -54,6 +56,7 @@ class _Search:
     deployed: list[int] = field(default_factory=list)
     assigned: list[tuple[CheckpointId, WorkerIndex, int]] = field(default_factory=list)
     is_asking: bool = False
+    known_since: CheckpointId | None = CheckpointId(0)
 
     @property
     def newest(self) -> KnownSplits:
@@ -111,6 +114,7 @@ class SplitFinding:
         for source, search in self._searches.items():
             mine = [_rows(rows.get(TaskId(source, index))) for index in range(parallelism)]
             search.known = [(CheckpointId(0), known.get(source, KnownSplits(source, None)))]
+            search.known_since = CheckpointId(0) if restored is None or source in known else None
             search.ids = {row[_ID] for share in mine for row in share}
             search.deployed = list(map(_load, mine))
             search.assigned = []
@@ -182,6 +186,8 @@ class SplitFinding:
             loads[index] += max(row[_WEIGHT], 1)
             search.assigned.append((next_id, index, max(row[_WEIGHT], 1)))
         search.ids |= new.keys()
+        if search.known_since is None:
+            search.known_since = next_id
         # Decision moment: from checkpoint `next_id` on these splits are theirs.
         search.known.append((next_id, KnownSplits(source, event.known, event.is_last)))
         effects: list[JobEffect] = [CancelTimer(Timer("find-timeout", self._epoch, search.number))]
@@ -202,9 +208,11 @@ class SplitFinding:
         return [CancelTimer(Timer("find-timeout", self._epoch, search.number))], event.cause
 
     def known_at(self, n: CheckpointId) -> tuple[KnownSplits, ...]:
-        """Return what was known when checkpoint `n` of this epoch was triggered."""
+        """Return what was known when checkpoint `n` of this epoch was triggered, as far as it was said."""
         return tuple(
-            [known for since, known in search.known if since <= n][-1] for search in self._searches.values()
+            [known for since, known in search.known if since <= n][-1]
+            for search in self._searches.values()
+            if search.known_since is not None and search.known_since <= n
         )
 
     def completed(self, n: CheckpointId) -> None:
@@ -254,7 +262,8 @@ class SplitFinding:
 
     def _ask(self, source: VertexId, search: _Search) -> list[JobEffect]:
         search.is_asking = True
-        return [FindSplits(self._epoch, source, search.newest.known), self._timeout(search)]
+        restored = frozenset(search.ids) if search.known_since is None else None
+        return [FindSplits(self._epoch, source, search.newest.known, restored), self._timeout(search)]
 
     def _timeout(self, search: _Search) -> StartTimer:
         return StartTimer(Timer("find-timeout", self._epoch, search.number), self._timeout_ms)
