@@ -53,8 +53,9 @@ class DynamicSource(Source[Record]):
         `start_timeout`. It keeps nothing in the object: after a failure, perhaps in another process, it is
         called with an older `known`, and finds the same splits again, under the same ids, and perhaps more.
 
-        A split whose id the job has already is not given to a task a second time, as long as it is being
-        read; one that has been read to its end is not remembered. So `known` has to tell.
+        So `known` has to tell what is new. An id is for one split, for ever: until the next failure one
+        whose id the job has had is left out, even if that was read to its end; after it only those that
+        are still being read are remembered.
 
         Raises:
             ConnectorError: There is something wrong that only people can mend: the job fails over, and ends

@@ -49,7 +49,7 @@ from crosscut.protocol.job.restoring import (
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import KnownSplits, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, check, opened
 from crosscut.savepoints.manifest import write_manifest as write_manifest_into
 from crosscut.savepoints.migrations import Migrations
@@ -503,6 +503,27 @@ def test_new_operators_begin_with_nothing_and_new_sources_with_their_splits(
     (taken,) = [one.snapshot for one in checkpoint.snapshots if one.task == more]
     assert taken.positions == [["all", 0, None, 1, 0]]
     assert state_in(with_more) == COUNTS
+
+
+def test_what_a_source_knows_of_splits_is_not_dropped_unasked(savepoint: Path, tmp_path: Path) -> None:
+    """All that it had found was read: under another name it would find and read all of it again."""
+    manifest = opened(savepoint).manifest
+    tasks = tuple(replace(one, snapshot=replace(one.snapshot, positions=None)) for one in manifest.tasks)
+    known = KnownSplits(VertexId("words"), 7)
+    write_manifest(savepoint, replace(manifest, tasks=tasks, known_splits=(known,)))
+    store = begun(savepoint, tmp_path, graph_of())
+    (first,) = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
+    assert first.known_splits == (known,)
+    renamed = cc.Flow("fruit")
+    renamed.source(cc.items(["apple"])).named("others").sink(cc.collect()).named("sink")
+    with pytest.raises(StoreError, match="nobody takes the search for splits, which knows"):
+        begin_with(
+            opened(savepoint),
+            open_store(str(tmp_path / "renamed")),
+            renamed.compile(2, 16),
+            discover=lambda graph: (),
+            look=list,
+        )
 
 
 def test_final_results_are_said_again_at_the_end_of_a_new_source(savepoint: Path, tmp_path: Path) -> None:

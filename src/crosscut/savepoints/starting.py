@@ -188,6 +188,7 @@ def _contents(savepoint: Savepoint) -> list[Content]:
     return [
         *(Content(uid, state, "state", count) for (uid, state), count in states.items()),
         *(Content(uid, "", "splits", count) for uid, count in splits.items()),
+        *(Content(one.source, "", "search", 1) for one in manifest.known_splits),
         *(Content(uid, "", "records", count) for uid, count in records.items()),
     ]
 

@@ -98,10 +98,10 @@ def found_first(found: Discovered, restored: Collection[str], uid: str) -> Disco
     if others and not found.is_last:
         shown = ", ".join(map(shortened, others[:SPLITS_SHOWN_MAX]))
         raise ConnectorError(
-            f"source {uid!r}: the checkpoint is of before the source looked for splits while the job runs, and "
-            f"does not have {len(others)} that are there, such as {shown}. Whether they were read to their end "
-            f"or have come since is not known: start a new job (another .named() or checkpoint_dir) from where "
-            f"this one is"
+            f"source {uid!r}: the checkpoint is of before the source looked for splits while the job runs, "
+            f"and does not have {len(others)} that are there, such as {shown}. Whether they were read to "
+            f"their end or have come since is not known: start a new job (another .named() or "
+            f"checkpoint_dir) from where this one is"
         )
     return Discovered((), found.known, found.is_last)
 

@@ -22,8 +22,8 @@ class Content:
     Attributes:
         uid: Of the operator.
         state: Which of its states; "" if it has one, or for what is no state.
-        kind: "state", "splits" or "records".
-        count: How many rows, unread splits, records on their way.
+        kind: "state", "splits", "search" (how far a dynamic source has come with it) or "records".
+        count: How many rows, unread splits, searches, records on their way.
     """
 
     uid: str
@@ -36,6 +36,7 @@ class Content:
         what = {
             "state": f"state{of} ({self.count} rows)",
             "splits": f"{self.count} splits that are not read to their end",
+            "search": "search for splits, which knows what was found,",
             "records": f"{self.count} records on their way",
         }[self.kind]
         return f"{what} of {self.uid!r}"
@@ -108,7 +109,7 @@ def _misfit(
             f"nobody takes the {one}: the flow has no such operator (name it so with .named(), or drop what "
             f"it had with allow_dropped_state=True)"
         )
-    if one.kind == "splits":
+    if one.kind in ("splits", "search"):
         if now.kind != "source" or now.connector != then.connector:
             return f"{one.uid!r} is a {now.kind} {now.connector}, and was a source {then.connector}".replace(
                 "  ", " "
