@@ -12,7 +12,7 @@ from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at,
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.driver.journal import Journal
-from crosscut.errors import ConnectorError, ProtocolError
+from crosscut.errors import ConnectorError, ProtocolError, UserCodeError
 from crosscut.graph.explain import explained
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
@@ -29,6 +29,7 @@ from crosscut.protocol.events import EntryAppended, FindingFailed, SplitsFound, 
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.messages import AssignSplits, SnapshotAcknowledged, TriggerCheckpoint
 from crosscut.protocol.snapshots import KnownSplits
+from crosscut.spark.terms import assignments
 from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.testing.sources import check_discovery, check_source, read_source
@@ -347,6 +348,18 @@ def test_the_suite_finds_a_source_that_does_not_go_by_what_is_known() -> None:
 def test_what_a_source_says_is_checked_with_an_error_that_helps(found: Any, expected: str) -> None:
     with pytest.raises(ConnectorError, match=expected):
         checked_discovery(found, "words")
+
+
+class Unlisted(Growing):
+    def discover(self, known: JSON) -> cc.Discovered:
+        raise KeyError("bucket")
+
+
+def test_a_source_that_can_not_say_what_there_is_at_the_beginning_is_named() -> None:
+    flow = cc.Flow("words")
+    flow.source(Unlisted([])).named("words").sink(cc.collect())
+    with pytest.raises(UserCodeError, match=r"source 'words': which splits .*KeyError: 'bucket'"):
+        assignments(flow.compile(2, 8))
 
 
 def test_explain_says_that_a_source_looks_for_splits() -> None:

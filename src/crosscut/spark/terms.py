@@ -30,7 +30,7 @@ from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
-from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits
+from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
 from crosscut.worker.deployment import TaskTerms
 
@@ -60,7 +60,11 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
         known: KnownSplits | None = None
         found: Sequence[Split]
         if isinstance(source, DynamicSource):
-            discovered = checked_discovery(source.discover(None), uid)
+            try:
+                said_first = source.discover(None)
+            except Exception as error:
+                raise undiscovered(uid, error) from error
+            discovered = checked_discovery(said_first, uid)
             found, known = discovered.splits, known_splits(VertexId(vertex.vertex_id), discovered)
         else:
             said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
