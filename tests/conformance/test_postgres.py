@@ -336,6 +336,31 @@ def test_a_look_up_that_fails_says_the_query_and_no_password(customers: Postgres
 
 
 @pytest.mark.parametrize(
+    "conninfo",
+    [
+        "postgresql://me:100%hunter2@db/shop",
+        "postgresql://me:pa@hunter2@db/shop",
+        "postgresql://me:pa/hunter2@db/shop",
+        "host=db password=my hunter2 dbname=shop",
+        "password='hunter2",
+    ],
+)
+def test_a_password_that_can_not_be_read_is_in_no_error(conninfo: str) -> None:
+    """S12: libpq quotes the part of it that it stumbles over, or takes it for a host."""
+    sink = cc.postgres.sink(conninfo, "t", ["a"])
+    find = cc.postgres.lookup(conninfo, "select 1", by=lambda one: ())
+    changes = cc.postgres.changes(conninfo, "p", "s")
+    for call in (sink.check, lambda: asyncio.run(find(1)), lambda: changes.splits(1)):
+        with pytest.raises(ConnectorError, match="conninfo can't be read") as failed:
+            call()
+        error: BaseException | None = failed.value
+        while error is not None and not error.__suppress_context__:
+            assert "hunter2" not in str(error)
+            error = error.__cause__ or error.__context__
+        assert error is None or "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"query": " "}, "expected a select"),

@@ -272,10 +272,34 @@ def checked_conninfo(conninfo: object) -> str | Environment:
     raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
 
 
+def readable_conninfo(conninfo: str | Environment) -> str:
+    """Return `conninfo` as libpq takes it.
+
+    Raises:
+        ConnectorError: libpq can't read it, or takes a part of the password for something else. It would say
+            which part, so nothing of it is shown.
+    """
+    text = conninfo.value() if isinstance(conninfo, Environment) else conninfo
+    try:
+        found = required("psycopg.conninfo", "postgres").conninfo_to_dict(text)
+    except required("psycopg", "postgres").ProgrammingError:
+        found = None
+    if found is not None:
+        # "@" begins the name of an abstract socket, and is in no name of a host.
+        hosts, ports = str(found.get("host", "")).split(","), str(found.get("port", "")).split(",")
+        if not any("@" in one[1:] for one in hosts) and all(one.isdigit() for one in ports if one):
+            return text
+    raise ConnectorError(
+        "conninfo can't be read (it is not shown, a password may be in it): expected text as libpq takes it. "
+        "In a URL the characters @ : / and % of a password are written %40 %3A %2F and %25; in the form "
+        "'host=db password=...' a value with a blank stands in single quotes"
+    ) from None
+
+
 def connected(conninfo: str | Environment, **options: str) -> Any:
     """Return a new connection of psycopg, in its autocommit mode."""
     return required("psycopg", "postgres").connect(
-        conninfo.value() if isinstance(conninfo, Environment) else conninfo,
+        readable_conninfo(conninfo),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
         **{"application_name": "crosscut", **options},

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.postgres import CONNECT_TIMEOUT_S, checked_conninfo, shown
+from crosscut.connectors.tables.postgres import CONNECT_TIMEOUT_S, checked_conninfo, readable_conninfo, shown
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import ConnectorError
 
@@ -186,9 +186,8 @@ class _Pool:
         return found
 
     async def _connected(self) -> Any:
-        conninfo = self._conninfo
         return await required("psycopg", "postgres").AsyncConnection.connect(
-            conninfo.value() if isinstance(conninfo, Environment) else conninfo,
+            readable_conninfo(self._conninfo),
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name="crosscut",
