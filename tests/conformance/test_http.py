@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -234,6 +235,23 @@ def test_a_job_that_goes_on_from_an_older_copy_is_not_mistaken_for_a_repeat(serv
         writer.commit(permit(1, epoch), [stage(writer, [record], 1)])
         writer.close()
     assert server.records() == ["first", "second"]
+
+
+def test_no_request_is_logged_with_the_secrets_in_its_url(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    # Who has set a level keeps it.
+    assert logging.getLogger("httpx").level in (logging.NOTSET, logging.WARNING)
+    url = server.url.replace("://", "://me:hunter2@")
+    writer = open_writer(cc.http.sink(f"{url}?token=hunter3", honours_keys=True), 1)
+    writer.commit(permit(1), [stage(writer, ["a"], 1)])
+    writer.close()
+    events = cc.http.events(f"{url}/events?token=hunter3", replays=True)
+    with pytest.raises(ConnectorError, match="the server answers 401"):
+        read_source(events)
+    assert server.records() == ["a"]
+    assert "hunter" not in caplog.text
 
 
 def test_what_can_not_be_posted_is_named_without_secrets(server: Server) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.event_stream import Event, EventParser
-from crosscut.connectors.http.requests import Headers, checked_headers, checked_url
+from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library
 from crosscut.connectors.secrets import revealed
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, Source, Split, SplitReader
@@ -134,7 +134,7 @@ class _EventReader(ReaderAhead[Any]):
         self._was_answered = False
 
     async def fill(self) -> None:
-        httpx = required("httpx", "http")
+        httpx = library()
         retry_ms, failing_since_s = _RETRY_MS, time.monotonic()
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=SILENCE_S)
         async with httpx.AsyncClient(timeout=timeout) as client:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
 from crosscut.urls import shown_url
@@ -13,6 +15,19 @@ from crosscut.urls import shown_url
 Headers = Mapping[str, "str | Environment"]
 
 _NAME = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+def library() -> Any:
+    """Return the module `httpx`, which from here on logs no more than warnings.
+
+    Of each request it would log the URL, with the password or token in it. Who has set a level for it
+    keeps that.
+    """
+    found = required("httpx", "http")
+    logger = logging.getLogger("httpx")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+    return found
 
 
 def checked_url(url: object) -> str:

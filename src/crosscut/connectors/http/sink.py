@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.http.requests import Headers, checked_headers, checked_url
+from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library
 from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import revealed
 from crosscut.durations import Duration, duration_ms
@@ -176,7 +176,7 @@ class _HttpWriter(SinkWriter):
             self._committed = checkpoint_id
 
     def _post(self, body: bytes, key: str) -> None:
-        sink, httpx = self._sink, required("httpx", "http")
+        sink, httpx = self._sink, library()
         headers = {
             "Content-Type": "application/json",
             **revealed(sink.headers),
