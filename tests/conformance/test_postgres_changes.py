@@ -215,10 +215,14 @@ def test_a_change_has_its_kind_its_rows_its_place_and_its_time(server: PostgresS
 
 def test_values_are_those_of_psycopg_in_the_rows_and_in_the_changes(server: PostgresServer) -> None:
     server.query("create type mood as enum ('sad', 'ok')")
+    server.query("create domain price as numeric(9, 2) check (value > 0); create domain asked as price")
+    server.query("create domain tags as text[]")
     columns = "a numeric(9, 2), b timestamptz, c bytea, d jsonb, e text[], f boolean, g mood, h interval"
+    columns += ", i asked, j tags"
     server.query(f"create table kinds (id char(6), yes boolean, {columns}, primary key (id, yes))")
     server.query("create publication kinds for table kinds")
     row = "1.50, '2026-01-02 03:04:05+02', '\\x00ff', '{\"k\": [1]}', '{a,null}', true, 'ok', '1 day 02:00'"
+    row += ", 2.50, '{b}'"
     server.query(f"insert into kinds values ('k1', true, {row})")
     # Of the database, not of the session: replication must not follow it.
     server.query("alter database postgres set timezone = 'Asia/Tokyo'")
@@ -241,6 +245,7 @@ def test_values_are_those_of_psycopg_in_the_rows_and_in_the_changes(server: Post
     new = by_id["k3"]
     assert (new["a"], new["b"]) == (Decimal("1.50"), datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC))
     assert (new["c"], new["d"], new["e"], new["g"]) == (b"\0\xff", {"k": [1]}, ["a", None], "ok")
+    assert (new["i"], new["j"]) == (Decimal("2.50"), ["b"])
 
 
 def test_large_values_that_were_not_touched_are_named_unless_the_whole_row_is_sent(

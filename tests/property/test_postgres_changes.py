@@ -23,6 +23,7 @@ from crosscut.connectors.postgres_changes.pgoutput import (
     UNCHANGED,
     Begin,
     Column,
+    ColumnType,
     Commit,
     Delete,
     Ignored,
@@ -50,6 +51,7 @@ columns = st.builds(Column, names, oids, st.booleans())
 messages = st.one_of(
     st.builds(Begin, lsns, st.integers(_2000_MS, _2000_MS + 10**12), oids),
     st.builds(Commit, lsns, lsns),
+    st.builds(ColumnType, oids, names, names),
     st.builds(Relation, oids, names, names, st.lists(columns, max_size=4).map(tuple)),
     st.builds(Insert, oids, rows),
     st.builds(Update, oids, st.none(), st.just(False), rows),
@@ -84,6 +86,8 @@ def encoded(message: Message) -> bytes:
             return b"D" + struct.pack(">I", oid) + (b"O" if whole else b"K") + encoded_row(old)
         case Truncate(found):
             return b"T" + struct.pack(">Ib", len(found), 0) + struct.pack(f">{len(found)}I", *found)
+        case ColumnType(oid, schema, name):
+            return b"Y" + struct.pack(">I", oid) + schema.encode() + b"\0" + name.encode() + b"\0"
         case Ignored(kind):
             return kind.encode()
 

@@ -70,6 +70,20 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type that is not one of the server's own, before the first table that has it.
+
+    Attributes:
+        schema: Of `name`; "" for the server's own types.
+        name: Of a domain, that of the type which it restricts.
+    """
+
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Insert:
     """A row is new."""
 
@@ -110,12 +124,12 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """What says nothing about rows: origins, types, messages."""
+    """What says nothing about rows: origins, messages."""
 
     kind: str
 
 
-Message = Begin | Commit | Relation | Insert | Update | Delete | Truncate | Ignored
+Message = Begin | Commit | ColumnType | Relation | Insert | Update | Delete | Truncate | Ignored
 
 
 def parsed(data: bytes) -> Message:
@@ -171,7 +185,10 @@ def _message(reader: _Reader) -> Message:
         case "T":
             count, _ = reader.numbers(">Ib")
             return Truncate(tuple([reader.numbers(">I")[0] for _ in range(count)]))
-        case "O" | "Y" | "M":
+        case "Y":
+            (oid,) = reader.numbers(">I")
+            return ColumnType(oid, reader.text(), reader.text())
+        case "O" | "M":
             return Ignored(kind)
         case _:
             raise ValueError(f"unknown kind {kind!r}")

@@ -23,6 +23,7 @@ from crosscut.connectors.postgres_changes.parts import (
 )
 from crosscut.connectors.postgres_changes.pgoutput import (
     Begin,
+    ColumnType,
     Commit,
     Delete,
     Ignored,
@@ -250,6 +251,8 @@ class _Changes:
         self._keys = keys
         self._relations: dict[int, Relation] = {}
         self._tables: dict[int, ChangedTable] = {}
+        # Of domains: the type of their values, which are read as that.
+        self._types: dict[int, int] = {}
         self.position = at
         self.is_between = True
         self._begin = Begin(0, 0, 0)
@@ -272,6 +275,9 @@ class _Changes:
                 self.is_between = True
                 self.position = self._at(end_lsn)
                 return [(None, self.position)]
+            case ColumnType():
+                self._types[message.oid] = self._of_the_server(message)
+                return []
             case Relation():
                 self._relations[message.oid] = message
                 self._tables[message.oid] = self._table(message)
@@ -303,14 +309,23 @@ class _Changes:
             self._tables = {oid: self._table(one) for oid, one in self._relations.items()}
         return self.position
 
+    def _of_the_server(self, one: ColumnType) -> int:
+        """Return the server's own type of that name, as which a query returns a domain; else its own."""
+        name = f"{one.name[1:]}[]" if one.name.startswith("_") else one.name
+        found = self._connection.adapters.types.get(name) if not one.schema else None
+        if found is None:
+            return one.oid
+        return int(found.array_oid if one.name.startswith("_") else found.oid)
+
     def _table(self, relation: Relation) -> ChangedTable:
         name = f"{relation.schema}.{relation.name}"
         psycopg = required("psycopg", "postgres")
         adapters, text = self._connection.adapters, psycopg.pq.Format.TEXT
         loaders = []
         for column in relation.columns:
-            kind = adapters.get_loader(column.type_oid, text) or adapters.get_loader(0, text)
-            loaders.append(kind(column.type_oid, self._connection).load)
+            oid = self._types.get(column.type_oid, column.type_oid)
+            kind = adapters.get_loader(oid, text) or adapters.get_loader(0, text)
+            loaders.append(kind(oid, self._connection).load)
         seen = Seen(self.position.parts, name) if self.position.parts and name in self._keys else None
         return ChangedTable(relation, self._keys.get(name, ()), loaders, seen)
 
