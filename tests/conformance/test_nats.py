@@ -12,7 +12,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.interfaces import EndOfSplit, Source, Split
+from crosscut.interfaces import Source, Split
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
 
@@ -92,7 +92,7 @@ def failure_of(source: Source, split: Split, position: Any) -> str:
     reader = source.reader(split, position)
     try:
         with pytest.raises(ConnectorError) as failed:
-            while not isinstance(next_batch(reader, 9), EndOfSplit):
+            while next_batch(reader, 9):
                 pass
         return str(failed.value)
     finally:
@@ -113,6 +113,26 @@ def test_messages_that_are_gone_are_named_with_the_range_that_is_lost(server: Na
     # Deleted one by one they are not lost by a limit; somebody wanted it.
     server.call(lambda stream: stream.delete_msg(name, 25))
     assert read_source(replace(source, stop="latest"))[4] == b"25"  # type: ignore[type-var]
+    reader.close()
+
+
+@pytest.mark.parametrize("subjects", [(), ("{}.a",)])
+def test_messages_that_are_purged_while_nobody_takes_them_are_named_too(
+    server: NatsServer, stream: str, subjects: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3: the server says then that nothing is left to be read, as it does at the end."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(60)])
+    named = [one.format(stream.lower()) for one in subjects]
+    source = cc.nats.source(server.url, stream, subjects=named, decode="text", stop="latest")
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    assert next_batch(reader, 1) == ["0"]
+    server.call(lambda api: api.purge_stream(stream))
+    with pytest.raises(ConnectorError, match=r"messages \d+ to 60.* are gone before they were read"):
+        while next_batch(reader, 100):
+            pass
     reader.close()
 
 

@@ -243,6 +243,8 @@ class _StreamReader(ReaderAhead[Any]):
         _, last = await self._source.ends(stream)
         info = await consumer.consumer_info()
         if info.num_pending == 0 and info.delivered.consumer_seq == read_count and last >= self._next:
+            # None of ours may be left because they are gone: a purge, a limit.
+            await self._check_there(stream)
             self._next = last + 1
             await self.move(self._next)
             return True
