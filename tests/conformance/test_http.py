@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append(dict(self.headers))
         failing = self.server.fails.pop(0) if self.server.fails else 0
         if isinstance(failing, int) and failing:
-            self.answer(failing, b"not now", "text/plain")
+            self.answer(failing, f"not now, {self.headers.get('X-Key', '')}".encode(), "text/plain")
             return
         self.server.posts.setdefault(self.headers["Idempotency-Key"], json.loads(body))
         if failing == "lose":
@@ -216,7 +216,7 @@ def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(se
     writer = open_writer(sink, 1)
     handle = stage(writer, [1, 2, 3, 4, 5], 1)
     server.fails = [0, "lose", 503]
-    for said in ("has no answer: RemoteProtocolError", "was answered 503: 'not now'"):
+    for said in ("has no answer: RemoteProtocolError", "was answered 503: 'not now, '"):
         with pytest.raises(ConnectorError, match=said):
             writer.commit(permit(1), [handle])
     writer.commit(permit(1), [handle])
@@ -261,6 +261,9 @@ def test_what_can_not_be_posted_is_named_without_secrets(server: Server) -> None
         writer.write([{1, 2}])
     with pytest.raises(ConnectorError, match="is no transaction of posts to"):
         writer.commit(permit(1), [{"checkpoint": 1}])
+    server.fails = [403]
+    with pytest.raises(ConnectorError, match=r"answered 403: 'not now, \*\*\*'"):
+        writer.commit(permit(1), [stage(writer, ["a"], 1)])
     writer.close()
     assert "hunter2" not in repr(sink) + sink.describe()
 

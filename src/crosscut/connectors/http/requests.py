@@ -8,13 +8,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.secrets import Environment
+from crosscut.connectors.secrets import HIDDEN, Environment, revealed
 from crosscut.errors import ConnectorError
 from crosscut.urls import shown_url
 
 Headers = Mapping[str, "str | Environment"]
 
 _NAME = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+_SECRET_BYTES_MIN = 4
+"""What is shorter stands in any text by chance, and is no secret."""
 
 
 def library() -> Any:
@@ -28,6 +31,15 @@ def library() -> Any:
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)
     return found
+
+
+def without_values(text: str, headers: Headers) -> str:
+    """Return what a server says, without what it repeats of the headers: a token, perhaps."""
+    words = {word for value in revealed(headers).values() for word in str(value).split()}
+    for word in sorted(words, key=len, reverse=True):
+        if len(word) >= _SECRET_BYTES_MIN:
+            text = text.replace(word, HIDDEN)
+    return text
 
 
 def checked_url(url: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library
+from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library, without_values
 from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import revealed
 from crosscut.durations import Duration, duration_ms
@@ -193,7 +193,7 @@ class _HttpWriter(SinkWriter):
         if not answer.is_success:
             raise ConnectorError(
                 f"{sink.describe()}: request {key} was answered {answer.status_code}: "
-                f"{self._redacted(answer.text)[:200]!r}"
+                f"{self._redacted(without_values(answer.text, sink.headers))[:200]!r}"
             )
 
     def _checked(self, handle: JSON) -> tuple[CheckpointId, int, str]:
