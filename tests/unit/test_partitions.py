@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -80,6 +81,21 @@ def test_one_and_true_are_two_directories(tmp_path: Path) -> None:
         f"a=false/{none}": [{"n": 3}],
         f"a=__HIVE_DEFAULT_PARTITION__/{none}": [{"n": 5}],
     }
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_values_of_one_text_are_one_file_with_all_their_rows_in_order(
+    tmp_path: Path, compression: Any
+) -> None:
+    sink = cc.files.csv(tmp_path, ["a", "n"], partition_by="a", compression=compression)
+    committed(sink, [(1, 0), ("1", 1), (1, 2), (True, 3), ("true", 4)])
+    opened = gzip.open if compression else open
+    found = {}
+    for path in tmp_path.glob("a=*/*"):
+        assert path.parent.name not in found
+        with opened(path, "rt", encoding="utf-8") as file:
+            found[path.parent.name] = file.read().split()
+    assert found == {"a=1": ["n", "0", "1", "2"], "a=true": ["n", "3", "4"]}
 
 
 @dataclass

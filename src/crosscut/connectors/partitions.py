@@ -90,7 +90,7 @@ def layout_of(
 
 
 Divider = Callable[[list[Any]], Iterable[tuple[str, list[Any]]]]
-"""Takes records; gives each directory, "" for none, with what goes there, in order."""
+"""Takes records; gives each directory once, "" for none, with what goes there, in order."""
 
 
 def undivided(records: list[Any]) -> Iterable[tuple[str, list[Any]]]:
@@ -130,7 +130,7 @@ class Division:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def __call__(self, records: list[Any]) -> list[tuple[str, list[Any]]]:
-        """Return the directories, in the order of their first rows, and what goes into the files there."""
+        """Return the directories, each once, in the order of their first rows, and what their files get."""
         values, rows = self._values, list(map(self._before, records))
         groups: dict[Any, list[Any]] = defaultdict(list)
         row: Any = None  # for the message
@@ -141,11 +141,18 @@ class Division:
             raise ConnectorError(
                 f"{self._location}: row {shortened(row)} has a value that names no directory: {error}"
             ) from error
-        return [
-            (name, [self._rest(row) for row in found])
-            for group in groups.values()
-            for name, found in self._named(group)
-        ]
+        named = [one for group in groups.values() for one in self._named(group)]
+        if len({name for name, _ in named}) < len(named):
+            # 1 and "1" are two keys of a dict, and one directory: it has one file, with the rows in order.
+            named = list(self._by_name(rows))
+        return [(name, [self._rest(row) for row in found]) for name, found in named]
+
+    def _by_name(self, rows: list[Any]) -> Iterable[tuple[str, list[Any]]]:
+        found: dict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            values = self._values(row)
+            found[self._name(values if len(self._columns) > 1 else (values,))].append(row)
+        return found.items()
 
     def _named(self, group: list[Any]) -> Iterable[tuple[str, list[Any]]]:
         # 1 and True are one key of a dict, and two directories.
