@@ -6,6 +6,8 @@ import csv
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import crosscut as cc
 from crosscut.cli import program
+from crosscut.connectors import committed_files as module
 from crosscut.connectors.committed_files import committed_files
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.merging import Small, bins, groups, merges_done
@@ -181,6 +184,22 @@ def test_whoever_reads_as_crosscut_does_waits_while_files_are_moved(tmp_path: Pa
             raise AssertionError
     with merges_done(str(tmp_path), timeout_s=0):
         pass
+
+
+def test_files_that_are_merged_right_after_they_were_listed_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a query would leave out their records; now it finds no such file when it opens them."""
+    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+
+    @contextmanager
+    def merged_after(directory: str) -> Iterator[None]:
+        with merges_done(directory):
+            yield
+        assert cc.files.compact(directory, older_than=NOW)
+
+    monkeypatch.setattr(module, "merges_done", merged_after)
+    assert [one.first for one in committed_files(str(tmp_path), "sink")] == [1, 2]
 
 
 def test_output_that_is_followed_is_each_checkpoint_once_or_an_error(tmp_path: Path) -> None:
