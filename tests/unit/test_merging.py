@@ -186,6 +186,21 @@ def test_whoever_reads_as_crosscut_does_waits_while_files_are_moved(tmp_path: Pa
         pass
 
 
+def test_files_that_follow_one_another_in_a_checkpoint_are_merged_in_their_order(tmp_path: Path) -> None:
+    """I5."""
+    sink = cc.files.jsonl(tmp_path, roll_bytes=1024 * 1024)
+    writer = open_writer(sink, 1)
+    for n in range(8):
+        writer.write([[n, "x" * 1024 * 1024]])
+    transaction = writer.rotate(CheckpointId(1))
+    writer.commit(permit(1), [writer.prepare(transaction)])
+    writer.close()
+    assert [one[0] for one in lines_in(tmp_path)] == [*range(8)]
+    (merged,) = cc.files.compact(tmp_path, older_than=NOW)
+    assert len(merged.replaced) == 8
+    assert [one[0] for one in lines_in(tmp_path)] == [*range(8)]
+
+
 def test_files_that_are_merged_right_after_they_were_listed_are_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

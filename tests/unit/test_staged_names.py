@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -151,6 +152,26 @@ def test_names_that_could_lead_elsewhere_are_refused_when_they_are_made(name: st
     for identity in ({"lineage": name}, {"uid": name}, {"vertex": name}):
         with pytest.raises(FlowError, match="is not usable"):
             names(**identity)
+
+
+def test_files_of_one_transaction_sort_as_they_were_written() -> None:
+    """I5: else who reads them by name finds a key's records in another order."""
+    parts = [StagedPart(f"2-{n:016x}.txt.staged", "", 8, 2) for n in range(20)]
+    handle = names().handle(parts, BEFORE, CheckpointId(17))
+    found = names(epoch=3).checked(handle, "/out")
+    finals = [one.final for one in found.files]
+    assert [one.staged for one in found.files] == [one.name for one in parts]
+    assert finals == sorted(finals)
+    assert all(committed_name(one, "txt") == committed_name(FINAL, "txt") for one in finals)
+
+
+def test_files_of_one_transaction_that_have_no_numbers_are_taken_back() -> None:
+    parts = [StagedPart(f"2-{n:016x}.txt.staged", "", 8, 2) for n in range(3)]
+    handle = names().handle(parts, BEFORE, CheckpointId(17))
+    text = re.sub(r"-[0-9a-f]{6}([0-9a-f]{12}\.txt)", r"-\1", json.dumps(handle))
+    before = json.loads(text)
+    assert before != handle
+    assert [one.staged for one in names().checked(before, "/out").files] == [one.name for one in parts]
 
 
 def test_what_a_name_says_is_read_back() -> None:

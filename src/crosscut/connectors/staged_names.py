@@ -36,7 +36,8 @@ _LEDGER = re.compile(r"(?P<epoch>[0-9]{1,18})-(?P<driver>[A-Za-z0-9_-][A-Za-z0-9
 _TASK = re.compile(r"(?P<vertex>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-(?P<index>[0-9]{1,9})")
 _FINAL = re.compile(
     r"part-(?P<index>[0-9]{5,9})-(?P<checkpoint>[0-9]{12,18})-(?P<epoch>[0-9]{8,18})-"
-    r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-[0-9a-f]{12}\.(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)"
+    r"(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-([0-9a-f]{6})?[0-9a-f]{12}\."
+    r"(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)"
 )
 _MERGED = re.compile(
     r"merged-(?P<first>[0-9]{12,18})-(?P<last>[0-9]{12,18})-(?P<uid>[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})-"
@@ -140,11 +141,18 @@ class TaskNames:
         files: list[JSON] = [
             {
                 "staged": "/".join((*self.stage, one.name)),
-                "final": self._final(one.name, one.partition, after, checkpoint_id, self._epoch),
+                "final": self._final(
+                    one.name,
+                    one.partition,
+                    after,
+                    checkpoint_id,
+                    self._epoch,
+                    number if len(parts) > 1 else None,
+                ),
                 "bytes": one.size_bytes,
                 "records": one.record_count,
             }
-            for one in parts
+            for number, one in enumerate(parts)
         ]
         handle: dict[str, JSON] = {"after": after}
         handle.update(files[0])  # type: ignore[arg-type]
@@ -160,7 +168,11 @@ class TaskNames:
             case {"after": str(after), **first}:
                 more = first.get("more", [])
                 entries: list[JSON] = [handle, *more] if isinstance(more, list) else []
-                found = [one for entry in entries if (one := self._checked_file(entry, after)) is not None]
+                found = [
+                    one
+                    for number, entry in enumerate(entries)
+                    if (one := self._checked_file(entry, after, number)) is not None
+                ]
                 ids = {n for _, n in found}
                 if len(found) == len(entries) and len(ids) == 1:
                     files = tuple(file for file, _ in found)
@@ -174,7 +186,7 @@ class TaskNames:
             directory=directory,
         )
 
-    def _checked_file(self, found: JSON, after: str) -> tuple[HandleFile, CheckpointId] | None:
+    def _checked_file(self, found: JSON, after: str, number: int) -> tuple[HandleFile, CheckpointId] | None:
         match found:
             case {"staged": str(staged), "final": str(final), "bytes": int(size), "records": int(count)}:
                 *stage, name = staged.split("/")
@@ -184,20 +196,34 @@ class TaskNames:
                     return None
                 n = CheckpointId(int(parts["checkpoint"]))
                 is_inside = not partition or is_partition(partition)
-                if is_inside and final == self._final(name, partition, after, n, made):
+                # Files of one transaction had no numbers at first.
+                names = (self._final(name, partition, after, n, made, one) for one in (number, None))
+                if is_inside and final in names:
                     return HandleFile(name, final, size, count), n
             case _:
                 pass
         return None
 
     def _final(
-        self, staged: str, partition: str, after: str, checkpoint_id: CheckpointId, epoch: Epoch
+        self,
+        staged: str,
+        partition: str,
+        after: str,
+        checkpoint_id: CheckpointId,
+        epoch: Epoch,
+        number: int | None,
     ) -> str:
-        """Return a path whose name sorts by task, then checkpoint, and that nobody else will ever use."""
+        """Return a path whose name sorts by task, then checkpoint, and that nobody else will ever use.
+
+        Args:
+            number: Of the file in its transaction, by which it sorts then: files follow one another there.
+                None: it is the only one.
+        """
         numbers = f"{self._index:05d}-{checkpoint_id:012d}-{epoch:08d}"
         whole = f"{self._lineage}/{self._vertex}/{numbers}/{staged}/{after}"
         digest = blake2b(whole.encode(errors="replace"), digest_size=6).hexdigest()
-        name = f"part-{numbers}-{self._uid}-{digest}.{self._suffix}"
+        place = "" if number is None else f"{number:06x}"
+        name = f"part-{numbers}-{self._uid}-{place}{digest}.{self._suffix}"
         return f"{partition}/{name}" if partition else name
 
 
