@@ -217,6 +217,23 @@ def test_files_that_are_merged_right_after_they_were_listed_are_not_passed_over(
     assert [one.first for one in committed_files(str(tmp_path), "sink")] == [1, 2]
 
 
+def test_whoever_lists_during_the_first_merge_of_all_is_told_to_list_again(tmp_path: Path) -> None:
+    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    with pytest.raises(ConnectorError, match="read it again"), merges_done(str(tmp_path)):
+        assert cc.files.compact(tmp_path, older_than=NOW)
+    with merges_done(str(tmp_path)):
+        pass
+
+
+def test_a_file_that_was_written_long_before_its_commit_is_as_young_as_that(tmp_path: Path) -> None:
+    """Else who follows the output is not behind, and finds it merged with what was read."""
+    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    for path in tmp_path.glob("*.jsonl"):
+        os.utime(path, (0, 0))
+    assert cc.files.compact(tmp_path, older_than="10m") == []
+    assert len(cc.files.compact(tmp_path, older_than=NOW)) == 1
+
+
 def test_output_that_is_followed_is_each_checkpoint_once_or_an_error(tmp_path: Path) -> None:
     out = tmp_path / "out"
     committed(cc.files.jsonl(out), [[{"n": 1}], [{"n": 2}], [{"n": 3}]])

@@ -167,12 +167,20 @@ def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
     """Keep merges from moving files in a directory, so that a listing finds each record once.
 
     Raises:
-        ConnectorError: A merge has died while it moved files, or takes longer than `timeout_s`.
+        ConnectorError: A merge has died while it moved files, or takes longer than `timeout_s`. At the end:
+            the first merge of all has begun meanwhile.
         OSError: The directory can't be read.
     """
     root = Path(directory)
-    if not (root / STAGE_DIRECTORY / MERGES).is_dir():
+    lock = root / STAGE_DIRECTORY / MERGES / _MOVING
+    if not lock.exists():
+        # Nobody has ever moved anything, so there is nothing to hold; readers may not make files here.
         yield
+        if lock.exists():
+            raise ConnectorError(
+                f"{directory}: files were merged there for the first time while it was listed, so a record "
+                f"may have been found twice, or not at all; read it again"
+            )
         return
     deadline = time.monotonic() + timeout_s
     while True:
@@ -205,7 +213,8 @@ def _small(root: Path, before: float) -> Iterator[Small]:
     for entry in visible_files(root):
         found = entry.stat(follow_symlinks=False)
         name = committed_file(entry.name)
-        if name is None or not stat.S_ISREG(found.st_mode) or found.st_mtime > before:
+        # A file is as old as its last write or its rename: after an outage it is committed long after that.
+        if name is None or not stat.S_ISREG(found.st_mode) or max(found.st_mtime, found.st_ctime) > before:
             continue
         path = os.path.relpath(entry.path, root)
         yield Small(
