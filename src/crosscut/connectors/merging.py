@@ -101,7 +101,8 @@ def compact(
         directory: Of the sink.
         target_bytes: Files of less than half of it are merged, into files of at most that.
         older_than: How long a file has been there: readers that have just listed the directory shall find it.
-            Who follows the output (`spark.readStream.format("crosscut")`) must not be further behind.
+            Who follows the output (`spark.readStream.format("crosscut")`) must not be further behind. Where
+            `crosscut.files.watch` reads, nothing may be merged: it would read a merged file as a new one.
         csv_header: Whether each CSV file begins with the names of its columns. Without it CSV is left alone.
 
     Returns:
