@@ -17,7 +17,7 @@ Message = TypeVar("Message")
 
 # Made once: json.dumps and json.loads look at all of their options at each call.
 _TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
-_FROM_TEXT = json.JSONDecoder().decode
+_DECODER = json.JSONDecoder()
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
 """What the coordinator accepts."""
@@ -48,7 +48,7 @@ def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -
         WireError: `data` is not one of these messages; nothing else is ever raised.
     """
     try:
-        content = _FROM_TEXT(str(data, "utf-8"))
+        content = _DECODER.decode(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"a CONTROL frame of {len(data)} bytes is not JSON: {error}") from error
     message: Message = from_json(content, kinds, WireError)
