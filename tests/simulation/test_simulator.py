@@ -55,7 +55,11 @@ MADE_FOR: dict[str, str] = {
 }
 """What a batch as small as this may not come to, and the theme of the worlds that are made for it."""
 
-ALIGNED = {"message: SourcesReached", "message: AlignSources"}
+ALIGNED = {
+    "message: SourcesReached",
+    "message: AlignSources",
+    "drop: late word of how far sources are",
+}
 """What worlds with sources that wait for each other are for, in `test_simulator_time`."""
 
 FOUND = {
