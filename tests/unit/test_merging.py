@@ -20,7 +20,7 @@ from crosscut.cli import program
 from crosscut.connectors import committed_files as module
 from crosscut.connectors.committed_files import committed_files
 from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.merging import Small, bins, groups, merges_done
+from crosscut.connectors.merging import OutputFile, bins, groups, merges_done
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON, Sink
@@ -31,8 +31,8 @@ ALL = CheckpointId(10**9)
 NOW = "0s"
 
 
-def small(path: str, size: int, n: int = 1, index: int = 0, uid: str = "out") -> Small:
-    return Small(path, uid, "jsonl", CheckpointId(n), CheckpointId(n), index, size)
+def small(path: str, size: int, n: int = 1, index: int = 0, uid: str = "out") -> OutputFile:
+    return OutputFile(path, uid, "jsonl", CheckpointId(n), CheckpointId(n), index, size)
 
 
 def committed(sink: Sink, batches: list[list[Any]], *, index: int = 1, uid: str = "sink") -> list[JSON]:
@@ -65,10 +65,16 @@ def test_files_go_together_by_directory_and_sink_in_the_order_of_checkpoints() -
 
 
 def test_neighbours_become_one_up_to_the_size_that_is_wanted_and_one_alone_is_left() -> None:
-    sizes = [4, 3, 3, 1, 9, 2, 2]
+    sizes = [4, 3, 3, 4, 4, 4, 2]
     files = [small(str(n), size, n) for n, size in enumerate(sizes)]
-    assert [[one.size_bytes for one in found] for found in bins(files, 10)] == [[4, 3, 3], [1, 9], [2, 2]]
+    assert [[one.size_bytes for one in found] for found in bins(files, 10)] == [[4, 3, 3], [4, 4], [4, 2]]
     assert bins(files[:1], 10) == []
+
+
+def test_no_merge_reaches_around_a_file_that_stays_as_it_is() -> None:
+    """I5: who reads in the order of checkpoints would read that one too late."""
+    files = [small(str(n), size, n) for n, size in enumerate([1, 1, 5, 1, 1, 1])]
+    assert [[one.path for one in each] for each in bins(files, 10)] == [["0", "1"], ["3", "4", "5"]]
 
 
 def test_lines_of_all_tasks_and_checkpoints_are_in_one_file_and_the_job_goes_on(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ _ATTEMPTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Small:
-    """A committed file that may be merged.
+class OutputFile:
+    """A committed file, small or large.
 
     Attributes:
         path: Below the sink's directory.
@@ -130,36 +130,49 @@ def compact(
             if not is_alone:
                 raise ConnectorError(f"{root}: another run merges files there; wait for it")
             _finish_others(root)
-            small = [one for one in _small(root, before) if one.size_bytes * 2 < target_bytes]
             merges = (
                 _Merge.of(root, bin_of, contents)
-                for group in groups(small)
-                for contents in contents_of(root, [one.path for one in group], csv_header)
-                for bin_of in bins([one for one in group if one.path in contents.paths], target_bytes)
+                for group in groups(list(_files(root, before)))
+                if (small := [one.path for one in group if not is_large(one, target_bytes)])
+                for contents in contents_of(root, small, csv_header)
+                for bin_of in bins(
+                    [one for one in group if one.path in contents.paths or is_large(one, target_bytes)],
+                    target_bytes,
+                )
             )
             return [made for merge in merges if merge is not None and (made := merge.finish()) is not None]
     except OSError as error:
         raise failed("merge files in", root, error) from error
 
 
-def groups(small: Sequence[Small]) -> list[list[Small]]:
+def groups(files: Sequence[OutputFile]) -> list[list[OutputFile]]:
     """Return the files that may be merged with each other, in the order of their checkpoints."""
-    found: dict[tuple[str, str, str], list[Small]] = {}
-    for one in sorted(small, key=lambda one: (one.first, one.last, one.index, one.path)):
+    found: dict[tuple[str, str, str], list[OutputFile]] = {}
+    for one in sorted(files, key=lambda one: (one.first, one.last, one.index, one.path)):
         found.setdefault(one.group, []).append(one)
     return [group for _, group in sorted(found.items())]
 
 
-def bins(files: Sequence[Small], target_bytes: int) -> list[list[Small]]:
-    """Return which of the files become one, at least two of them, next to each other."""
-    found: list[list[Small]] = [[]]
+def is_large(one: OutputFile, target_bytes: int) -> bool:
+    """Tell whether `one` stays as it is."""
+    return one.size_bytes * 2 >= target_bytes
+
+
+def bins(files: Sequence[OutputFile], target_bytes: int) -> list[list[OutputFile]]:
+    """Return which of the files become one: small ones, at least two, next to each other.
+
+    Never from both sides of a large one: who reads in the order of checkpoints would read that too late.
+    """
+    found: list[list[OutputFile]] = [[]]
     size_bytes = 0
     for one in files:
-        if size_bytes + one.size_bytes > target_bytes:
+        stays = is_large(one, target_bytes)
+        if stays or size_bytes + one.size_bytes > target_bytes:
             found.append([])
             size_bytes = 0
-        found[-1].append(one)
-        size_bytes += one.size_bytes
+        if not stays:
+            found[-1].append(one)
+            size_bytes += one.size_bytes
     return [one for one in found if len(one) > 1]
 
 
@@ -210,7 +223,7 @@ def _is_half_moved(root: Path) -> bool:
     return any(any(_Merge.planned(root, name).claimed()) for name in _plans(root))
 
 
-def _small(root: Path, before: float) -> Iterator[Small]:
+def _files(root: Path, before: float) -> Iterator[OutputFile]:
     for entry in visible_files(root):
         found = entry.stat(follow_symlinks=False)
         name = committed_file(entry.name)
@@ -218,7 +231,7 @@ def _small(root: Path, before: float) -> Iterator[Small]:
         if name is None or not stat.S_ISREG(found.st_mode) or max(found.st_mtime, found.st_ctime) > before:
             continue
         path = os.path.relpath(entry.path, root)
-        yield Small(
+        yield OutputFile(
             path, name.sink_uid, name.suffix, name.first, name.checkpoint_id, name.index, found.st_size
         )
 
@@ -246,7 +259,7 @@ class _Merge:
         self._plan = self._merges / f"{name}{_PLAN}"
 
     @classmethod
-    def of(cls, root: Path, small: Sequence[Small], contents: Contents) -> _Merge | None:
+    def of(cls, root: Path, small: Sequence[OutputFile], contents: Contents) -> _Merge | None:
         """Write the merged file and the plan, both durable; None if a reader has taken one of the files."""
         name, (folder, uid, suffix) = secrets.token_hex(8), small[0].group
         final = os.path.join(
