@@ -96,6 +96,12 @@ REPLAYED = {
         "sum 4 weight updates; map 5 number 0; key_by 6 text 1; sum 7 itself final; rebalance 8; "
         "key_by 9 number 1; sum 10 weight updates; sink 11",
     ),
+    # The judge looked for the key groups of calls, which have none that are the task's.
+    "calls in a savepoint": (
+        2758,
+        (),
+        "source 2 0; map_async 0 coroutine 1 ordered; side_output 1 0; union 1,2; sink 3",
+    ),
 }
 """Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
 

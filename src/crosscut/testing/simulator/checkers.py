@@ -279,7 +279,8 @@ class Checkers:
             state = tables.get(MAIN, {})
             if snapshot.ended:
                 cut.told.setdefault(task.vertex, set()).update(state)
-            elif snapshot.said is not None:
+            elif snapshot.said is not None and task.vertex not in self._calling:
+                # Calls that wait are the task's that has the record, whatever group their number is of.
                 cut.told.setdefault(task.vertex, set()).update(self._told(snapshot, state, groups))
             for part in snapshot.log:
                 for logged in decoded_log(self._content(part)):
