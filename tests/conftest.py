@@ -14,8 +14,15 @@ from crosscut.testing.s3 import S3Server
 # Side by side, tests are told the width of a terminal: what they start would cut its lines there.
 os.environ.pop("COLUMNS", None)
 
-# A deadline measures the machine, not the code; a failure must come again at the next run.
-hypothesis.settings.register_profile("crosscut", deadline=None, derandomize=True, print_blob=True)
+# A deadline measures the machine, not the code, and so does "too slow"; a failure must come again at the next
+# run.
+hypothesis.settings.register_profile(
+    "crosscut",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("crosscut")
 
 _PROCESS_TIMEOUT_S = 600
