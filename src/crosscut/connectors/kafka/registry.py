@@ -37,7 +37,7 @@ class SchemaRegistry:
     """A schema registry, to be asked by decoders of `crosscut.kafka.source` and encoders of `sink`.
 
     Args:
-        url: As "http://localhost:8081". No password in it.
+        url: As "http://host:port". No password in it.
         auth: "user:password" for basic authentication; `crosscut.environment("NAME")` keeps it out of
             the program.
 
@@ -46,8 +46,8 @@ class SchemaRegistry:
 
     Examples:
         >>> import crosscut as cc
-        >>> registry = cc.kafka.SchemaRegistry("http://localhost:8081")
-        >>> orders = cc.kafka.source("localhost:9092", "orders", decode=registry.avro())
+        >>> schemas = cc.kafka.SchemaRegistry("http://schemas:8081")
+        >>> orders = cc.kafka.source("localhost:9092", "orders", decode=schemas.avro())
     """
 
     url: str
