@@ -53,9 +53,13 @@ class DynamicSource(Source[Record]):
         `start_timeout`. It keeps nothing in the object: after a failure, perhaps in another process, it is
         called with an older `known`, and finds the same splits again, under the same ids, and perhaps more.
 
-        So `known` has to tell what is new. An id is for one split, for ever: until the next failure one
-        whose id the job has had is left out, even if that was read to its end; after it only those that
-        are still being read are remembered.
+        So `known` has to tell what is new. An id is for one split, for ever: one that is still being read
+        is left out. Until the next failure so are those that were read to their end, as far as they are
+        remembered (the newest 10,000).
+
+        What it has found and is not read to its end is part of each checkpoint: from 8 MB of it on, some
+        50,000 splits, the source is called again only when newer checkpoints have less. Splits that never
+        end, such as partitions, count for as long as the job lives.
 
         Raises:
             ConnectorError: There is something wrong that only people can mend: the job fails over, and ends

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.job import finding
 from crosscut.protocol.job.finding import SplitFinding
 from crosscut.task.splits import SplitQueue
 from crosscut.testing.simulator.drawn import drawn_options
@@ -59,6 +60,24 @@ def test_each_split_is_read_once_whoever_dies_between_its_discovery_and_a_checkp
     faults = tuple(PlannedFault(20, kind, 0, moment, nth) for nth in (1, 2, 3))
     seen = lives(*(world(seed, "aligned", faults=faults) for seed in range(3)))
     assert seen[f"fault: {kind}"]
+
+
+def test_each_split_is_read_once_where_a_source_has_to_wait_until_enough_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 30)
+    monkeypatch.setattr(finding, "ENDED_IDS_MAX", 1)
+    is_enough = SplitFinding._is_enough
+    held: Counter[bool] = Counter()
+
+    def noting(self: SplitFinding, *others: Any) -> bool:
+        found = is_enough(self, *others)
+        held[found] += 1
+        return found
+
+    monkeypatch.setattr(SplitFinding, "_is_enough", noting)
+    lives(*(world(seed, PROTOCOLS[seed % 4]) for seed in range(8)))
+    assert held[True] and held[False], "they waited, and not for ever"
 
 
 def is_found(protocol: ProtocolKind, seeds: int = 60) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at,
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.driver.journal import Journal
+from crosscut.driver.searching import SplitSearch, SplitSearches
 from crosscut.errors import ConnectorError, ProtocolError, UserCodeError
 from crosscut.graph.explain import explained
 from crosscut.ids import CheckpointId, Epoch
@@ -26,8 +28,16 @@ from crosscut.protocol.effects import (
     StartTimer,
 )
 from crosscut.protocol.events import EntryAppended, FindingFailed, SplitsFound, StopRequested, Timer
+from crosscut.protocol.job import finding
+from crosscut.protocol.job.finding import SplitFinding
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.messages import AssignSplits, SnapshotAcknowledged, TriggerCheckpoint
+from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.messages import (
+    AssignSplits,
+    SnapshotAcknowledged,
+    SplitAssignment,
+    TriggerCheckpoint,
+)
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.spark.terms import assignments
 from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
@@ -220,6 +230,117 @@ def test_a_job_that_stops_takes_no_other_splits() -> None:
     talk.fire("find")
     talk.hear(StopRequested())
     assert talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1)) == []
+
+
+def read_to(talk: Talk, n: int, index: int, *unread: str) -> None:
+    """Complete checkpoint n, log entry `index`: the first task has `unread`, the second nothing."""
+    talk.fire("trigger")
+    for task in TASKS:
+        one = snapshot(task, n)
+        if task in (S0, S1):
+            one = replace(one, positions=[row(name) for name in unread] if task == S0 else [])
+        talk.message(task.index, SnapshotAcknowledged(E1, CheckpointId(n), task, one))
+    talk.hear(EntryAppended(at(index)))
+
+
+def test_a_source_that_finds_more_than_is_read_is_asked_again_when_a_checkpoint_has_less_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 60)
+    talk = running()
+    talk.fire("find")
+    talk.hear(SplitsFound(E1, SOURCE, [row(name) for name in "abcdef"], 6))
+    assert talk.fire("find") == [LATER]
+    (search,) = talk.coordinator.searches
+    assert (search.call, search.unread_count, search.is_held) == (0, 8, True)
+    read_to(talk, 1, 2, "a", "c", "e", "f", "split 0")
+    assert talk.fire("find") == [LATER], "half of them are more than enough"
+    read_to(talk, 2, 3, "a")
+    assert talk.fire("find") == [FindSplits(E1, SOURCE, 6), TIMEOUT]
+    (search,) = talk.coordinator.searches
+    assert (search.call, search.unread_count, search.is_held) == (2, 1, False)
+
+
+def test_a_source_of_which_a_restored_checkpoint_has_enough_waits_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = running()
+    read_to(talk, 1, 2, *"abcdef")
+    monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 100)
+    effects = next_epoch(talk, 3)
+    assert not any(isinstance(one, FindSplits) for one in effects)
+    assert StartTimer(Timer("find", E2, 0), 500) in effects
+    assert talk.fire("find", 2) == [StartTimer(Timer("find", E2, 0), 500)]
+
+
+def test_without_checkpoints_nobody_knows_what_has_been_read_and_all_that_is_found_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 10)
+    one = SplitFinding([(SOURCE, 500)], 1_000, Roster(2, 1_000), Counter(), is_bounded=False)
+    one.begin(E1, None, [], [], 2)
+    assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, None)
+    one.found(SplitsFound(E1, SOURCE, [], 1), CheckpointId(1), None, is_running=True)
+    one._searches[SOURCE].shares[0] = finding._share([row("a" * 100)])
+    assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, 1)
+    bounded = SplitFinding([(SOURCE, 500)], 1_000, Roster(2, 1_000), Counter())
+    bounded.begin(E1, None, [], [SplitAssignment(S0, [row("a" * 100)])], 2)
+    assert bounded.due(Timer("find", E1, 0)) == [LATER]
+
+
+def test_only_the_newest_splits_that_have_ended_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "ENDED_IDS_MAX", 2)
+    talk = running()
+    talk.fire("find")
+    talk.hear(SplitsFound(E1, SOURCE, [row(name) for name in "abcdef"], 6))
+    read_to(talk, 1, 2, "a")
+    talk.fire("find")
+    (search,) = talk.coordinator._finding._searches.values()
+    assert list(search.ids) == ["a", "e", "f"]
+    repeated = SplitsFound(E1, SOURCE, [row(name) for name in "aef"], 6)
+    assert talk.hear(repeated) == [ANSWERED, LATER], "one that is read, and the newest that have ended"
+
+
+def test_answers_between_two_checkpoints_leave_one_thing_that_is_known() -> None:
+    talk = running()
+    for count in range(1, 50):
+        talk.fire("find")
+        talk.hear(SplitsFound(E1, SOURCE, [row(f"split {count}")], count))
+    (search,) = talk.coordinator._finding._searches.values()
+    assert len(search.known) == 2
+    assert len(search.assigned) == 2, "one for each task"
+    talk.complete(1, 2)
+    assert talk.coordinator.completed is not None
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 49),)
+
+
+def test_a_source_that_does_not_answer_is_seen_while_checkpoints_go_on() -> None:
+    talk = running()
+    searches = SplitSearches()
+    second_ns = 1_000_000_000
+    assert searches.note(0, talk.coordinator.searches) == []
+    talk.fire("find")
+    assert searches.note(second_ns, talk.coordinator.searches) == []
+    talk.complete(1, 2)
+    assert talk.coordinator.completed is not None
+    (text,) = searches.note(7 * second_ns, talk.coordinator.searches)
+    assert text.startswith("source 'numbers' has not said for 6 s which splits have come")
+    assert searches.note(8 * second_ns, talk.coordinator.searches) == [], "once"
+    assert searches.status(9 * second_ns) == (SplitSearch(SOURCE, 2, 8.0, is_held=False),)
+    talk.hear(SplitsFound(E1, SOURCE, [], 1))
+    talk.fire("find")
+    assert searches.note(10 * second_ns, talk.coordinator.searches) == [], "another call"
+    assert searches.status(12 * second_ns)[0].unanswered_seconds == 2.0
+
+
+def test_a_source_that_is_not_asked_any_more_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = running()
+    searches = SplitSearches()
+    monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 10)
+    (text,) = searches.note(0, talk.coordinator.searches)
+    assert text.startswith("source 'numbers' finds splits faster than they are read: 2 have not ended, ")
+    assert searches.note(1, talk.coordinator.searches) == []
+    assert searches.status(2)[0].is_held
 
 
 def test_the_journal_says_which_splits_have_come() -> None:

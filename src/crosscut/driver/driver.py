@@ -378,6 +378,7 @@ class CoordinatorDriver:
             for text in (
                 *seen.silences.note(now_ns, message.tasks),
                 *seen.watermarks.note(now_ns, message.tasks),
+                *seen.searches.note(now_ns, self._coordinator.searches),
             ):
                 self._warn(text)
             if seen.is_rate_due(now_ns):

@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.driver.growth import GrowingState, Growths
 from crosscut.driver.held_up import StillWatermark, StillWatermarks
 from crosscut.driver.invariants import InvariantStatus
+from crosscut.driver.searching import SplitSearch, SplitSearches
 from crosscut.driver.silence import Silences, SilentSource
 from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
@@ -95,6 +96,7 @@ class JobStatus:
         still_watermarks: Those that have not moved for a while though records came, and who holds them up.
         held_splits: By vertex, how many splits wait now for slower ones (`align_within`).
         silent_sources: Source tasks whose reader has given nothing but empty lists for a while.
+        searches: Of each dynamic source, how far the search for splits is.
         refused_peers: Connections to the driver and to its present workers that did not prove the job's
             secret, by reason.
         takeover: Whom this driver has taken the job over from, and where it goes on; "" at a first start.
@@ -132,6 +134,7 @@ class JobStatus:
     still_watermarks: tuple[StillWatermark, ...] = ()
     held_splits: dict[str, int] = field(default_factory=dict)
     growing_states: tuple[GrowingState, ...] = ()
+    searches: tuple[SplitSearch, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
     resumes_from: int | None = None
@@ -161,6 +164,7 @@ class Observations:
     silences: Silences = field(default_factory=Silences)
     watermarks: StillWatermarks = field(default_factory=StillWatermarks)
     growths: Growths = field(default_factory=Growths)
+    searches: SplitSearches = field(default_factory=SplitSearches)
     now_ns: int = 0
     """When something was last seen."""
 
@@ -302,6 +306,7 @@ def build_status(
         still_watermarks=seen.watermarks.status(seen.now_ns),
         held_splits=_held_splits(tasks),
         growing_states=seen.growths.status(),
+        searches=seen.searches.status(seen.now_ns),
         takeover=coordinator.takeover,
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
         resumes_from=completed.checkpoint_id if completed is not None else None,

@@ -22,7 +22,7 @@ from crosscut.protocol.job import restarts
 from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
-from crosscut.protocol.job.finding import SplitFinding
+from crosscut.protocol.job.finding import Search, SplitFinding
 from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
@@ -82,7 +82,13 @@ class Coordinator:
         )
         self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)
         self._gathering = Gathering(terms, self.roster, self.dropped)
-        self._finding = SplitFinding(terms.dynamic_sources, terms.start_timeout_ms, self.roster, self.dropped)
+        self._finding = SplitFinding(
+            terms.dynamic_sources,
+            terms.start_timeout_ms,
+            self.roster,
+            self.dropped,
+            is_bounded=terms.checkpoints.periodic,
+        )
         self.series = Series(terms, self.roster, self._log, self._finding)
         self._source_groups = SourceGroups(dict(terms.source_groups))
         self._ending = Ending(terms.sinks, self.dropped, awaits_verdict=terms.awaits_verdict)
@@ -91,6 +97,11 @@ class Coordinator:
     def completed(self) -> CheckpointCompleted | None:
         """The newest completed checkpoint."""
         return self.series.newest
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        """How the searches for splits that come stand."""
+        return self._finding.searches
 
     @property
     def restart_count(self) -> int:
@@ -382,7 +393,7 @@ class Coordinator:
                 self._source_groups.pause_over()
                 return self._align_sources()
             case "find" if self.phase is Phase.RUNNING:
-                return self._finding.due(timer)
+                return self._finding.due(timer, self.completed)
             case "find-timeout" if self.phase is Phase.RUNNING:
                 overdue = self._finding.overdue(timer)
                 return self._failed(overdue) if overdue is not None else []

@@ -10,11 +10,16 @@ none is read twice:
 * The entry of a checkpoint holds what was known when it was triggered, and so neither more nor less than the
   positions in it. What was found later is found again by whoever restores it.
 
-The source itself says what is new. An id that was assigned or restored in this epoch is dropped.
+The source itself says what is new. An id that was assigned or restored in this epoch is dropped; of splits
+that have ended only the newest ids are remembered.
+
+What is not read yet is part of each checkpoint and of the messages that deploy tasks, so there is a bound: a
+source that has said enough is asked again when newer checkpoints have less of it.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +38,47 @@ from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
 _ID, _WEIGHT = 0, 3
 """Where they stand in the row of a split (as `SplitQueue.positions` has them)."""
 
+UNREAD_BYTES_MAX = 8 << 20
+"""Of all splits of a source that have not ended, in a checkpoint: with more it is not asked for others.
+
+Together with one answer more, which may be as large as a message, they fit into the message that deploys a
+single worker. A rescaled job may have no more than that one."""
+
+ENDED_IDS_MAX = 10_000
+"""Splits that have ended whose ids are remembered; a source that goes by what it knows never repeats one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How the search for splits of a source stands.
+
+    Attributes:
+        call: The number of the call that is under way; 0: none is.
+        unread_count: Splits that the newest checkpoint has, and those that have come since.
+        unread_bytes: What they take in it.
+        is_held: The source is not asked, since that is too much.
+    """
+
+    source: VertexId
+    call: int
+    unread_count: int
+    unread_bytes: int
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Splits of one task: how many, what they weigh, and what they take in a checkpoint."""
+
+    count: int = 0
+    weight: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: _Share) -> _Share:
+        return _Share(
+            self.count + other.count, self.weight + other.weight, self.size_bytes + other.size_bytes
+        )
+
 
 @dataclass(slots=True)
 class _Search:
@@ -41,10 +87,12 @@ class _Search:
     Attributes:
         number: Of its timers.
         known: What was known from which checkpoint on, oldest first; the last is what it is asked with.
-        ids: Splits that were restored or assigned in this epoch.
-        deployed: What each task had then, by weight.
-        assigned: What each has been given since, with the checkpoint from which on it counts.
+        ids: Splits that were restored or assigned in this epoch, with the checkpoint since which they count.
+        learned: The newest checkpoint that was looked at; 0: the one that was restored, or none.
+        shares: What each task had then.
+        assigned: What each has been given since, by the checkpoint from which on it counts.
         is_asking: A call is under way, perhaps one of an older epoch.
+        calls: How many there were.
         known_since: The first checkpoint that says what is known; None: the restored one does not, nor has
             the source since.
     """
@@ -52,15 +100,21 @@ class _Search:
     number: int
     every_ms: int
     known: list[tuple[CheckpointId, KnownSplits]]
-    ids: set[str] = field(default_factory=set)
-    deployed: list[int] = field(default_factory=list)
-    assigned: list[tuple[CheckpointId, WorkerIndex, int]] = field(default_factory=list)
+    ids: dict[str, CheckpointId] = field(default_factory=dict)
+    learned: CheckpointId = CheckpointId(0)
+    shares: list[_Share] = field(default_factory=list)
+    assigned: dict[tuple[CheckpointId, WorkerIndex], _Share] = field(default_factory=dict)
     is_asking: bool = False
+    calls: int = 0
     known_since: CheckpointId | None = CheckpointId(0)
 
     @property
     def newest(self) -> KnownSplits:
         return self.known[-1][1]
+
+    @property
+    def unread(self) -> _Share:
+        return sum((*self.shares, *self.assigned.values()), _Share())
 
 
 class SplitFinding:
@@ -71,6 +125,7 @@ class SplitFinding:
         timeout_ms: How long one call may take.
         roster: Whom to tell.
         dropped: Counts stale and repeated input.
+        is_bounded: Checkpoints tell what has been read. Without them all that is found is taken.
     """
 
     def __init__(
@@ -79,7 +134,10 @@ class SplitFinding:
         timeout_ms: int,
         roster: Roster,
         dropped: Counter[str],
+        *,
+        is_bounded: bool = True,
     ) -> None:
+        self._is_bounded = is_bounded
         self._timeout_ms = timeout_ms
         self._roster = roster
         self._epoch = Epoch(0)
@@ -115,9 +173,25 @@ class SplitFinding:
             mine = [_rows(rows.get(TaskId(source, index))) for index in range(parallelism)]
             search.known = [(CheckpointId(0), known.get(source, KnownSplits(source, None)))]
             search.known_since = CheckpointId(0) if restored is None or source in known else None
-            search.ids = {row[_ID] for share in mine for row in share}
-            search.deployed = list(map(_load, mine))
-            search.assigned = []
+            search.ids = {row[_ID]: CheckpointId(0) for share in mine for row in share}
+            search.learned = CheckpointId(0)
+            search.shares = list(map(_share, mine))
+            search.assigned = {}
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        """How the search for splits of each source stands."""
+        return tuple(
+            Search(
+                source,
+                search.calls if search.is_asking else 0,
+                unread.count,
+                unread.size_bytes,
+                not search.is_asking and not search.newest.is_last and self._is_enough(search),
+            )
+            for source, search in self._searches.items()
+            for unread in (search.unread,)
+        )
 
     def started(self, *, is_restored: bool) -> list[JobEffect]:
         """Records flow: look for what has come meanwhile; tell those that there is nothing to look for."""
@@ -129,16 +203,21 @@ class SplitFinding:
                 # The answer to the epoch before has still to come.
                 effects.append(self._timeout(search))
             elif is_restored:
-                effects += self._ask(source, search)
+                effects += self._ask_or_wait(source, search)
             else:
                 effects.append(self._later(search))
         return effects
 
-    def due(self, timer: Timer) -> list[JobEffect]:
-        """It is time to look again."""
+    def due(self, timer: Timer, newest: CheckpointCompleted | None = None) -> list[JobEffect]:
+        """It is time to look again.
+
+        Args:
+            newest: As in `found`.
+        """
         for source, search in self._searches.items():
             if search.number == timer.number and not search.is_asking and not search.newest.is_last:
-                return self._ask(source, search)
+                self._learn(source, search, newest)
+                return self._ask_or_wait(source, search)
         self.dropped["stale timer"] += 1
         return []
 
@@ -173,25 +252,31 @@ class SplitFinding:
         """
         source, search, is_stale = self._answered(event, is_running=is_running)
         if is_stale:
-            return self._ask(source, search) if is_running else []
+            return self._ask_or_wait(source, search) if is_running else []
         rows = _rows(event.splits)
         new = {row[_ID]: row for row in rows if row[_ID] not in search.ids}
         if len(new) < len(rows):
             self.dropped["split that the job has already"] += 1
-        loads = self._loads(source, search, newest)
-        shares: dict[WorkerIndex, list[Any]] = {}
+        self._learn(source, search, newest)
+        loads = self._loads(search)
+        given: dict[WorkerIndex, list[Any]] = {}
         for row in sorted(new.values(), key=lambda one: (-one[_WEIGHT], one[_ID])):
             index = WorkerIndex(loads.index(min(loads)))
-            shares.setdefault(index, []).append(row)
+            given.setdefault(index, []).append(row)
             loads[index] += max(row[_WEIGHT], 1)
-            search.assigned.append((next_id, index, max(row[_WEIGHT], 1)))
-        search.ids |= new.keys()
+        for index, share in given.items():
+            before = search.assigned.get((next_id, index), _Share())
+            search.assigned[next_id, index] = before + _share(share)
+        search.ids |= dict.fromkeys(new, next_id)
         if search.known_since is None:
             search.known_since = next_id
         # Decision moment: from checkpoint `next_id` on these splits are theirs.
+        if search.known[-1][0] == next_id:
+            # No checkpoint was triggered since the last answer: none needs to know that one.
+            search.known.pop()
         search.known.append((next_id, KnownSplits(source, event.known, event.is_last)))
         effects: list[JobEffect] = [CancelTimer(Timer("find-timeout", self._epoch, search.number))]
-        effects += self._tell(source, search, shares, next_id)
+        effects += self._tell(source, search, given, next_id)
         return effects if event.is_last else [*effects, self._later(search)]
 
     def failed(
@@ -204,7 +289,7 @@ class SplitFinding:
         """
         source, search, is_stale = self._answered(event, is_running=is_running)
         if is_stale:
-            return (self._ask(source, search) if is_running else []), None
+            return (self._ask_or_wait(source, search) if is_running else []), None
         return [CancelTimer(Timer("find-timeout", self._epoch, search.number))], event.cause
 
     def known_at(self, n: CheckpointId) -> tuple[KnownSplits, ...]:
@@ -234,34 +319,55 @@ class SplitFinding:
             self.dropped["splits found for another epoch"] += 1
         return event.source, search, is_stale
 
-    def _loads(self, source: VertexId, search: _Search, newest: CheckpointCompleted | None) -> list[int]:
+    def _learn(self, source: VertexId, search: _Search, newest: CheckpointCompleted | None) -> None:
+        """Note what has been read to its end, as far as `newest` tells, if it is of this epoch."""
+        if newest is None or newest.epoch != self._epoch or newest.checkpoint_id == search.learned:
+            return
+        n = search.learned = newest.checkpoint_id
+        unread: set[str] = set()
+        for one in newest.snapshots:
+            if one.task.vertex == source:
+                rows = _rows(one.snapshot.positions)
+                search.shares[one.task.index] = _share(rows)
+                unread.update(row[_ID] for row in rows)
+        search.assigned = {
+            (since, index): one for (since, index), one in search.assigned.items() if since > n
+        }
+        if search.known_since is None:
+            # Its first answer is compared with all that were restored.
+            return
+        ended = [uid for uid, since in search.ids.items() if since <= n and uid not in unread]
+        for split_id in ended[:-ENDED_IDS_MAX]:
+            del search.ids[split_id]
+
+    def _loads(self, search: _Search) -> list[int]:
         """Return what each task has to read, as far as is known: splits that have ended weigh nothing."""
-        loads = list(search.deployed)
-        if newest is not None and newest.epoch == self._epoch:
-            for one in newest.snapshots:
-                if one.task.vertex == source:
-                    loads[one.task.index] = _load(_rows(one.snapshot.positions))
-            n = newest.checkpoint_id
-            search.assigned = [one for one in search.assigned if one[0] > n]
-        for _, index, weight in search.assigned:
-            loads[index] += weight
+        loads = [share.weight for share in search.shares]
+        for (_, index), share in search.assigned.items():
+            loads[index] += share.weight
         return loads
 
+    def _is_enough(self, search: _Search) -> bool:
+        return self._is_bounded and search.unread.size_bytes > UNREAD_BYTES_MAX
+
     def _tell(
-        self, source: VertexId, search: _Search, shares: Mapping[WorkerIndex, list[Any]], since: CheckpointId
+        self, source: VertexId, search: _Search, given: Mapping[WorkerIndex, list[Any]], since: CheckpointId
     ) -> list[JobEffect]:
         is_last = search.newest.is_last
-        told = range(len(search.deployed)) if is_last else sorted(shares)
+        told = range(len(search.shares)) if is_last else sorted(given)
         return [
             self._roster.to_holder(
                 index,
-                AssignSplits(self._epoch, TaskId(source, index), since, shares.get(index, []), is_last),
+                AssignSplits(self._epoch, TaskId(source, index), since, given.get(index, []), is_last),
             )
             for index in map(WorkerIndex, told)
         ]
 
-    def _ask(self, source: VertexId, search: _Search) -> list[JobEffect]:
+    def _ask_or_wait(self, source: VertexId, search: _Search) -> list[JobEffect]:
+        if self._is_enough(search):
+            return [self._later(search)]
         search.is_asking = True
+        search.calls += 1
         restored = frozenset(search.ids) if search.known_since is None else None
         return [FindSplits(self._epoch, source, search.newest.known, restored), self._timeout(search)]
 
@@ -276,5 +382,6 @@ def _rows(splits: JSON) -> list[Any]:
     return splits if isinstance(splits, list) else []
 
 
-def _load(rows: Iterable[Any]) -> int:
-    return sum(max(row[_WEIGHT], 1) for row in rows)
+def _share(rows: Sequence[Any]) -> _Share:
+    size_bytes = len(json.dumps(rows, separators=(",", ":"))) if rows else 0
+    return _Share(len(rows), sum(max(row[_WEIGHT], 1) for row in rows), size_bytes)
