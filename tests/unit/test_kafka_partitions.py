@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.connectors.kafka import topics
 from crosscut.connectors.kafka.source import KafkaSource
 from crosscut.connectors.kafka.topics import Topics
+from crosscut.errors import ConnectorError
 
 
 class Cluster:
@@ -44,3 +46,57 @@ def test_a_partition_that_comes_during_the_first_look_is_found_by_the_next_one(
     second = source.discover(first.known)
     assert [(one.split_id, one.start) for one in second.splits] == [("orders-2", 0)], "from its beginning"
     assert not source.discover(second.known).splits
+
+
+def looking(monkeypatch: pytest.MonkeyPatch, *answers: tuple[str, int]) -> cc.DynamicSource:
+    """Return a source whose brokers say this of "orders", one after the other, and then the last again."""
+    pytest.importorskip("confluent_kafka")
+    left = list(answers)
+    monkeypatch.setattr(topics, "_ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(Topics, "_described", lambda self, topic: left.pop(0) if left[1:] else left[0])
+    source = cc.kafka.source("localhost:1", ["orders"], start="latest")
+    assert isinstance(source, cc.DynamicSource)
+    return source
+
+
+def test_a_broker_that_knows_of_fewer_partitions_of_the_same_topic_is_not_up_to_date(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No topic loses partitions, so the job waits for a broker that has heard of all."""
+    source = looking(monkeypatch, ("id", 2), ("id", 5))
+    known = {"orders": ["id", 4]}
+    assert source.discover(known) == cc.Discovered([], known)
+    assert "knows of 2 of its 4 partitions" in caplog.text
+    assert [one.split_id for one in source.discover(known).splits] == ["orders-4"]
+
+
+def test_a_broker_that_knows_the_topic_of_before_is_not_believed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"orders": ["new", 4]}
+    source = looking(monkeypatch, ("old", 2), ("old", 2), ("new", 4))
+    assert source.discover(known) == cc.Discovered([], known)
+    monkeypatch.setattr(topics, "ANEW_AFTER_S", 0.0)
+    with pytest.raises(ConnectorError, match="was deleted and made anew"):
+        looking(monkeypatch, ("other", 4)).discover(known)
+
+
+def test_where_topics_have_no_identity_fewer_partitions_are_another_topic_if_it_stays_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"orders": ["A" * 22, 4]}
+    source = looking(monkeypatch, ("A" * 22, 2), ("A" * 22, 4))
+    assert source.discover(known) == cc.Discovered([], known)
+    monkeypatch.setattr(topics, "ANEW_AFTER_S", 0.0)
+    with pytest.raises(ConnectorError, match="has 2 partitions, and had 4"):
+        looking(monkeypatch, ("A" * 22, 2)).discover(known)
+
+
+def test_a_topic_that_a_resumed_job_is_given_in_addition_begins_where_start_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = looking(monkeypatch, ("id", 2))
+    monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Cluster())
+    found = source.discover({})
+    assert [(one.split_id, one.start) for one in found.splits] == [("orders-0", 10), ("orders-1", 10)]
+    assert found.known == {"orders": ["id", 2]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -46,7 +47,8 @@ def source(
     """Return a source that reads topics, each message once; their partitions are its splits.
 
     Positions are in the job's snapshots. Partitions that a topic gets while the job runs are found, and
-    read from their beginning. That a topic was deleted, or made anew, is an error, never a quiet jump.
+    read from their beginning. A topic that a resumed job is given in addition begins where `start` says.
+    That a topic was deleted, or made anew, is an error, never a quiet jump.
 
     Args:
         servers: "host:port", several with commas, or a list.
@@ -151,12 +153,16 @@ class KafkaSource(DynamicSource):
             # One that has come since it was asked for the partitions is found by the next call.
             counts = {topic: len(of_topic) for topic, of_topic in first.items()}
             return Discovered(splits, self._topics.described(counts))
-        new, known = self._topics.news(self.topics, known)
-        return Discovered([_split_of(topic, partition, 0) for topic, partition in new], known)
+        new, added, known = self._topics.news(self.topics, known)
+        splits = [_split_of(topic, partition, 0) for topic, partition in new]
+        if added:
+            # For a topic more than the job had, it begins now.
+            with self._asking() as consumer:
+                splits += [self._split(consumer, topic, partition) for topic, partition in added]
+        return Discovered(splits, known)
 
     def _first_splits(self) -> dict[str, list[Split]]:
-        consumer = self._consumer()
-        try:
+        with self._asking() as consumer:
             return {
                 topic: [
                     self._split(consumer, topic, partition)
@@ -164,6 +170,13 @@ class KafkaSource(DynamicSource):
                 ]
                 for topic in self.topics
             }
+
+    @contextmanager
+    def _asking(self) -> Iterator[Any]:
+        """Give a consumer to ask for offsets."""
+        consumer = self._consumer()
+        try:
+            yield consumer
         except library().KafkaException as error:
             raise ConnectorError(
                 f"the offsets of {', '.join(self.topics)} at {self.servers} could not be read: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library
@@ -15,7 +15,12 @@ from crosscut.interfaces import JSON
 GONE_AFTER_S = 5.0
 """A broker that has just started may know nothing of a topic that is there."""
 
+ANEW_AFTER_S = 2.0
+"""A broker may have missed what became of a topic since: another one is asked meanwhile."""
+
 _ASK_AGAIN_S = 0.5
+_NO_IDENTITY = "A" * 22
+"""What brokers say that give topics none."""
 
 _log = logging.getLogger("crosscut.kafka")
 
@@ -46,36 +51,57 @@ class Topics:
         except Unreachable as error:
             raise ConnectorError(f"topics {', '.join(counts)} at {self._servers}: {error}") from error
 
-    def news(self, topics: Sequence[str], known: JSON) -> tuple[list[tuple[str, int]], JSON]:
-        """Return the partitions that have come since `known`, and what is known now.
+    def news(
+        self, topics: Sequence[str], known: JSON
+    ) -> tuple[list[tuple[str, int]], list[tuple[str, int]], JSON]:
+        """Return the partitions that have come since `known`, those of added topics, and what is known now.
 
         Raises:
-            ConnectorError: A topic was deleted, made anew, or has fewer partitions.
+            ConnectorError: A topic was deleted or made anew.
         """
         if not isinstance(known, dict):
             raise ConnectorError(f"{known!r:.200} is not what a Kafka source knows of its topics")
         new: list[tuple[str, int]] = []
+        added: list[tuple[str, int]] = []
         now: dict[str, JSON] = {}
         for topic in topics:
             before = known.get(topic)
             try:
-                identity, count = self._described(topic)
+                identity, count = self._described_since(topic, before)
             except Unreachable as error:
                 _log.warning("topic %r at %s: %s; it is asked again", topic, self._servers, error)
-                return [], known
+                return [], [], known
             match before:
-                case [str(identity_then), int(count_then)]:
-                    self._check(topic, (identity_then, count_then), (identity, count))
+                case [str(), int(count_then)]:
                     new += [(topic, partition) for partition in range(count_then, count)]
                 case None:
                     # The job was given one topic more.
-                    new += [(topic, partition) for partition in range(count)]
+                    added += [(topic, partition) for partition in range(count)]
                 case _:
                     raise ConnectorError(f"{before!r:.200} is not what a Kafka source knows of a topic")
             now[topic] = [identity, count]
-        return new, now
+        return new, added, now
 
-    def _check(self, topic: str, then: tuple[str, int], now: tuple[str, int]) -> None:
+    def _described_since(self, topic: str, before: JSON) -> tuple[str, int]:
+        """Ask about a topic of which `before` is known; what does not fit to it is not believed at once."""
+        deadline_s = time.monotonic() + ANEW_AFTER_S
+        while True:
+            now = self._described(topic)
+            match before:
+                case [str(identity), int(count)] if now[0] != identity or now[1] < count:
+                    then = (identity, count)
+                case _:
+                    return now
+            if now[0] == then[0] != _NO_IDENTITY:
+                # It is the same topic, and no topic ever loses partitions.
+                raise Unreachable(
+                    f"a broker knows of {now[1]} of its {then[1]} partitions, and is not up to date"
+                )
+            if time.monotonic() > deadline_s:
+                self._refuse(topic, then, now)
+            time.sleep(_ASK_AGAIN_S)
+
+    def _refuse(self, topic: str, then: tuple[str, int], now: tuple[str, int]) -> NoReturn:
         if then[0] != now[0]:
             raise ConnectorError(
                 f"topic {topic!r} at {self._servers} was deleted and made anew (it had id {then[0]}, now "
@@ -83,12 +109,11 @@ class Topics:
                 f"start a new job to read it from its beginning",
                 topic=topic,
             )
-        if now[1] < then[1]:
-            raise ConnectorError(
-                f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was made "
-                f"anew; start a new job to read it from its beginning",
-                topic=topic,
-            )
+        raise ConnectorError(
+            f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was made "
+            f"anew; start a new job to read it from its beginning",
+            topic=topic,
+        )
 
     def _described(self, topic: str) -> tuple[str, int]:
         ck = library()
