@@ -33,6 +33,7 @@ from crosscut.protocol.job.entries import (
     Ancestor,
     CheckpointCompleted,
     EpochClaimed,
+    JobFinished,
     OpenOutput,
     SegmentOpened,
 )
@@ -58,6 +59,7 @@ from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.savepoints.writing import write_savepoint
+from crosscut.spark.terms import status_if_finished
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import KeyedState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
@@ -276,6 +278,31 @@ def test_what_is_edited_after_a_job_has_begun_with_it_is_not_passed_over_silentl
     assert has_begun(replace(origin_of(savepoint), digest=""), store)
     claim = replace(claim_of(graph_of()), ancestors=(Ancestor(Lineage("old"), N),))
     assert beginning([claim, COMPLETED], [claim], claim.ancestors, "of today") == GoOn()
+
+
+def test_a_finished_job_does_not_pass_over_a_savepoint_that_was_edited_or_is_another_one(
+    savepoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = begun(savepoint, tmp_path)
+    ((_, _), (index, completed)) = store.tail(1)
+    assert isinstance(completed, CheckpointCompleted)
+    finished = JobFinished(Epoch(1), completed.checkpoint_id)
+    store.append(replace(index, number=index.number + 1), finished)
+    common: dict[str, Any] = {"parallelism": 2, "max_parallelism": 16, "checkpoint_dir": tmp_path / "begun"}
+    settings = cc.Settings(restore_from=savepoint, **common)
+    assert status_if_finished(flow_of(), settings) is not None, "it goes on with nothing"
+    (savepoint / MANIFEST).rename(tmp_path / "away")
+    assert status_if_finished(flow_of(), settings) is not None
+    assert "can't be compared with what the job began with: " in caplog.text
+    (tmp_path / "away").rename(savepoint / MANIFEST)
+    with pytest.raises(StoreError, match="did not begin with this savepoint"):
+        status_if_finished(flow_of(), replace(settings, restore_from=str(tmp_path / "begun")))
+    file = next((savepoint / "state").rglob("*.parquet"))
+    polars.read_parquet(file).filter(polars.col("key") != '"fig"').write_parquet(file)
+    cc.seal_savepoint(savepoint)
+    with pytest.raises(StoreError, match=r"as it was before it was edited .*Choose another checkpoint_dir"):
+        status_if_finished(flow_of(), settings)
+    assert status_if_finished(flow_of(), replace(settings, restore_from=None)) is not None
 
 
 def test_its_state_is_a_table(savepoint: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.settings import Settings
 from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
-from crosscut.store.checkpoint_store import open_store
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
@@ -117,7 +117,8 @@ def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
     """Return how the job in its checkpoint directory has finished, or None: asked before Spark is started.
 
     Raises:
-        StoreError: The directory holds the state of another job, or its job log can't be read.
+        StoreError: The directory holds the state of another job, or its job log can't be read; or the job has
+            begun with something else than what `restore_from` names now.
     """
     graph = flow.compile(settings.parallelism, settings.max_parallelism)
     url = settings.store_of(flow.name)
@@ -125,16 +126,34 @@ def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
     check_checkpoint_dir_is_private(url, strict=settings.strict)
     if "://" not in url and not os.path.isdir(url):
         return None
-    tail = open_store(url, create=False, key=log_key()).tail()
+    store = open_store(url, create=False, key=log_key())
+    tail = store.tail()
     found = claim(tail, _identity(graph, settings))
     if isinstance(found, NotThisJob):
         raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")
     if not isinstance(found, AlreadyFinished):
         return None
+    if settings.restore_from is not None:
+        _check_origin(flow, store, settings.restore_from)
     completed = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
     return finished_status(
         flow.name, found.entry.epoch, completed[-1] if completed else None, _sources(graph)
     )
+
+
+def _check_origin(flow: Flow, store: CheckpointStore, path: str | os.PathLike[str]) -> None:
+    from crosscut.savepoints.starting import has_begun
+    from crosscut.savepoints.tables import origin_of
+
+    try:
+        origin = origin_of(path)
+    except StoreError as error:
+        # What is gone was not edited, and the job needs nothing of it.
+        LOGGER.warning(
+            "job %r: restore_from can't be compared with what the job began with: %s", flow.name, error
+        )
+        return
+    has_begun(origin, store)
 
 
 def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
