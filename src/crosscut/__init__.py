@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crosscut import delta, errors, events, files, http, iceberg, kafka, nats, postgres, spark, sqlite
+    from crosscut.backfilling import backfill
     from crosscut.connected_process import (
         BroadcastState,
         ConnectedProcess,
@@ -125,6 +126,7 @@ __all__ = [
     "Wait",
     "Windowed",
     "WindowedStream",
+    "backfill",
     "check_history",
     "collect",
     "count_window",
@@ -158,6 +160,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "backfilling": "backfill",
     "connected_process": "BroadcastState ConnectedProcess SplitState StreamProcess UnionState",
     "connectors.collect": "collect",
     "connectors.generate": "generate",

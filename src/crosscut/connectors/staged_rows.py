@@ -26,6 +26,7 @@ FILE_BYTES = 32 * 1024 * 1024
 
 BATCH_ROWS = 4_096
 _WAIT_MS = 1
+_WAIT_FOR_EVER_MS = 1_000
 
 Records = Callable[[Any], list[Any]]
 """Makes the records of a `pyarrow.RecordBatch`: as many as it has rows, or the batch itself."""
@@ -38,10 +39,12 @@ class StagedRows(Source[Any]):
     Attributes:
         store_url: Of the checkpoint store of the job that reads.
         records: What the rows become. One that gives less records than rows gives one for all.
+        ends: Else a split that was read to its end goes on waiting, as the input that a history is of would.
     """
 
     store_url: str
     records: Records
+    ends: bool = True
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Nothing is staged by this: see `split_of`."""
@@ -51,7 +54,7 @@ class StagedRows(Source[Any]):
         """Go on at row `position` of a file."""
         match split.detail, position:
             case {"rows": 0}, 0:
-                return _Nothing()
+                return _Nothing(ends=self.ends)
             case (
                 {"staged": str(path), "size_bytes": int(size), "sha256": str(sha256), "rows": int(rows)},
                 int(row),
@@ -121,9 +124,13 @@ def staged(
 
 class _Nothing(SplitReader[Any]):
     position = 0
+    lag = 0
 
-    def read(self, limit: int) -> EndOfSplit:
-        return EndOfSplit()
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+
+    def read(self, limit: int) -> Wait | EndOfSplit:
+        return EndOfSplit() if self._ends else Wait(_WAIT_FOR_EVER_MS)
 
 
 class _FileReader(SplitReader[Any]):
@@ -144,9 +151,13 @@ class _FileReader(SplitReader[Any]):
     def position(self) -> JSON:
         return self._position
 
+    @property
+    def lag(self) -> int:
+        return self._rows - self._position
+
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         if self._position >= self._rows:
-            return EndOfSplit()
+            return EndOfSplit() if self._source.ends else Wait(_WAIT_FOR_EVER_MS)
         if self._batch is None or self._next == self._batch.num_rows:
             if self._coming is None:
                 self._coming = self._thread.submit(next, self._batches, None)

@@ -85,12 +85,24 @@ class InspectSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkHold:
+    """The watermark does not follow the records, which come in no order.
+
+    Attributes:
+        at_ms: It stands there; None: there is none yet.
+    """
+
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class AssignTimestampsSpec:
     """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest.
 
     `idle_after_ms`: Nobody waits for a split that has given nothing for so long.
     `align_within_ms`: A split waits while it is further ahead of the slowest one, None: never, of all sources
     with the same `align_group`; "": of this one.
+    `hold`: Where its watermark stands instead.
     """
 
     function: Callable[[Any], Any]
@@ -98,6 +110,7 @@ class AssignTimestampsSpec:
     idle_after_ms: int | None = None
     align_within_ms: int | None = None
     align_group: str = ""
+    hold: WatermarkHold | None = None
 
 
 @dataclass(frozen=True, slots=True)

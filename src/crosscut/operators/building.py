@@ -142,8 +142,8 @@ def build(
             return Inspect(node.uid, function)
         case ForEachSpec(function):
             return ForEach(node.uid, function)
-        case AssignTimestampsSpec(function, out_of_orderness_ms, idle_after_ms):
-            return AssignTimestamps(node.uid, function, out_of_orderness_ms, idle_after_ms)
+        case AssignTimestampsSpec(function, out_of_orderness_ms, idle_after_ms, hold=hold):
+            return AssignTimestamps(node.uid, function, out_of_orderness_ms, idle_after_ms, hold)
         case KeyBySpec(function, keys_only):
             return KeyBy(node.uid, function, keys_only=keys_only)
         case SinkSpec():

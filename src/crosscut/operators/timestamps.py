@@ -7,6 +7,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import StateError
+from crosscut.graph.specs import WatermarkHold
 from crosscut.interfaces import JSON
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.watermarks import CombinedWatermark
@@ -33,8 +34,10 @@ class AssignTimestamps(Operator):
         function: Callable[[Any], Any],
         out_of_orderness_ms: int,
         idle_after_ms: int | None = None,
+        hold: WatermarkHold | None = None,
     ) -> None:
         super().__init__(uid)
+        self._hold = hold
         self.hears_time = idle_after_ms is not None
         self._idle_after_ms = idle_after_ms
         # Since when nothing has come of those that are asked; splits that wait to be read are not.
@@ -87,6 +90,10 @@ class AssignTimestamps(Operator):
         sides = {split: known.get(split) for split in splits}
         if not sides and not is_open:
             sides = {"": known.get("")}
+        if self._hold is not None and self._hold.at_ms is not None:
+            # Whoever comes next is told of it, as of any watermark that a snapshot has.
+            watermark = max(watermark or 0, self._hold.at_ms)
+            sides = dict.fromkeys(sides, watermark)
         self._combined = CombinedWatermark(sides, watermark, is_open=is_open)
         self._is_source = "" not in sides
         if not sides:
@@ -173,6 +180,9 @@ class AssignTimestamps(Operator):
         if set(map(type, timestamps)) != _INT or min(timestamps) < 0 or max(timestamps) > TIMESTAMP_MAX:
             timestamps = self._converted(timestamps, batch.records)
         self.taken_count += len(batch)
+        made = Batch(batch.records, batch.keys, timestamps)
+        if self._hold is not None:
+            return made
         # Before 1970 nothing has happened: a watermark is a time as well.
         watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
         self._silent_since.pop(self.origin, None)
@@ -180,7 +190,6 @@ class AssignTimestamps(Operator):
             self._silent_since[""] = self.course.now_ms
         idle = None if self._idle_after_ms is None else False
         self._add_news(self._combined.heard(self.origin, watermark, idle=idle))
-        made = Batch(batch.records, batch.keys, timestamps)
         if (news := self.take_news()) is not None:
             made.add_news(news.watermark, idle=news.idle)
         return made

@@ -266,7 +266,8 @@ def _checkpoint(
     manifest = savepoint.manifest
     n = CheckpointId(manifest.checkpoint_id + 1)
     before = {one.task: one.snapshot for one in manifest.tasks}
-    known = {task.vertex for task in before}
+    # One of a history has no splits: its sources begin with all that they find.
+    known = {task.vertex for task, one in before.items() if one.positions is not None}
     found: dict[TaskId, Any] = {}
     new = [one.vertex_id for one in graph.vertices if one.source is not None and one.vertex_id not in known]
     has_more_input = {reached for uid in new for reached in reached_from(uid, graph.edges)}

@@ -11,7 +11,7 @@ from pyspark.sql.types import Row
 
 from crosscut.connectors.extras import required
 
-RecordKind = Literal["rows", "dicts", "arrow"]
+RecordKind = Literal["rows", "dicts", "tuples", "values", "arrow"]
 Convert = Callable[[Any], Any]
 
 
@@ -19,8 +19,9 @@ Convert = Callable[[Any], Any]
 class RecordsOf:
     """Makes the records of a `pyarrow.RecordBatch`; it is pickled with the flow.
 
-    Values are those of `RecordBatch.to_pylist`, but for structs, which are `Row`s or dicts as the records
-    are, and maps, which are dicts. A timestamp has the time zone that the session had which staged it.
+    Records that are "values" are those of the only column. Values are those of `RecordBatch.to_pylist`, but
+    for structs, which are `Row`s where records are rows, else dicts, and maps, which are dicts.
+    A timestamp has the time zone that the session had which staged it.
     """
 
     kind: RecordKind
@@ -33,6 +34,10 @@ class RecordsOf:
             column.to_pylist() if convert is None else [convert(value) for value in column.to_pylist()]
             for column, convert in zip(batch.columns, converts, strict=True)
         ]
+        if self.kind == "values":
+            return columns[0]
+        if self.kind == "tuples":
+            return list(zip(*columns, strict=True))
         if self.kind == "dicts":
             return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
         return [row_of(names, values) for values in zip(*columns, strict=True)]

@@ -58,8 +58,9 @@ def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
 
     Args:
         df: Of the SparkSession of this program; not a streaming one.
-        records: What a record is: "rows" `pyspark.sql.Row`, "dicts" a dict by column, "arrow" a
-            `pyarrow.RecordBatch` of some rows. Timestamps have a time zone, that of the session.
+        records: What a record is: "rows" `pyspark.sql.Row`, "dicts" a dict by column, "tuples" a tuple, which
+            is made fastest, "values" the value of the only column, "arrow" a `pyarrow.RecordBatch` of some
+            rows. Timestamps have a time zone, that of the session.
 
     Raises:
         ConnectorError: It is no bounded DataFrame, a column is of a type that has no counterpart (it is
@@ -84,6 +85,11 @@ def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
     if records not in get_args(RecordKind):
         raise ConnectorError(f"records={records!r}: expected one of {get_args(RecordKind)}")
     check_schema(df.schema)
+    if records == "values" and len(df.columns) != 1:
+        raise ConnectorError(
+            f"records='values' is for a DataFrame of one column, and this one has {len(df.columns)}: "
+            f"{', '.join(df.columns):.200}; select one, or use records='tuples'"
+        )
     return DataFrameSource(df, records)
 
 
@@ -94,17 +100,21 @@ class DataFrameSource(Source[Any]):
         df: What is staged.
     """
 
-    def __init__(self, df: DataFrame, records: RecordKind, store_url: str = "") -> None:
+    def __init__(self, df: DataFrame, records: RecordKind, store_url: str = "", *, ends: bool = True) -> None:
         self.df = df
         self._records = records
-        self._rows = StagedRows(store_url, RecordsOf(records))
+        self._rows = StagedRows(store_url, RecordsOf(records), ends)
 
     def __reduce__(self) -> tuple[Callable[..., Source[Any]], tuple[Any, ...]]:
-        return StagedRows, (self._rows.store_url, self._rows.records)
+        return StagedRows, (self._rows.store_url, self._rows.records, self._rows.ends)
 
     def placed(self, store_url: str) -> DataFrameSource:
         """Return the source for a job that has its checkpoint store there."""
-        return DataFrameSource(self.df, self._records, store_url)
+        return DataFrameSource(self.df, self._records, store_url, ends=self._rows.ends)
+
+    def without_end(self) -> DataFrameSource:
+        """Return the source as the beginning of an input that goes on."""
+        return DataFrameSource(self.df, self._records, self._rows.store_url, ends=False)
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Nothing can be read before a job has staged it."""

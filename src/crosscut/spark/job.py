@@ -33,11 +33,13 @@ from crosscut.errors import (
 )
 from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
+from crosscut.graph.specs import JobGraph
 from crosscut.interfaces import Sink
 from crosscut.protocol.events import StopRequested
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.snapshots import Part
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots
@@ -59,10 +61,10 @@ _EXCEPTIONS: dict[str, type[CrosscutError]] = {
 class Job:
     """A flow that was started. All methods may be called from any thread."""
 
-    def __init__(self, flow: Flow, settings: Settings) -> None:
+    def __init__(self, flow: Flow, settings: Settings, graph: JobGraph | None = None) -> None:
         self._name = flow.name
         self._checkpoint_dir = settings.store_of(flow.name)
-        graph = flow.compile(settings.parallelism, settings.max_parallelism)
+        graph = graph or flow.compile(settings.parallelism, settings.max_parallelism)
         self._run = Run(flow.name, graph, flow.invariants, settings, self._checkpoint_dir)
         self._panels = Panels(flow.name, self._looks_like, self._run.ended)
 
@@ -307,9 +309,12 @@ class Job:
         """
         return self._run.values(uid, state)
 
-    def _last_as_savepoint(self, directory: str) -> None:
-        from crosscut.savepoints.writing import write_savepoint
+    def last_checkpoint(self) -> tuple[CheckpointCompleted, EpochClaimed]:
+        """Return the last checkpoint of a job that has ended well, and the claim that it is of.
 
+        Raises:
+            CheckpointError: There is none whose output is committed.
+        """
         end = self._run.end
         if end is None or end.outcome not in ("stopped", "finished") or end.cause is not None:
             why = end.cause.message if end is not None and end.cause is not None else ""
@@ -319,7 +324,20 @@ class Job:
             )
         tail = [entry for _, entry in self._run.store.tail(1)]
         checkpoint = [entry for entry in tail if isinstance(entry, CheckpointCompleted)][-1]
-        write_savepoint(directory, checkpoint, claims_in(tail)[-1], self._run.store.read_part)
+        return checkpoint, claims_in(tail)[-1]
+
+    def read_part(self, part: Part) -> bytes:
+        """Return the verified bytes of a part of a checkpoint.
+
+        Raises:
+            StoreError: It is damaged, or can't be read.
+        """
+        return self._run.store.read_part(part)
+
+    def _last_as_savepoint(self, directory: str) -> None:
+        from crosscut.savepoints.writing import write_savepoint
+
+        write_savepoint(directory, *self.last_checkpoint(), self.read_part)
 
     def stop(self, timeout: float | None = None, *, savepoint: str | os.PathLike[str] | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.
@@ -457,11 +475,15 @@ def _plain_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def start_job(flow: Flow, settings: Settings, spark: Any) -> Job:
-    """Start `flow`; see `Flow.start`."""
-    job = Job(flow, settings)
+def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
+    """Start `flow`; see `Flow.start`.
+
+    Args:
+        graph: What is to run instead of the flow, compiled.
+    """
+    job = Job(flow, settings, graph)
     # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
-    if (finished := status_if_finished(flow, settings)) is not None:
+    if (finished := status_if_finished(flow, settings, graph)) is not None:
         LOGGER.warning(
             "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
             "checkpoint_dir and another location for its output",

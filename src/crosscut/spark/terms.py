@@ -113,14 +113,17 @@ def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
     return tuple(found)
 
 
-def status_if_finished(flow: Flow, settings: Settings) -> JobStatus | None:
+def status_if_finished(flow: Flow, settings: Settings, graph: JobGraph | None = None) -> JobStatus | None:
     """Return how the job in its checkpoint directory has finished, or None: asked before Spark is started.
+
+    Args:
+        graph: That runs; default: the flow, compiled.
 
     Raises:
         StoreError: The directory holds the state of another job, or its job log can't be read; or the job has
             begun with something else than what `restore_from` names now.
     """
-    graph = flow.compile(settings.parallelism, settings.max_parallelism)
+    graph = graph or flow.compile(settings.parallelism, settings.max_parallelism)
     url = settings.store_of(flow.name)
     check_checkpoint_dir(url)
     check_checkpoint_dir_is_private(url, strict=settings.strict)

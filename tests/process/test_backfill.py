@@ -1,0 +1,109 @@
+"""cc.backfill: state of a DataFrame, by Spark jobs, which a continuous job goes on from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import crosscut as cc
+from crosscut.errors import FlowError, JobFailedError, SettingsError, StoreError
+
+pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+
+ROWS = 6_000
+LIVE = [f"user-{number % 11}" for number in range(500)]
+
+
+class Visits:
+    """A flow of visits by user, whose first run over the history fails halfway."""
+
+    def __init__(self, directory: Path) -> None:
+        self.flow = cc.Flow("visits")
+        self.out = cc.collect(directory / "out")
+        self._mended = directory / "mended"
+        mended = str(self._mended)
+
+        def checked(user: str) -> str:
+            if user == "user-bad" and not Path(mended).exists():
+                raise ValueError("bad user")
+            return user
+
+        visits = self.flow.source(cc.items(LIVE)).named("clicks").map(checked).key_by(lambda user: user)
+        visits.count().named("visits").sink(self.out)
+
+    def mend(self) -> None:
+        self._mended.touch()
+
+
+def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continuous_job_with_its_state(
+    spark: SparkContext, started: Any, tmp_path: Path
+) -> None:
+    session = SparkSession.builder.getOrCreate()
+    # Another token at each time that Spark computes it. The bad user is read last, in a batch of its own.
+    rows = f"SELECT id, uuid() AS token FROM range({ROWS}) UNION ALL SELECT {ROWS}, 'none'"
+    clicks = session.sql(rows).coalesce(1)
+    visits = Visits(tmp_path)
+
+    def user_of(row: tuple[int, str]) -> str:
+        return "user-bad" if row[0] == ROWS else f"user-{row[0] % 7}"
+
+    def backfill(**others: Any) -> str:
+        chosen = {
+            "checkpoint_dir": tmp_path / "past",
+            "batch_records_max": 2_000,
+            "restart": cc.Restart(failures=0),
+        }
+        return cc.backfill(
+            visits.flow,
+            clicks,
+            tmp_path / "savepoint",
+            records="tuples",
+            record=user_of,
+            settings=cc.Settings(**chosen),
+            **others,
+        )
+
+    with pytest.raises(JobFailedError, match="bad user"):
+        backfill()
+    assert not (tmp_path / "savepoint").exists()
+    visits.mend()
+    events: list[Any] = []
+    assert backfill(on_event=events.append) == str(tmp_path / "savepoint")
+    # It has gone on, and not begun again.
+    assert events[0].resumed_from is not None
+    assert visits.out.records() == []
+    expected = Counter(f"user-{number % 7}" for number in range(ROWS)) + Counter({"user-bad": 1})
+    state = cc.read_state(tmp_path / "savepoint", "visits")
+    assert dict(zip(state["key"], state["value"], strict=True)) == expected
+    # It is there: nothing is done again, and nothing else is overwritten.
+    assert backfill() == str(tmp_path / "savepoint")
+    with pytest.raises(StoreError, match="savepoint"):
+        cc.backfill(visits.flow, clicks, tmp_path / "savepoint", settings=cc.Settings())
+
+    live = cc.Settings(parallelism=3, checkpoint_dir=tmp_path / "live", restore_from=tmp_path / "savepoint")
+    job = started.flow(visits.flow, live)
+    started.finish(job)
+    said = Counter()
+    for user, count in visits.out.records():
+        said[user] = max(said[user], count)
+    for user, count in Counter(LIVE).items():
+        assert said[user] == expected[user] + count
+    assert len(visits.out.records()) == len(LIVE)
+
+
+def test_what_a_backfill_cannot_be_asked_for_is_refused_at_once(spark: SparkContext, tmp_path: Path) -> None:
+    df = SparkSession.builder.getOrCreate().range(3)
+    flow = Visits(tmp_path).flow
+    where = tmp_path / "savepoint"
+    with pytest.raises(FlowError, match="has no source 'orders'"):
+        cc.backfill(flow, df, where, source="orders")
+    with pytest.raises(FlowError, match="has no event time"):
+        cc.backfill(flow, df, where, watermark=5)
+    with pytest.raises(SettingsError, match="a backfill begins with nothing"):
+        cc.backfill(flow, df, where, settings=cc.Settings(restore_from="savepoints/x"))
+    assert not where.exists()
