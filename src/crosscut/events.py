@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from crosscut.ids import CheckpointId, Epoch
 
@@ -29,10 +31,14 @@ class Started(JobEvent):
     Attributes:
         resumed_from: The checkpoint that the job goes on from, None: from the beginning.
         parallelism: Tasks of each vertex.
+        query_id: UUID of the job's history: the same after each start that goes on with it.
+        run_id: UUID of this start.
     """
 
     resumed_from: CheckpointId | None
     parallelism: int
+    query_id: str = ""
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,19 @@ class CheckpointCompleted(JobEvent):
     freeze_ms: float = 0.0
     store_ms: float = 0.0
     append_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed(JobEvent):
+    """What was done since the checkpoint before, in the shape of Structured Streaming's progress.
+
+    Told once a checkpoint is complete; of a job in micro-batches, once the output of a batch is visible, too.
+
+    Attributes:
+        progress: See `Job.last_progress`.
+    """
+
+    progress: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +134,12 @@ class Ended(JobEvent):
         outcome: "finished", "stopped", "cancelled", "failed" or "fenced".
         cause: Why, or what it has left undone; "" if there is nothing to say.
         resumes_from: The checkpoint that the next start goes on from, None: from the beginning.
+        query_id: As of `Started`; "" if the job did not come to own its directory.
+        run_id: Likewise.
     """
 
     outcome: str
     cause: str
     resumes_from: CheckpointId | None
+    query_id: str = ""
+    run_id: str = ""

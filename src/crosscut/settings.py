@@ -24,6 +24,10 @@ Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
 
+class Default(int):
+    """A number that nobody has given, told apart from the same one that somebody has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restart strategy: at most `failures` within `window`, after a delay.
@@ -66,7 +70,9 @@ class Settings:
     """How a flow is to run. Durations are "1s", "200ms", ... or a number of seconds.
 
     Attributes:
-        parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot.
+        parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot. In micro-batches
+            tasks wait for their turn in the slots that there are; where it is not given there, it is Spark's
+            `spark.sql.shuffle.partitions` if that has been set, up to `max_parallelism`.
         engine: How the flow runs. "continuous": long-lived tasks, records over channels of our own, for
             latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
             and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
@@ -143,7 +149,7 @@ class Settings:
         log_format: Of these lines: "text", or "json", one object a line.
     """
 
-    parallelism: int = 2
+    parallelism: int = Default(2)
     engine: EngineName = "continuous"
     batch_records_max: int = 2_000_000
     trigger: TriggerName = "interval"
@@ -280,6 +286,11 @@ class Settings:
             if isinstance(values[name], str):
                 values[name] = shown_url(values[name])
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @property
+    def is_parallelism_given(self) -> bool:
+        """Whether somebody has said what `parallelism` is."""
+        return not isinstance(self.parallelism, Default)
 
     def store_of(self, flow: str) -> str:
         """Return the directory or URL of the checkpoint store of the flow called `flow`."""

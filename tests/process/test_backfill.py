@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import crosscut as cc
 from crosscut.errors import FlowError, JobFailedError, SettingsError, StoreError
+from crosscut.spark.partitions import with_partitions
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
@@ -107,3 +109,16 @@ def test_what_a_backfill_cannot_be_asked_for_is_refused_at_once(spark: SparkCont
     with pytest.raises(SettingsError, match="a backfill begins with nothing"):
         cc.backfill(flow, df, where, settings=cc.Settings(restore_from="savepoints/x"))
     assert not where.exists()
+
+
+def test_batches_have_as_many_partitions_as_sparks_shuffles_where_nobody_says(spark: SparkContext) -> None:
+    session = SparkSession.builder.getOrCreate().newSession()
+    batches = cc.Settings(engine="micro-batch")
+    # Spark's own default is 200.
+    assert with_partitions(batches, session).parallelism == 2
+    session.conf.set("spark.sql.shuffle.partitions", "5")
+    assert with_partitions(batches, session).parallelism == 5
+    assert with_partitions(cc.Settings(), session).parallelism == 2
+    assert with_partitions(replace(batches, parallelism=2), session).parallelism == 2
+    session.conf.set("spark.sql.shuffle.partitions", "300")
+    assert with_partitions(batches, session).parallelism == batches.max_parallelism

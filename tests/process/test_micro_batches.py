@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from drivers import Driver
-from jobs import Armed, NumberedJob
+from jobs import Armed, NumberedJob, until
+
+import crosscut as cc
 
 IN_BATCHES = {"engine": "micro-batch", "batch_records_max": 4_000, "checkpoint_interval": "50ms"}
 
@@ -21,7 +23,13 @@ def test_a_process_killed_in_a_batch_is_replaced_by_spark_and_output_is_exact(
     armed = arm(trap)
     numbered = NumberedJob(tmp_path, count=12_000, rate=1e9, settings=IN_BATCHES)
     job = started(numbered)
+    told: list[Any] = []
+    job.on_event(told.append)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
+    until(lambda: bool(told) and isinstance(told[-1], cc.events.Ended), "the word of the end")
+    progress = [one.progress for one in told if isinstance(one, cc.events.Progressed)]
+    assert sum(one["numInputRows"] for one in progress) == 12_000
+    assert progress == job.recent_progress
     assert armed.fired == {trap}
     assert job.status == "finished"
     assert job.last_progress["name"] == "numbered"

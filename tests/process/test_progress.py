@@ -8,6 +8,35 @@ from typing import Any
 
 import pytest
 from jobs import KEYS, NumberedJob, until
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+
+class Heard(StreamingQueryListener):
+    """As somebody has it who comes from Structured Streaming."""
+
+    def __init__(self) -> None:
+        self.starts: list[Any] = []
+        self.rows = 0
+        self.outcomes: list[Any] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        assert event.name == "numbered"
+        self.starts.append((event.id, event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.rows += event.progress.numInputRows
+        assert event.progress.runId == self.starts[-1][1]
+        assert event.progress.sources[0].endOffset
+        assert event.progress.json
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        assert event.runId == self.starts[-1][1]
+        self.outcomes.append(event.exception)
 
 
 def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume(
@@ -16,6 +45,8 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     caplog.set_level(logging.INFO, "crosscut")
     numbered = NumberedJob(tmp_path, count=9_000, held=1)
     first = started(numbered)
+    listener = Heard()
+    first.add_listener(listener)
     until(lambda: first.checkpoints() and first.progress()["records_read"] > 1_000, "records")
     tracker = started.spark.statusTracker()
     stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
@@ -25,10 +56,21 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     stopped_at = first.progress()["records_read"]
     last = first.checkpoints()[-1].checkpoint_id
     assert 1_000 < stopped_at <= 9_000
+    until(lambda: len(listener.outcomes) == 1, "the word of the end")
+    assert listener.rows == stopped_at
+    assert first.last_progress["batchId"] == last
 
     numbered.open_gate()
     second = started(numbered)
+    second.add_listener(listener)
     started.finish(second)
+    until(lambda: len(listener.outcomes) == 2, "the word of the second end")
+    assert listener.rows == 9_000
+    assert listener.outcomes == [None, None]
+    queries, runs = zip(*listener.starts, strict=True)
+    assert (len(set(queries)), len(set(runs))) == (1, 2)
+    assert second.last_progress["id"] == str(queries[0])
+    assert second.last_progress["runId"] == str(runs[1])
     final = second.progress()
     assert (final["records_read"], final["state_keys"]) == (9_000, KEYS)
     sums = [one for one in second.report().tasks if one.task.vertex.startswith("sums")]

@@ -17,7 +17,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.staged_files import StagedFiles
-from crosscut.driver.batch_progress import BatchTimes, progress_of
+from crosscut.driver.query_progress import BatchTimes, QueryIds, progress_of
 from crosscut.errors import FlowError, SettingsError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
@@ -373,8 +373,10 @@ def test_progress_has_the_shape_of_structured_streamings() -> None:
         counted: Snapshot(records_in=9, records_out=5, state_keys=3),
     }
     seconds = 10**9
-    times = BatchTimes(0, 2 * seconds, 3 * seconds, 3 * seconds, 4 * seconds)
-    found = progress_of(graph, "lineage", CheckpointId(7), before, after, times, "2026-01-01T00:00:00")
+    times = BatchTimes(2 * seconds, 2 * seconds, 3 * seconds, 3 * seconds, 4 * seconds)
+    found = progress_of(
+        graph, QueryIds("q", "r"), CheckpointId(7), before, after, times, "2026-01-01T00:00:00"
+    )
     assert found["batchId"] == 7
     assert found["numInputRows"] == 5
     assert (found["inputRowsPerSecond"], found["processedRowsPerSecond"]) == (2.5, 2.5)

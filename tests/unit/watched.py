@@ -45,7 +45,9 @@ class Watched(Talk):
             completed = self.coordinator.completed
             if isinstance(event, EntryAppended) and completed is not None and completed is not before:
                 shown = checkpoint_status(completed)
-                self.watching.completed(self.now_ns, completed, shown.state_bytes, shown.new_bytes)
+                self.watching.completed(
+                    self.now_ns, self.coordinator, completed, shown.state_bytes, shown.new_bytes
+                )
             self.watching.handled(self.now_ns, self.coordinator, effects)
             if isinstance(event, MessageReceived):
                 if isinstance(event.message, WorkerHeartbeat):

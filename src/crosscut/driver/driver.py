@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import ParamSpec, Protocol, TypeVar, assert_never
+from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
 from crosscut.driver.asking import Asking, Find, nothing_to_find
 from crosscut.driver.invariants import InvariantChecker
@@ -136,6 +136,8 @@ class CoordinatorDriver:
         start_thread: What calls of the store run in.
         tell: Takes the events for listeners; must not block.
         lines: Takes what workers log.
+        progress_of: The graph of a job whose progress is told at each checkpoint; None: the supply tells it,
+            or nobody.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class CoordinatorDriver:
         find: Find = nothing_to_find,
         tell: Callable[[WatchedEvent], None] = lambda event: None,
         lines: WorkerLines | None = None,
+        progress_of: JobGraph | None = None,
     ) -> None:
         self._name = name
         self._terms = terms
@@ -174,7 +177,10 @@ class CoordinatorDriver:
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._seen = Observations()
-        self._watching = Watching(name, terms.identity.parallelism, self._wall_ms, tell)
+        identity = terms.identity
+        self._watching = Watching(
+            name, identity.parallelism, self._wall_ms, tell, identity.driver, progress_of
+        )
         self._lines = lines or WorkerLines(name, are_seen=False)
         self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
         self._savepoints: dict[int, asyncio.Future[CheckpointCompleted]] = {}
@@ -225,6 +231,14 @@ class CoordinatorDriver:
             self._wall_ms(),
             tuple(self._lines.kept),
         )
+
+    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
+        """Note what a batch came to. On the loop."""
+        self._watching.progressed(epoch, progress)
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return the newest that is known of the job's progress, oldest first. On the loop."""
+        return list(self._watching.progress)
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1_000)
@@ -350,7 +364,7 @@ class CoordinatorDriver:
         if completed is not None and is_new and isinstance(event, EntryAppended | EntryRead):
             self._failpoints("driver.completed")
             one = seen.note_completed(completed)
-            self._watching.completed(now_ns, completed, one.state_bytes, one.new_bytes)
+            self._watching.completed(now_ns, self._coordinator, completed, one.state_bytes, one.new_bytes)
             self._have_judged(completed)
         elif self._coordinator.phase is Phase.FINISHING and completed is not None:
             # Restored, to be finished: no newer cut will be judged in its place.

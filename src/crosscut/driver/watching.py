@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from crosscut import events
 from crosscut.driver.meter import Meter
+from crosscut.driver.query_progress import BatchTimes, progress_of, query_ids
 from crosscut.driver.traces import CheckpointTraces, FailoverTraces
+from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.job.coordinator import Coordinator
@@ -29,6 +33,8 @@ from crosscut.protocol.messages import (
 )
 
 ERRORS_MAX = 100
+PROGRESS_MAX = 100
+"""As many as Structured Streaming keeps."""
 
 _RUNNING = (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING)
 
@@ -48,11 +54,26 @@ class Watching:
     Args:
         wall_ms: Tells the milliseconds since 1970.
         tell: Takes the events for listeners, in order.
+        driver: The token of this start.
+        graph: Whose progress is told from checkpoint to checkpoint. None: somebody else does; see
+            `progressed`.
     """
 
     def __init__(
-        self, name: str, parallelism: int, wall_ms: Callable[[], int], tell: Callable[[events.JobEvent], None]
+        self,
+        name: str,
+        parallelism: int,
+        wall_ms: Callable[[], int],
+        tell: Callable[[events.JobEvent], None],
+        driver: str = "",
+        graph: JobGraph | None = None,
     ) -> None:
+        self.progress: deque[dict[str, Any]] = deque(maxlen=PROGRESS_MAX)
+        self._driver = driver
+        self._graph = graph
+        # What the next progress counts from: a checkpoint, and since when.
+        self._before: CheckpointCompleted | None = None
+        self._since_ns = 0
         self.meter = Meter()
         self.checkpoints = CheckpointTraces()
         self.failovers = FailoverTraces()
@@ -76,7 +97,22 @@ class Watching:
         if coordinator.phase is not self._phase:
             self._note_phase(now_ns, coordinator)
 
-    def completed(self, now_ns: int, entry: CheckpointCompleted, state_bytes: int, new_bytes: int) -> None:
+    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
+        """Note what was done from one checkpoint to the next."""
+        self.progress.append(progress)
+        if not self._is_over:
+            self._tell(
+                events.Progressed(job=self._name, at_ms=self._wall_ms(), epoch=epoch, progress=progress)
+            )
+
+    def completed(
+        self,
+        now_ns: int,
+        coordinator: Coordinator,
+        entry: CheckpointCompleted,
+        state_bytes: int,
+        new_bytes: int,
+    ) -> None:
         """A checkpoint is complete."""
         self.checkpoints.completed(now_ns, entry, state_bytes, new_bytes)
         trace = self.checkpoints.of(entry.checkpoint_id)
@@ -95,6 +131,31 @@ class Watching:
                 store_ms=trace.store_ms if trace is not None else 0.0,
                 append_ms=trace.append_ms if trace is not None else 0.0,
             )
+        )
+        if self._graph is not None:
+            self.progressed(entry.epoch, self._progress_to(now_ns, self._graph, coordinator, entry))
+            self._before, self._since_ns = entry, now_ns
+
+    def _progress_to(
+        self, now_ns: int, graph: JobGraph, coordinator: Coordinator, entry: CheckpointCompleted
+    ) -> dict[str, Any]:
+        """Return what was done since the checkpoint before, or since the tasks have begun to run."""
+        since_ns = self._since_ns or now_ns
+        times = BatchTimes(
+            now_ns - since_ns,
+            since_ns,
+            max(since_ns, now_ns - entry.duration_ms * 1_000_000),
+            now_ns,
+            now_ns,
+        )
+        return progress_of(
+            graph,
+            query_ids(coordinator.lineage, self._driver),
+            entry.checkpoint_id,
+            {one.task: one.snapshot for one in self._before.snapshots} if self._before is not None else {},
+            {one.task: one.snapshot for one in entry.snapshots},
+            times,
+            datetime.fromtimestamp(self._wall_ms() / 1_000 - times.took_s, UTC).isoformat(),
         )
 
     def heard(self, now_ns: int, epoch: Epoch, message: WorkerMessage) -> None:
@@ -122,6 +183,7 @@ class Watching:
         if cause is not None and cause is not self._failure and end.outcome == "failed":
             self.errors.append(SeenError(self._wall_ms(), coordinator.epoch, cause))
         completed = coordinator.completed
+        ids = query_ids(coordinator.lineage, self._driver)
         self._tell(
             events.Ended(
                 job=self._name,
@@ -130,6 +192,8 @@ class Watching:
                 outcome=end.outcome,
                 cause=cause.message if cause is not None else "",
                 resumes_from=completed.checkpoint_id if completed is not None else None,
+                query_id=ids.query,
+                run_id=ids.run,
             )
         )
 
@@ -198,6 +262,8 @@ class Watching:
                 self.checkpoints.failed(now_ns, n, "its epoch is over")
         if phase is not Phase.RESTORING or coordinator.phase not in (Phase.RUNNING, Phase.FINISHING):
             return
+        # Records are counted from what the tasks go on from; what was read since, and lost, is read again.
+        self._before, self._since_ns = coordinator.completed, now_ns
         at_ms, epoch, parallelism = self._wall_ms(), coordinator.epoch, self._parallelism
         if self._rescaled_from:
             before, self._rescaled_from = self._rescaled_from, 0
@@ -214,6 +280,7 @@ class Watching:
             self._has_run, self.started_ms = True, at_ms
             completed = coordinator.completed
             resumed_from = completed.checkpoint_id if completed is not None else None
+            ids = query_ids(coordinator.lineage, self._driver)
             self._tell(
                 events.Started(
                     job=self._name,
@@ -221,5 +288,7 @@ class Watching:
                     epoch=epoch,
                     resumed_from=resumed_from,
                     parallelism=parallelism,
+                    query_id=ids.query,
+                    run_id=ids.run,
                 )
             )

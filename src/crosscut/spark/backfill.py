@@ -30,6 +30,7 @@ from crosscut.settings import Settings
 from crosscut.spark.arrow_records import RecordKind
 from crosscut.spark.dataframes import DataFrameSource, dataframe
 from crosscut.spark.job import Job, start_job
+from crosscut.spark.partitions import with_partitions
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
 from crosscut.timestamps import as_timestamp
@@ -53,7 +54,8 @@ def backfill(
     on_event: Callable[[JobEvent], object] | None,
 ) -> str:
     """See `crosscut.backfill`."""
-    chosen = _settings(flow, settings)
+    session = spark if spark is not None else df.sparkSession
+    chosen = with_partitions(_settings(flow, settings), session)
     live = flow.compile(chosen.parallelism, chosen.max_parallelism)
     uid = history_source(live, source)
     if not isinstance(output, bool):
@@ -76,7 +78,6 @@ def backfill(
         )
         return savepoint
     check_free(savepoint)
-    session = spark if spark is not None else df.sparkSession
     job = _ran(start_job(flow, chosen, session, graph(WatermarkHold(None))), on_event)
     if closes_ms is not None:
         # In a run of its own: the watermark must come after the last row, wherever that is read.

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.journal import LOGGER
@@ -44,6 +45,7 @@ from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots
 from crosscut.spark.holding import Holding
+from crosscut.spark.partitions import with_partitions
 from crosscut.spark.run import Run, absolute
 from crosscut.spark.seeing import JobActions
 from crosscut.spark.terms import status_if_finished
@@ -143,13 +145,19 @@ class Job:
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
-        """The newest batch whose output is visible, in the shape of Structured Streaming's progress.
+        """The newest of `recent_progress`; None before the first checkpoint."""
+        recent = self.recent_progress
+        return recent[-1] if recent else None
 
-        With `batchId`, `numInputRows`, `inputRowsPerSecond`, `processedRowsPerSecond`, `durationMs`,
-        `stateOperators`, `sources` with their offsets, `sink`. None before the first batch, and for a job
-        that does not run in batches: see `metrics`.
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """What the newest 100 batches came to, oldest first, in the shape of Structured Streaming's progress.
+
+        Of a job without batches: what it did from checkpoint to checkpoint. With `id`, `runId`, `batchId`
+        (the id of the checkpoint), `numInputRows`, `inputRowsPerSecond`, `processedRowsPerSecond`,
+        `durationMs`, `eventTime`, `stateOperators`, `sources` with their offsets, `sink`.
         """
-        return self._run.batches.last_progress if self._run.batches is not None else None
+        return self._run.progress()
 
     def metrics(self) -> JobMetrics:
         """Return the job in numbers: vertices and edges with their rates, tasks, checkpoints step by step,
@@ -189,6 +197,20 @@ class Job:
             ...         print(event.job, event.message)
         """
         self._run.listeners.add(listener)
+
+    def add_listener(self, listener: StreamingQueryListener) -> None:
+        """Have a listener of Structured Streaming told of the job, as it is: `onQueryStarted`, then
+        `onQueryProgress` at each checkpoint or batch, and `onQueryTerminated`.
+
+        It is told as `on_event` tells, with PySpark's own events. What Structured Streaming counts and this
+        engine does not is -1 there.
+
+        Raises:
+            SettingsError: It is no `pyspark.sql.streaming.StreamingQueryListener`.
+        """
+        from crosscut.spark.query_listener import telling
+
+        self.on_event(telling(listener))
 
     def logs(self) -> list[WorkerLine]:
         """Return the newest 200 lines that workers have logged, oldest first: with `logging`, from
@@ -481,6 +503,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None
     Args:
         graph: What is to run instead of the flow, compiled.
     """
+    settings = with_partitions(settings, spark)
     job = Job(flow, settings, graph)
     # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
     if (finished := status_if_finished(flow, settings, graph)) is not None:

@@ -92,7 +92,6 @@ class Run:
         listeners: Those of the job's user.
         seeing: Its record and its page.
         driver: Acts for the coordinator; None at first.
-        batches: Run the job's batches, if it has any.
     """
 
     store: CheckpointStore
@@ -111,7 +110,6 @@ class Run:
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
         self.driver: CoordinatorDriver | None = None
-        self.batches: BatchWorkers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.last_status: JobStatus | None = None
         self.end: EndJob | None = None
@@ -218,6 +216,11 @@ class Run:
             # Nothing changes any more.
             return driver.metrics(self._graph, settings)
         return read_on(loop, lambda: driver.metrics(self._graph, settings))
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return the newest that is known of the job's progress, oldest first."""
+        driver, loop = self.driver, self._loop
+        return read_on(loop, driver.progress) if driver is not None and loop is not None else []
 
     def ask(
         self,
@@ -369,10 +372,10 @@ class Run:
             invariants=checker,
             tell=self.listeners.tell,
             lines=WorkerLines(self._name, are_seen=is_local(self._context)),
+            progress_of=None if settings.engine == "micro-batch" else self._graph,
         )
         self.driver = driver
         if isinstance(supply, BatchWorkers):
-            self.batches = supply
             supply.provide(driver)
         else:
             port = await driver.listen(self._host)

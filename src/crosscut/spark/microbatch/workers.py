@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
-from crosscut.driver.batch_progress import BatchTimes, progress_of
 from crosscut.driver.journal import LOGGER
+from crosscut.driver.query_progress import BatchTimes, progress_of, query_ids
 from crosscut.errors import InternalError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
@@ -74,6 +74,8 @@ class Host(Protocol):
     def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
 
     def post(self, event: JobEvent) -> None: ...
+
+    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
 
 
 Routed = tuple[int, Parcel]
@@ -174,8 +176,6 @@ class BatchWorkers:
         self._started_ns = self._returned_ns = self._completed_ns = 0
         self._before_ns: int | None = None
         self._started_at = ""
-        self.last_progress: dict[str, Any] | None = None
-        """Of the newest batch whose output is visible; see `progress_of`."""
         self._overdue: asyncio.TimerHandle | None = None
         self._is_over = False
         self._is_full = False
@@ -356,7 +356,7 @@ class BatchWorkers:
         self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
 
     def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
-        self._note_progress(n)
+        self._note_progress(epoch, n)
         for task in self._output.tasks if self._output is not None else ():
             self._say(task.index, TransactionsCommitted(epoch, n, task))
         if self._is_full:
@@ -366,17 +366,18 @@ class BatchWorkers:
         elif self._trigger == "available_now":
             self._speaker.post(StopRequested())
 
-    def _note_progress(self, n: CheckpointId) -> None:
+    def _note_progress(self, epoch: Epoch, n: CheckpointId) -> None:
         times = BatchTimes(
-            self._before_ns,
+            None if self._before_ns is None else self._started_ns - self._before_ns,
             self._started_ns,
             self._returned_ns,
             self._completed_ns,
             time.monotonic_ns(),
         )
-        job = self._base[0].lineage
+        ids = query_ids(self._base[0].lineage, self._base[0].driver)
         before, after = _snapshots_of(self._began), _snapshots_of(self._base)
-        self.last_progress = progress_of(self._graph, job, n, before, after, times, self._started_at)
+        progress = progress_of(self._graph, ids, n, before, after, times, self._started_at)
+        self._speaker.progressed(epoch, progress)
 
     # Output, in a thread.
 

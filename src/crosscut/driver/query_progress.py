@@ -1,18 +1,46 @@
-"""What a batch came to, in the shape of Structured Streaming's progress. Pure."""
+"""What a batch came to, or a job from one checkpoint to the next, in the shape of Structured Streaming's
+progress. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID, uuid5
 
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import CheckpointId, TaskId
+from crosscut.ids import CheckpointId, Lineage, TaskId
 from crosscut.interfaces import JSON
 from crosscut.protocol.snapshots import Snapshot
 
 Snapshots = Mapping[TaskId, Snapshot]
+_ByVertex = Mapping[str, list[Snapshot]]
+
+OFFSETS_MAX = 100
+"""Splits whose positions are shown: a progress is for people, and many are kept."""
+
+_NAMESPACE = UUID("7d3e4a0c-1f0b-5c7e-9a61-0d2c54f5b8e3")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryIds:
+    """What Structured Streaming calls the same job.
+
+    Attributes:
+        query: UUID of the job's history.
+        run: UUID of one start.
+    """
+
+    query: str = ""
+    run: str = ""
+
+
+def query_ids(lineage: Lineage, driver: str) -> QueryIds:
+    """Return the ids of a start of the job with this history, by the token of its driver."""
+    if not lineage:
+        return QueryIds()
+    return QueryIds(str(uuid5(_NAMESPACE, lineage)), str(uuid5(_NAMESPACE, f"{lineage}/{driver}")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +48,28 @@ class BatchTimes:
     """When a batch was where, on a clock that does not jump.
 
     Attributes:
-        before_ns: The start of the batch before; None: this is the first.
+        since_ns: How long its input had to come: since the start of the batch before; None: this is the
+            first.
         returned_ns: All its attempts were taken.
         completed_ns: Its entry was durable.
         committed_ns: Its output was visible.
     """
 
-    before_ns: int | None
+    since_ns: int | None
     started_ns: int
     returned_ns: int
     completed_ns: int
     committed_ns: int
 
+    @property
+    def took_s(self) -> float:
+        """From its start until its output was visible."""
+        return (self.committed_ns - self.started_ns) / 1e9
+
 
 def progress_of(
     graph: JobGraph,
-    job: str,
+    ids: QueryIds,
     batch: CheckpointId,
     before: Snapshots,
     after: Snapshots,
@@ -45,21 +79,20 @@ def progress_of(
     """Return the progress of one batch.
 
     Args:
-        job: Names the job's history.
         before: The snapshots that the batch began with; of the very first one there are none.
         after: Those that it came to.
         started_at: ISO time.
     """
-    took_s = (times.committed_ns - times.started_ns) / 1e9
-    since_s = None if times.before_ns is None else (times.started_ns - times.before_ns) / 1e9
-    sources = [
-        _source(one, before, after, took_s, since_s) for one in graph.vertices if one.source is not None
-    ]
+    took_s = times.took_s
+    since_s = None if times.since_ns is None else times.since_ns / 1e9
+    first, last = _by_vertex(before), _by_vertex(after)
+    sources = [_source(one, first, last, took_s, since_s) for one in graph.vertices if one.source is not None]
     rows = sum(one["numInputRows"] for one in sources)
-    sinks = [_sink(one, before, after) for one in graph.vertices if one.sink is not None]
+    sinks = [_sink(one, first, last) for one in graph.vertices if one.sink is not None]
     watermarks = [one.watermark for one in after.values() if one.watermark is not None]
     return {
-        "id": job,
+        "id": ids.query,
+        "runId": ids.run,
         "name": graph.name,
         "timestamp": started_at,
         "batchId": int(batch),
@@ -78,10 +111,14 @@ def progress_of(
             {
                 "operatorName": one.chain[0].uid,
                 "numRowsTotal": total,
+                "memoryUsedBytes": sum(
+                    part.size_bytes for each in last.get(one.vertex_id, []) for part in each.parts
+                ),
                 "numShufflePartitions": graph.parallelism,
+                "numStateStoreInstances": graph.parallelism,
             }
             for one in graph.vertices
-            if (total := _total(one, after, "state_keys"))
+            if (total := _total(one, last, "state_keys"))
         ],
         "sources": sources,
         "sink": sinks[0] if len(sinks) == 1 else {"description": f"{len(sinks)} sinks"},
@@ -89,8 +126,15 @@ def progress_of(
     }
 
 
+def _by_vertex(snapshots: Snapshots) -> _ByVertex:
+    found: dict[str, list[Snapshot]] = {}
+    for task, one in snapshots.items():
+        found.setdefault(task.vertex, []).append(one)
+    return found
+
+
 def _source(
-    vertex: Vertex, before: Snapshots, after: Snapshots, took_s: float, since_s: float | None
+    vertex: Vertex, before: _ByVertex, after: _ByVertex, took_s: float, since_s: float | None
 ) -> dict[str, Any]:
     rows = _gain(vertex, before, after, "records_in")
     source = vertex.source
@@ -104,7 +148,7 @@ def _source(
     }
 
 
-def _sink(vertex: Vertex, before: Snapshots, after: Snapshots) -> dict[str, Any]:
+def _sink(vertex: Vertex, before: _ByVertex, after: _ByVertex) -> dict[str, Any]:
     sink = vertex.sink
     return {
         "description": (sink.sink.describe() if sink is not None else "") or vertex.chain[-1].uid,
@@ -112,24 +156,22 @@ def _sink(vertex: Vertex, before: Snapshots, after: Snapshots) -> dict[str, Any]
     }
 
 
-def _positions(vertex: Vertex, snapshots: Snapshots) -> dict[str, JSON]:
-    """Return the positions of the splits that have not ended."""
+def _positions(vertex: Vertex, snapshots: _ByVertex) -> dict[str, JSON]:
+    """Return the positions of the splits that have not ended, of the first of them only if they are many."""
     found: dict[str, JSON] = {}
-    for snapshot in _of(vertex, snapshots):
+    for snapshot in snapshots.get(vertex.vertex_id, []):
         rows: Any = snapshot.positions or []
-        found.update((split_id, at) for split_id, _, _, _, at in rows)
-    return dict(sorted(found.items()))
+        found.update((row[0], row[4]) for row in rows)
+    shown = sorted(found)[:OFFSETS_MAX]
+    more: dict[str, JSON] = {"...": f"{len(found) - len(shown)} more"} if len(found) > len(shown) else {}
+    return {one: found[one] for one in shown} | more
 
 
-def _of(vertex: Vertex, snapshots: Snapshots) -> Iterable[Snapshot]:
-    return [one for task, one in sorted(snapshots.items()) if task.vertex == vertex.vertex_id]
+def _total(vertex: Vertex, snapshots: _ByVertex, name: str) -> int:
+    return sum(getattr(one, name) for one in snapshots.get(vertex.vertex_id, []))
 
 
-def _total(vertex: Vertex, snapshots: Snapshots, name: str) -> int:
-    return sum(getattr(one, name) for one in _of(vertex, snapshots))
-
-
-def _gain(vertex: Vertex, before: Snapshots, after: Snapshots, name: str) -> int:
+def _gain(vertex: Vertex, before: _ByVertex, after: _ByVertex, name: str) -> int:
     return _total(vertex, after, name) - _total(vertex, before, name)
 
 
