@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import crosscut as cc
 from crosscut.errors import SettingsError
 from crosscut.settings import Restart, Settings
 
@@ -125,3 +126,12 @@ def test_every_setting_is_explained_where_it_is_defined() -> None:
         for field in dataclasses.fields(kind):
             assert f"\n        {field.name}: " in (kind.__doc__ or ""), field.name
     assert Settings.names() == tuple(field.name for field in dataclasses.fields(Settings))
+
+
+def test_a_parallelism_that_nobody_has_given_is_told_apart_and_is_a_plain_number_in_a_graph() -> None:
+    assert not Settings().is_parallelism_given
+    assert not dataclasses.replace(Settings(), retain=5).is_parallelism_given
+    assert Settings(parallelism=2).is_parallelism_given
+    flow = cc.Flow("plain")
+    flow.source(cc.items([1])).sink(cc.collect())
+    assert type(flow.compile(Settings().parallelism, 128).parallelism) is int

@@ -116,7 +116,8 @@ class Flow:
             SettingsError: The numbers are out of range or contradict each other.
         """
         Settings(parallelism=parallelism, max_parallelism=max_parallelism)
-        return compiled(self.name, self._draft.nodes(), parallelism, max_parallelism)
+        # A graph is written down: a default is a number like any other there.
+        return compiled(self.name, self._draft.nodes(), int(parallelism), max_parallelism)
 
     def explain(self, parallelism: int = 2, max_parallelism: int = 128) -> None:
         """Print vertices, channels, key groups and back edges of the compiled graph.
