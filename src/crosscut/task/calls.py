@@ -51,11 +51,16 @@ class TaskCalls:
         """Whether records must wait until calls have ended. A barrier need not, nor what is before it."""
         return self._operator is not None and self._operator.room <= 0 and not self._intake.has_barrier
 
-    def room(self, rows_max: int) -> int:
-        """Return how many records may be taken at once, of `rows_max`; `is_full` has said that some may."""
-        if self._operator is None or self._operator.room <= 0:
-            return rows_max
-        return min(rows_max, self._operator.room)
+    def room(self, rows_max: int) -> tuple[int, int]:
+        """Return how many records may be taken at once, of `rows_max`; `is_full` has said that some may.
+
+        The second number: so many if they are one batch.
+        """
+        if self._operator is None:
+            return rows_max, rows_max + rows_max // 4
+        room = self._operator.room
+        rows = rows_max if room <= 0 else min(rows_max, room)
+        return rows, rows
 
     def request(self) -> None:
         """Ask for the calls that may begin now."""

@@ -239,8 +239,10 @@ class InputQueue:
         self.rows -= _rows(item)
         return item
 
-    def take(self, rows_max: int) -> Item:
+    def take(self, rows_max: int, whole_max: int = 0) -> Item:
         """Take the first item, of at most `rows_max` records; partial batches in memory make a full one.
+
+        A batch of up to `whole_max` is not cut: what a shuffle sends is seldom just as long as a full one.
 
         An operator that has a fixed cost a call then has fewer calls: the rest of a batch is not a call of
         its own.
@@ -252,7 +254,7 @@ class InputQueue:
         item = self.popleft()
         if not isinstance(item, Batch):
             return item
-        if len(item) > rows_max:
+        if len(item) > max(rows_max, whole_max):
             item, rest = item.split(rows_max)
             self.appendleft(rest)
             return item

@@ -114,13 +114,13 @@ class Intake:
         if left:
             self._replaying[channel] = left
 
-    def take(self, channel: ChannelId, rows_max: int) -> Item:
-        """Take the first item of `channel`, of at most `rows_max` records.
+    def take(self, channel: ChannelId, rows_max: int, whole_max: int = 0) -> Item:
+        """Take the first item of `channel`, of at most `rows_max` records, or whole if it has few more.
 
         Raises:
             SpillError: It can't be read from disk.
         """
-        return self._queues[channel].take(rows_max)
+        return self._queues[channel].take(rows_max, whole_max)
 
     def put_back(self, channel: ChannelId, rest: Item) -> None:
         """Let `rest` be the first item of `channel` again."""

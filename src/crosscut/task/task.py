@@ -521,7 +521,7 @@ class Task:
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
-        item = self.intake.take(channel, self.calls.room(self.rows_max))
+        item = self.intake.take(channel, *self.calls.room(self.rows_max))
         match item:
             case Batch():
                 # The end of a loop is told from outside; what a task of it has said of time before that is
