@@ -34,8 +34,8 @@ class _Plan:
 
     encode: _Convert
     decode: _Convert
-    scalar: type | None = None
-    """A value of just this type is its own JSON, and needs no call; an int only within the bounds."""
+    plain: tuple[type, ...] = ()
+    """A value of just one of these types is its own JSON, and needs no call; an int within the bounds."""
 
 
 def to_json(value: object) -> JSON:
@@ -96,7 +96,8 @@ def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
             raise _mismatch(label, "an integer of at most 64 bits", value)
         return value
 
-    return _Plan(check_int, check_int, int) if kind is int else _Plan(check, check, kind)
+    convert = check_int if kind is int else check
+    return _Plan(convert, convert, (kind,))
 
 
 def _float_plan(label: str) -> _Plan:
@@ -138,7 +139,7 @@ def _json_plan(label: str) -> _Plan:
             return value
         raise _mismatch(label, "JSON (None, bool, 64-bit int, finite float, str, list, dict)", value)
 
-    return _Plan(check, check)
+    return _Plan(check, check, (type(None), str, bool, int))
 
 
 def _tuple_plan(item: _Plan, label: str) -> _Plan:
@@ -174,17 +175,22 @@ def _dict_plan(item: _Plan, label: str) -> _Plan:
 def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
     """Plan of a dataclass, a union of them, or either with None: "type" tells which it is."""
     optional = type(None) in kinds
-    plans = {kind: _dataclass_plan(kind) for kind in kinds if kind is not type(None)}
-    by_name = {kind.__name__: plan for kind, plan in plans.items()}
+    by_name = {kind.__name__: kind for kind in kinds if kind is not type(None)}
     expected = " or ".join([*by_name, *(["None"] if optional else [])])
+    # Of those that have come along: a process sees few of all.
+    encoders: dict[type, _Convert] = {}
+    decoders: dict[str, _Convert] = {}
 
     def encode(value: Any) -> Any:
         if value is None and optional:
             return None
-        plan = plans.get(type(value))
-        if plan is None:
-            raise _mismatch(label, expected, value)
-        return plan.encode(value)
+        kind: type = type(value)
+        encoder = encoders.get(kind)
+        if encoder is None:
+            if kind not in kinds:
+                raise _mismatch(label, expected, value)
+            encoder = encoders[kind] = _encoder(kind)
+        return encoder(value)
 
     def decode(data: Any) -> Any:
         if data is None and optional:
@@ -192,12 +198,14 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
         if type(data) is not dict:
             raise _mismatch(label, expected, data)
         name = data.get("type")
-        plan = by_name.get(name) if type(name) is str else None
-        if plan is None:
+        if type(name) is not str or name not in by_name:
             raise _mismatch(f"{label}.type", expected, name)
-        return plan.decode(data)
+        decoder = decoders.get(name)
+        if decoder is None:
+            decoder = decoders[name] = _decoder(by_name[name])
+        return decoder(data)
 
-    return _Plan(encode, decode)
+    return _Plan(encode, decode, (type(None),) if optional else ())
 
 
 def _optional_plan(present: _Plan) -> _Plan:
@@ -205,11 +213,12 @@ def _optional_plan(present: _Plan) -> _Plan:
     return _Plan(
         lambda value: None if value is None else present.encode(value),
         lambda data: None if data is None else present.decode(data),
+        (type(None), *present.plain),
     )
 
 
 @cache
-def _dataclass_plan(kind: type) -> _Plan:
+def _fields(kind: type) -> dict[str, _Plan]:
     if not dataclasses.is_dataclass(kind):
         raise InternalError(f"{kind.__name__} is not a dataclass: it can't be written as JSON")
     name = kind.__name__
@@ -219,37 +228,64 @@ def _dataclass_plan(kind: type) -> _Plan:
     }
     if "type" in plans:
         raise InternalError(f"{name}.type: this name is taken by the tag that tells classes apart")
+    return plans
 
-    encoders = [(field, plan.scalar, plan.encode) for field, plan in plans.items()]
-    decoders = [(field, plan.scalar, plan.decode) for field, plan in plans.items()]
 
-    def encode(value: Any) -> dict[str, Any]:
-        encoded: dict[str, Any] = {"type": name}
-        for field, scalar, convert in encoders:
-            part = getattr(value, field)
-            found = type(part)
-            if found is scalar and (found is not int or _INT_MIN <= part <= _INT_MAX):
-                encoded[field] = part
-            else:
-                encoded[field] = convert(part)
-        return encoded
+@cache
+def _encoder(kind: type) -> _Convert:
+    plans = _fields(kind)
+    converts = {field: plan.encode for field, plan in plans.items()}
+    pairs = ", ".join(f"{field!r}: _{field}" for field in plans)
+    return _straight(plans, converts, "value.{}", f"{{'type': {kind.__name__!r}, {pairs}}}", kind)
+
+
+@cache
+def _decoder(kind: type) -> _Convert:
+    plans, name = _fields(kind), kind.__name__
+    converts = {field: plan.decode for field, plan in plans.items()}
+    result = f"kind({', '.join(f'_{field}' for field in plans)})"
+    build = _straight(plans, converts, "value[{!r}]", result, kind)
 
     def decode(data: dict[str, Any]) -> Any:
         if len(data) != len(plans) + 1 or not plans.keys() <= data.keys():
             missing = sorted(plans.keys() - data.keys())
             unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
             raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
-        values = []
-        for field, scalar, convert in decoders:
-            part = data[field]
-            found = type(part)
-            if found is scalar and (found is not int or _INT_MIN <= part <= _INT_MAX):
-                values.append(part)
-            else:
-                values.append(convert(part))
-        return kind(*values)
+        return build(data)
 
-    return _Plan(encode, decode)
+    return decode
+
+
+_IS_PLAIN = {
+    int: f"type({{0}}) is int and {_INT_MIN} <= {{0}} <= {_INT_MAX}",
+    str: "type({0}) is str",
+    bool: "type({0}) is bool",
+    type(None): "{0} is None",
+}
+
+
+def _straight(
+    plans: dict[str, _Plan], converts: dict[str, _Convert], read: str, result: str, kind: type
+) -> _Convert:
+    """Return a function that converts all fields of `value`, one after the other, and returns `result`.
+
+    It is written out, as `dataclasses` writes an `__init__`: a loop over the fields takes four times as long,
+    and a driver of many workers does little else than read what they report. Nothing but the names of classes
+    and fields of our own gets into the text.
+
+    Args:
+        read: How a field of `value` is read.
+        result: An expression; in it `kind` is the class, and each field has an underscore in front.
+    """
+    lines = []
+    for field, plan in plans.items():
+        is_plain = " or ".join(_IS_PLAIN[one].format(f"_{field}") for one in plan.plain)
+        unless = f"if not ({is_plain}): " if is_plain else ""
+        lines += [f"_{field} = {read.format(field)}", f"{unless}_{field} = {field}_(_{field})"]
+    names: dict[str, Any] = {f"{field}_": convert for field, convert in converts.items()} | {"kind": kind}
+    exec("\n ".join(["def straight(value):", *lines, f"return {result}"]), names)  # noqa: S102 - see above
+    made: _Convert = names["straight"]
+    return made
 
 
 def _plan(hint: Any, label: str) -> _Plan:

@@ -88,8 +88,10 @@ class Captures:
 
     def whole(self, n: CheckpointId) -> FrozenTask:
         """All channel records are logged: return the whole, to be stored."""
-        frozen = self._frozen[n] = replace(self._frozen[n], log=self._logs.pop(n, SnapshotLog()).take())
-        return frozen
+        log = self._logs.pop(n, None)
+        if log is not None:
+            self._frozen[n] = replace(self._frozen[n], log=log.take())
+        return self._frozen[n]
 
     def stored(self, n: CheckpointId, stored: Stored) -> bool:
         """Snapshot n is durable; return whether it is still wanted."""

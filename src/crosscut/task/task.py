@@ -277,8 +277,15 @@ class Task:
         """What decides about its snapshots and transactions: to be asked, not told."""
         return self._protocol, self._committer
 
-    def statistics(self) -> TaskStatistics:
-        """Return the counters and the length of the queues."""
+    def statistics(
+        self,
+        *,
+        running_us: int = 0,
+        busy_us: int = 0,
+        blocked_us: int = 0,
+        readings: tuple[Reading, ...] | None = None,
+    ) -> TaskStatistics:
+        """Return the counters and the length of the queues, and with them what else is said of the task."""
         is_over = self._ending.is_forwarded
         watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
@@ -297,6 +304,10 @@ class Task:
             timers=self._chain.timer_count,
             lag=self._splits.lag if self._splits is not None else None,
             held_splits=len(self._held_splits),
+            running_us=running_us,
+            busy_us=busy_us,
+            blocked_us=blocked_us,
+            readings=readings,
         )
 
     @property

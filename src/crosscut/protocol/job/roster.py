@@ -118,7 +118,7 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[Tas
             | SourceDrained()
             | TransactionsCommitted()
         ):
-            told = [message.task]
+            return message.task.index == index and message.task in tasks
         case RegisterWorker() | WorkerFailed() | WorkerReady() | RecordsFlowing():
             return True
         case _:

@@ -24,9 +24,14 @@ class UserCode:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # A function may also raise SystemExit, which would end all of this as if it were done.
-        if error is not None and not isinstance(error, ConnectorError | UserCodeError | KeyboardInterrupt):
+        if error is not None and is_of_user(error):
             raise user_code_error(self._uid, error, self._record) from error
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Whether user code has raised `error`, and it doesn't say so yet."""
+    # A function may also raise SystemExit, which would end all of this as if it were done.
+    return not isinstance(error, ConnectorError | UserCodeError | KeyboardInterrupt)
 
 
 def told(error: UserCodeError) -> str:

@@ -84,29 +84,32 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         process, ready = self._process, self._ready
         if process.is_paused or not process.is_alive:
             return
-        with process:
-            events._set_running_loop(self)
-            try:
-                # Most of what a world costs goes through here: no call is made for nothing.
-                for _ in range(len(ready)):
-                    handle = ready[0]
-                    try:
-                        if process.dies_after is not None:
-                            process.operate()
-                        ready.popleft()
-                        if not handle._cancelled:
-                            handle._callback(*handle._args)
-                    except Killed:
-                        # It is dead by now.
-                        break
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - as asyncio does
-                        self.call_exception_handler({"message": "a callback raises", "exception": error})
-                    if process.is_paused or not process.is_alive:
-                        break
-            finally:
-                events._set_running_loop(None)
+        # Most of what a world costs goes through here: no call is made for nothing.
+        surface = process.surface
+        interrupted, surface.running = surface.running, process
+        process.turns += 1
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                handle = ready[0]
+                try:
+                    if process.dies_after is not None:
+                        process.operate()
+                    ready.popleft()
+                    if not handle._cancelled:
+                        handle._callback(*handle._args)
+                except Killed:
+                    # It is dead by now.
+                    break
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio does
+                    self.call_exception_handler({"message": "a callback raises", "exception": error})
+                if process.is_paused or not process.is_alive:
+                    break
+        finally:
+            events._set_running_loop(None)
+            surface.running = interrupted
         if not ready:
             process.idle()
         # Looking at an idle process may have given it something to do.

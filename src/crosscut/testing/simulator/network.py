@@ -44,26 +44,30 @@ class Tap(Protocol):
 
 
 class Line:
-    """The way from one host to another: whatever connections there are go along it."""
+    """The way from one host to another: whatever connections there are go along it.
+
+    Attributes:
+        is_clogged: It carries nothing for now.
+    """
 
     def __init__(self) -> None:
-        self._is_clogged = False
+        self.is_clogged = False
         self._waiting: deque[Action] = deque()
 
     def carry(self, action: Action) -> None:
         """Do `action`, after everything that must wait."""
-        if self._is_clogged:
+        if self.is_clogged:
             self._waiting.append(action)
         else:
             action()
 
     def clog(self) -> None:
         """Carry nothing for now."""
-        self._is_clogged = True
+        self.is_clogged = True
 
     def unclog(self) -> None:
         """Carry again, first the bytes that had to wait: TCP has kept them and sends them again."""
-        self._is_clogged = False
+        self.is_clogged = False
         waiting, self._waiting = self._waiting, deque()
         for action in waiting:
             action()
@@ -88,7 +92,11 @@ class Stream:
     def send(self, data: bytes) -> None:
         """Send, after everything that was sent before."""
         if not self._is_ended and not self.is_silent:
-            self._line.carry(partial(self._arrive, partial(self._received, data)))
+            received = partial(self._received, data)
+            if self._line.is_clogged:
+                self._line.carry(partial(self._arrive, received))
+            else:
+                self._arrive(received)
 
     def end(self, error: OSError | None, *, loses: bool) -> None:
         """Send the end, a reset if there is an `error`; `loses`: bytes on their way never arrive."""
@@ -108,7 +116,9 @@ class Stream:
 
     def _arrive(self, action: Action) -> None:
         now_us = self._clock.now_us
-        self._free_us = max(self._free_us, now_us + self._weather.latency_us() + self.slow_us)
+        there_us = now_us + self._weather.latency_us() + self.slow_us
+        if there_us > self._free_us:
+            self._free_us = there_us
         self._clock.after(self._free_us - now_us, action)
 
     def _received(self, data: bytes) -> None:
@@ -201,10 +211,12 @@ class VirtualTransport(asyncio.Transport):
         self.process.operate()
         data = bytes(data)
         if data:
-            self._network.wrote(self, data)
+            network = self._network
+            if network.tap is not None:
+                network.tap.wrote(self, data)
             self._unsent_bytes += len(data)
             self.out.send(data)
-            if self._unsent_bytes > self._network.buffer_bytes and not self._is_writer_paused:
+            if self._unsent_bytes > network.buffer_bytes and not self._is_writer_paused:
                 self._is_writer_paused = True
                 if self.protocol is not None:
                     self.protocol.pause_writing()
@@ -289,13 +301,15 @@ class VirtualTransport(asyncio.Transport):
         if self._is_closing or self._is_paused or self.protocol is None:
             return
         if self._inbox:
-            data = b"".join(self._inbox)
+            data = b"".join(self._inbox) if len(self._inbox) > 1 else self._inbox[0]
             self._inbox.clear()
-            size = self._network.weather.cut(len(data))
+            network = self._network
+            size = network.weather.cut(len(data))
             if size < len(data):
                 self._inbox.append(data[size:])
                 data = data[:size]
-            self._network.read(self, data)
+            if network.tap is not None:
+                network.tap.read(self, data)
             if self._inbox or self._end is not None:
                 # Before the protocol is told: an error of it must not stop the rest.
                 self._look()
@@ -374,16 +388,6 @@ class Network:
         self.ends: dict[VirtualTransport, None] = {}
         self.tap: Tap | None = None
         self._ports = FIRST_PORT
-
-    def wrote(self, end: VirtualTransport, data: bytes) -> None:
-        """Show the tap bytes that are written."""
-        if self.tap is not None:
-            self.tap.wrote(end, data)
-
-    def read(self, end: VirtualTransport, data: bytes) -> None:
-        """Show the tap bytes that are read."""
-        if self.tap is not None:
-            self.tap.read(end, data)
 
     def line(self, sender: str, receiver: str) -> Line:
         """Return the way from one host to another."""

@@ -56,13 +56,13 @@ from crosscut.keyed_process import (
     timer_tables,
 )
 from crosscut.keys import stable_hash
-from crosscut.operators.operator import text_of
+from crosscut.operators.operator import text_of, user_code_error
 from crosscut.process_context import Context
 from crosscut.process_states import MapState
 from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.awaiting import result_of
-from crosscut.testing.simulator.blame import UserCode
+from crosscut.testing.simulator.blame import UserCode, is_of_user
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 
@@ -213,37 +213,48 @@ class _Run:
             self._drain()
 
     def _drain(self) -> None:
-        while self._queue:
-            name, item = self._queue.popleft()
-            self._through(self._vertices[name], 0, item)
+        queue, vertices = self._queue, self._vertices
+        while queue:
+            name, item = queue.popleft()
+            self._through(vertices[name], 0, item)
 
     def _through(self, vertex: Vertex, position: int, item: Item) -> None:
-        if position < len(vertex.chain):
-            node = vertex.chain[position]
-            with UserCode(node.uid, item.record):
+        chain = vertex.chain
+        # Most of what the judge costs goes through here: nothing is called for an item that it doesn't need.
+        while position < len(chain):
+            node = chain[position]
+            try:
                 if self._sets_aside[node.uid]:
                     letter = DeadLetter(item.record, "", node.uid, item.key)
                     call = partial(self._processed, vertex, node, item)
                     processed = self._attempted(vertex, node, call, letter, item.time)
                 else:
                     processed = self._processed(vertex, node, item)
-            for one in processed:
-                self._through(vertex, position + 1, one)
-            return
+            except BaseException as error:
+                if is_of_user(error):
+                    raise user_code_error(node.uid, error, item.record) from error
+                raise
+            position += 1
+            if len(processed) != 1:
+                for one in processed:
+                    self._through(vertex, position, one)
+                return
+            (item,) = processed
         self._send(vertex, None, item)
 
     def _send(self, vertex: Vertex, side: SideOutput | None, item: Item) -> None:
         for target, place in self._targets.get((vertex.vertex_id, side), ()):
-            self._queue.append((target, item._replace(input=place)))
+            at_its_input = item if item.input == place else item._replace(input=place)
+            self._queue.append((target, at_its_input))
 
     def _attempted(
         self,
         vertex: Vertex,
         node: OperatorNode,
-        call: Callable[[], Iterable[Item]],
+        call: Callable[[], tuple[Item, ...]],
         letter: DeadLetter,
         time: int | None,
-    ) -> Iterable[Item]:
+    ) -> tuple[Item, ...]:
         """Return what `call` does, or have `letter` sent: then nothing has happened but that."""
         before = {name: _rows_copied(state) for name, state in self._states.items()}
         said = len(self._queue)
@@ -266,12 +277,25 @@ class _Run:
             self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(said_of_it, None, time))
             return ()
 
-    def _processed(self, vertex: Vertex, node: OperatorNode, item: Item) -> Iterable[Item]:
+    def _processed(self, vertex: Vertex, node: OperatorNode, item: Item) -> tuple[Item, ...]:
         record, key, time, _ = item
         spec = node.spec
         match spec:
             case SourceSpec() | UnionSpec() | LoopSpec():
                 return (item,)
+            case KeyBySpec(function):
+                key = function(record)
+                # It raises what a worker would if this is no key.
+                stable_hash(key)
+                return (Item(record, key, time),)
+            case SinkSpec():
+                self._out.setdefault(node.uid, []).append(record)
+                return ()
+            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
+                state = self._states.setdefault(vertex.vertex_id, {})
+                known = copied(state[key]) if key in state else _NOTHING
+                state[key] = value = _folded(spec, known, record)
+                return () if spec.emit == "final" else (Item(_pair(node, key, copied(value)), None, time),)
             case AssignTimestampsSpec(function):
                 return (item._replace(time=as_timestamp(function(record))),)
             case MapSpec(function):
@@ -297,19 +321,6 @@ class _Run:
             case InspectSpec(function):
                 function(record)
                 return (item,)
-            case KeyBySpec(function):
-                key = function(record)
-                # It raises what a worker would if this is no key.
-                stable_hash(key)
-                return (Item(record, key, time),)
-            case SinkSpec():
-                self._out.setdefault(node.uid, []).append(record)
-                return ()
-            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
-                state = self._states.setdefault(vertex.vertex_id, {})
-                known = copied(state[key]) if key in state else _NOTHING
-                state[key] = value = _folded(spec, known, record)
-                return () if spec.emit == "final" else (Item(_pair(node, key, copied(value)), None, time),)
             case ProcessSpec(process) | StreamProcessSpec(process) | ConnectSpec(process):
                 running, context = self._process(vertex, node.uid, process)
                 context.key, context.timestamp = key, time
@@ -378,7 +389,7 @@ def _order(vertices: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> tup
 
 def _called(
     on_timer: Callable[[int, Context], Iterable[Any] | None], time: int, context: Context, at: int | None
-) -> Iterable[Item]:
+) -> tuple[Item, ...]:
     context.timestamp = at
     found = on_timer(time, context)
     return () if found is None else tuple(Item(one, None, at) for one in several(found, on_timer))

@@ -134,6 +134,9 @@ class Wiretap:
         seen: Gets "frame: ...".
         has_seals: Whether frames carry seals.
         is_punctual: Whether no record is late.
+
+    Attributes:
+        changed: The connections at which there is something to check.
     """
 
     def __init__(
@@ -143,20 +146,16 @@ class Wiretap:
         self._is_punctual = is_punctual
         self._seen = seen
         self._has_seals = has_seals
-        self._ends: dict[VirtualTransport, _End] = {}
-        self._changed: dict[VirtualTransport, _End] = {}
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to check."""
-        return bool(self._changed)
+        # None: of no interest.
+        self._ends: dict[VirtualTransport, _End | None] = {}
+        self.changed: dict[VirtualTransport, _End] = {}
 
     def wrote(self, end: VirtualTransport, data: bytes) -> None:
         """`end` has written `data`."""
-        known = self._known(end)
-        for frame in known.wrote.frames(data) if known is not None else ():
-            if known is None:
-                return
+        known = self._ends[end] if end in self._ends else self._known(end)
+        if known is None:
+            return
+        for frame in known.wrote.frames(data):
             self._seen[f"frame: {frame.kind.name}"] += 1
             flow = known.flow(frame.channel)
             if frame.kind in (FrameType.BATCH, FrameType.PIECE):
@@ -169,14 +168,14 @@ class Wiretap:
             elif frame.kind is FrameType.CREDIT:
                 flow.bytes -= decode_credit(frame.payload)
                 ensure(flow.bytes >= 0, f"I11: {end.process} gives credit for more than it has received")
-                self._changed[end] = known
+                self.changed[end] = known
 
     def read(self, end: VirtualTransport, data: bytes) -> None:
         """`end` is about to read `data`."""
-        known = self._known(end)
-        for frame in known.read.frames(data) if known is not None else ():
-            if known is None:
-                return
+        known = self._ends[end] if end in self._ends else self._known(end)
+        if known is None:
+            return
+        for frame in known.read.frames(data):
             flow = known.flow(frame.channel)
             if frame.kind is FrameType.CREDIT:
                 flow.bytes -= decode_credit(frame.payload)
@@ -187,23 +186,23 @@ class Wiretap:
                 where = partial("channel {} to {}".format, frame.channel, end.process)
                 flow.time.passed(batch, where, is_punctual=self._is_punctual)
                 self._seen["watermark passed"] += batch.watermark is not None
-                self._changed[end] = known
+                self.changed[end] = known
             if frame.kind is not FrameType.CREDIT:
                 self._check_epoch(known)
 
     def check(self) -> None:
         """Whoever was busy is so no more: was credit given for what left the memory, and nothing else?"""
         # What waits in memory is looked at again until it has left.
-        owing, self._changed = self._changed, {}
+        owing, self.changed = self.changed, {}
         for end, known in owing.items():
             process = end.process
             if process.is_alive and process.turns == known.looked_at_turn:
                 # It has done nothing since.
-                self._changed[end] = known
+                self.changed[end] = known
                 continue
             known.looked_at_turn = process.turns
             if self._owes(known):
-                self._changed[end] = known
+                self.changed[end] = known
             worker = _worker_at(known.end)
             pool = worker.pool if worker is not None else None
             if pool is None or pool.is_over or known.end.is_closing():
@@ -243,13 +242,10 @@ class Wiretap:
             )
 
     def _known(self, end: VirtualTransport) -> _End | None:
-        if not isinstance(end.process, WorkerProcess) or end.peer is None:
+        if end.peer is None:
             return None
-        if not isinstance(end.peer.process, WorkerProcess):
-            return None
-        known = self._ends.get(end)
-        if known is None:
-            known = self._ends[end] = _End(end, has_seals=self._has_seals)
+        is_between_workers = all(isinstance(one.process, WorkerProcess) for one in (end, end.peer))
+        known = self._ends[end] = _End(end, has_seals=self._has_seals) if is_between_workers else None
         return known
 
 

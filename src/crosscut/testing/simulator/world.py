@@ -164,14 +164,15 @@ class World:
 
     def latency_us(self) -> int:
         """Return the latency of one message."""
-        return 10 + self.below(self.options.latency_us)
+        return 10 + int(self.dice.random() * self.options.latency_us)
 
     def turn_us(self, process: Process) -> int:
         """Return how long a process takes until it gets to what is ready."""
-        if not isinstance(process, WorkerProcess):
-            return 1 + self.below(DRIVER_US)
-        slow = SLOW_SINK_FACTOR if self.slow_sink_until_us > self.clock.now_us else 1
-        return slow * (1 + self.below(self.options.step_us))
+        limit_us = self.options.step_us if isinstance(process, WorkerProcess) else DRIVER_US
+        turn_us = 1 + int(self.dice.random() * limit_us)
+        if self.slow_sink_until_us > self.clock.now_us and isinstance(process, WorkerProcess):
+            return SLOW_SINK_FACTOR * turn_us
+        return turn_us
 
     def cut(self, size: int) -> int:
         """Return how many of `size` bytes that have arrived are read at once: at least one."""
@@ -414,7 +415,7 @@ class World:
     def _step(self) -> bool:
         """Do what is due next; return whether there was anything."""
         is_anything_due = self.clock.tick()
-        if self.tap.has_news:
+        if self.tap.changed:
             self.tap.check()
         if violation.noted:
             raise violation.noted[0]
