@@ -6,6 +6,7 @@ list of records: what readers have taken, and what they would find now, is a pre
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,7 +26,7 @@ from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.partitions import ONE_FILE, Layout, undivided
 from crosscut.connectors.stage import Stage
 from crosscut.connectors.staged_files import StagedFiles
-from crosscut.connectors.staged_names import Handle, Published
+from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
@@ -41,6 +42,22 @@ def machine() -> Iterator[Machine]:
         for module in (ledger, stage, staged_files, targets):
             patch.setattr(module, "os", found.os)
         yield found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open(machine: Machine) -> Iterator[None]:
+    """What a sink leaves open, the collector would find in some other test."""
+    yield
+    open_now = [opened_at(descriptor) for descriptor in os.listdir("/proc/self/fd")]
+    assert not [path for path in open_now if f"/{STAGE_DIRECTORY}/{LINEAGE}/" in path]
+
+
+def opened_at(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        # The one that has listed them.
+        return ""
 
 
 def by_parity(records: list[int]) -> list[tuple[str, list[int]]]:
@@ -72,7 +89,7 @@ class Log:
 
 @dataclass
 class World:
-    """One output directory, its readers, and the jobs that write there.
+    """One output directory, its readers, and the jobs that write there, until it is left.
 
     Attributes:
         layout: Of all files there.
@@ -80,12 +97,13 @@ class World:
 
     machine: Machine
     directory: Path
-    choices: random.Random
+    seed: int
     taken: list[list[int]] = field(default_factory=list)
     writers: list[StagedFiles] = field(default_factory=list)
     layout: Layout = ONE_FILE
 
     def __post_init__(self) -> None:
+        self.choices = random.Random(self.seed)
         if self.choices.random() < 0.2:
             self.layout = MANY_FILES
 
@@ -110,8 +128,11 @@ class World:
         if self.choices.random() < 0.3:
             self.read()
 
-    def close(self) -> None:
-        """Close what the dead have left open."""
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close what the dead have left open, as their system would."""
         for writer in self.writers:
             writer.close()
 
@@ -191,15 +212,14 @@ OPTIONS = settings(
 )
 
 
-def live_through_crashes(machine: Machine, directory: Path, seed: int) -> None:
+def live_through_crashes(world: World) -> None:
     """Crashes between any two calls of the system; readers who take files at any moment; zombies that commit
     once more, in the middle of what their successor does.
 
     Raises:
         AssertionError, ConnectorError: Something is lost, visible twice, or refused though nothing is wrong.
     """
-    choices = random.Random(seed)
-    world = World(machine, directory, choices)
+    choices, seed = world.choices, world.seed
     log = Log()
     zombies: list[tuple[StagedFiles, CommitPermit, list[JSON]]] = []
 
@@ -226,17 +246,15 @@ def live_through_crashes(machine: Machine, directory: Path, seed: int) -> None:
     assert world.output() == list(range(log.written)), f"seed {seed}"
     left = [path.suffix for path in (world.directory / ".crosscut").rglob("*") if path.is_file()]
     assert left == [".ledger"], f"seed {seed}: {left}"
-    world.close()
 
 
-def run_two_copies(machine: Machine, directory: Path, seed: int) -> None:
+def run_two_copies(world: World) -> None:
     """A copy of a job's log is run; each of the two does something in the middle of what the other does.
 
     Raises:
         AssertionError: Something is visible twice.
     """
-    choices = random.Random(seed)
-    world = World(machine, directory, choices)
+    choices, seed = world.choices, world.seed
     original = Job(world, Log(), "original")
     live(original, Process(between=world.maybe_read), choices)
     copy = Job(world, Log(**vars(original.log)), "copy")
@@ -289,7 +307,6 @@ def run_two_copies(machine: Machine, directory: Path, seed: int) -> None:
         going_on += 1
         assert world.output() == list(range(job.log.written)), f"seed {seed}"
     assert going_on or ended, f"seed {seed}: neither of the two is able to go on"
-    world.close()
 
 
 @OPTIONS
@@ -298,7 +315,8 @@ def test_whatever_dies_wherever_readers_get_every_record_once(
     seed: int, machine: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """N3, F1, F4, F6, C1."""
-    live_through_crashes(machine, tmp_path_factory.mktemp("world"), seed)
+    with World(machine, tmp_path_factory.mktemp("world"), seed) as world:
+        live_through_crashes(world)
 
 
 @OPTIONS
@@ -307,7 +325,8 @@ def test_of_two_copies_of_one_log_nothing_is_written_twice(
     seed: int, machine: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """N1."""
-    run_two_copies(machine, tmp_path_factory.mktemp("world"), seed)
+    with World(machine, tmp_path_factory.mktemp("world"), seed) as world:
+        run_two_copies(world)
 
 
 # Planted bugs.
@@ -359,7 +378,7 @@ CORRECT_CHECK = StagedFiles._check_history
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "bug", "world"),
+    ("where", "name", "bug", "lives"),
     [
         (Published, "__contains__", never_published, live_through_crashes),
         (Stage, "publish", published_by_link, live_through_crashes),
@@ -375,7 +394,7 @@ def test_a_planted_bug_is_found(
     where: type,
     name: str,
     bug: Any,
-    world: Callable[[Machine, Path, int], None],
+    lives: Callable[[World], None],
     machine: Machine,
     tmp_path: Path,
 ) -> None:
@@ -384,7 +403,8 @@ def test_a_planted_bug_is_found(
         for seed in SEEDS:
             (tmp_path / str(seed)).mkdir()
             try:
-                world(machine, tmp_path / str(seed), seed)
+                with World(machine, tmp_path / str(seed), seed) as world:
+                    lives(world)
             except (AssertionError, ConnectorError):
                 return
     pytest.fail(f"no seed finds it: {bug.__doc__ or bug.__name__}")

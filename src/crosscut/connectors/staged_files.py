@@ -182,15 +182,15 @@ class StagedFiles(SinkWriter):
             known = joined(after).joined(ledger.published)
             if known != ledger.published:
                 ledger.write(known)
+            # Only now may what they have staged be removed: what they know is kept.
+            for one in after:
+                stage.remove(one.name)
         except BaseException as error:
             if isinstance(error, HistoryError):
                 # The other one shall not find that it has been overtaken.
                 ledger.remove()
             ledger.close()
             raise
-        # Only now may what they have staged be removed: what they know is kept.
-        for one in after:
-            stage.remove(one.name)
         return ledger
 
     def _others(self, stage: AnyStage) -> list[Entry]:
