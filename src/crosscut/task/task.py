@@ -5,8 +5,8 @@ A driver (the worker's pool, in the cluster and in the simulator) offers what ar
 the moment, which is the driver's.
 
 A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (inputs in
-turn), `departures` (the way out), `snapshots` (barriers and their effects), `transactions` (of a sink),
-`ending` (the end of input).
+turn), `reading` (the splits of a source), `departures` (the way out), `snapshots` (barriers and their
+effects), `transactions` (of a sink), `ending` (the end of input).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from typing import assert_never
 
 from crosscut.batch import Batch
-from crosscut.errors import CrosscutError, ProtocolError
+from crosscut.errors import ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, HeldData, Wait
+from crosscut.interfaces import JSON, HeldData
 from crosscut.operators.course import Course
-from crosscut.operators.operator import Operator, user_code_error
+from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
@@ -52,10 +52,11 @@ from crosscut.task.intake import Intake
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
+from crosscut.task.reading import SplitReading
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.spilling import SpillSpace
-from crosscut.task.splits import SplitQueue, splits_from_json
+from crosscut.task.splits import SplitQueue
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
@@ -87,7 +88,6 @@ class Task:
         departures: The way out.
         transactions: Those of its sink.
         calls: Those that its operators have asked for.
-        wait_ms: For so long a source has nothing to read.
     """
 
     def __init__(
@@ -120,17 +120,12 @@ class Task:
         before = restored if restored is not None else Snapshot()
         self.task_id = task_id
         self.rows_max = batch_rows
-        self.wait_ms = 0.0
         self.records_in = self._records_before = before.records_in
         self._sent_on = before.records_out
         self._epoch = epoch
         self._protocol = protocol
         self._back_edges = back_edges
         self.held = held or HeldData()
-        self._splits = splits
-        self._aligned = aligned
-        self._held_splits: frozenset[str] = frozenset()
-        self._source_uid = source_uid
         self._state = state
         self._committer = committer
         sink = chain[-1] if chain else None
@@ -152,6 +147,9 @@ class Task:
         )
         self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
         self._chain.said, self._said_before = read_said(before.said)
+        self._reading: SplitReading | None = None
+        if splits is not None:
+            self._reading = SplitReading(task_id, splits, source_uid, aligned, self._chain)
         self._time = TaskTime(
             self._chain,
             (one for one in inputs if one not in back_edges),
@@ -190,7 +188,12 @@ class Task:
     @property
     def is_source(self) -> bool:
         """Whether the task reads splits rather than channels."""
-        return self._splits is not None
+        return self._reading is not None
+
+    @property
+    def wait_ms(self) -> float:
+        """For so long a source has nothing to read."""
+        return self._reading.wait_ms if self._reading is not None else 0.0
 
     @property
     def has_work(self) -> bool:
@@ -201,7 +204,7 @@ class Task:
             return True
         if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
             return True
-        if self._splits is not None:
+        if self._reading is not None:
             return not self._ending.is_forwarded and not self._protocol.is_halted
         return self._has_input
 
@@ -287,6 +290,7 @@ class Task:
     ) -> TaskStatistics:
         """Return the counters and the length of the queues, and with them what else is said of the task."""
         is_over = self._ending.is_forwarded
+        reading = self._reading
         watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
             task=self.task_id,
@@ -297,13 +301,13 @@ class Task:
             state_keys=len(self._state) if self._state is not None else 0,
             queued_records=self.intake.queued_rows,
             spilled_bytes=self.intake.spilled_bytes,
-            empty_split=self._splits.empty_split if self._splits is not None else "",
+            empty_split=reading.empty_split if reading is not None else "",
             late_records=self._chain.late_count,
             dead_letters=self._chain.letter_count,
             sent=tuple(one.added_rows for one in self.departures.outputs),
             timers=self._chain.timer_count,
-            lag=self._splits.lag if self._splits is not None else None,
-            held_splits=len(self._held_splits),
+            lag=reading.lag if reading is not None else None,
+            held_splits=len(reading.held) if reading is not None else 0,
             running_us=running_us,
             busy_us=busy_us,
             blocked_us=blocked_us,
@@ -323,10 +327,7 @@ class Task:
     @property
     def reached(self) -> SourceReached | None:
         """How far it is, for its group; None: it is in none."""
-        if self._aligned is None or self._splits is None:
-            return None
-        known = self._chain.awaited(self._splits.open_ids)
-        return SourceReached(self.task_id, min(known.values(), default=None))
+        return self._reading.reached if self._reading is not None else None
 
     # Orders and news from the driver.
 
@@ -386,8 +387,8 @@ class Task:
         elif self._ending.is_under_way:
             if not self.calls.is_calling and self._ending.step():
                 self._pass_on_end()
-        elif self._splits is not None:
-            self._run_source(self._splits)
+        elif self._reading is not None:
+            self._read(self._reading)
         self._snapshots.let_in()
         return channel
 
@@ -396,20 +397,13 @@ class Task:
 
         If none does, no reader is asked sooner than it has said.
         """
-        if self._aligned is None or self._splits is None:
-            return False
-        self._aligned.heard(self.task_id, news)
-        before = self._held_splits
-        return not before <= self._held(self._splits)
+        return self._reading is not None and self._reading.align(news)
 
     def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
         """The coordinator gives a source splits that have been found; after the last, there are no others."""
-        if self._splits is None:
+        if self._reading is None:
             raise ProtocolError(f"task {self.task_id} is no source, and was given splits")
-        splits = splits_from_json(rows)
-        self._splits.add(splits, since, is_last=is_last)
-        self._chain.splits_came([split.split_id for split, _ in splits], is_last=is_last)
-        self.wait_ms = 0.0
+        self._reading.assign(rows, since, is_last=is_last)
 
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
@@ -417,9 +411,8 @@ class Task:
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """The coordinator asks a source for a checkpoint."""
-        if self._splits is None:
-            return
-        self._snapshots.hold(CheckpointTriggered(checkpoint_id))
+        if self._reading is not None:
+            self._snapshots.hold(CheckpointTriggered(checkpoint_id))
 
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """The coordinator has given a checkpoint up."""
@@ -479,8 +472,8 @@ class Task:
     def checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         """Checkpoint n is complete: commit, and build the next part on this one."""
         self._snapshots.completed(checkpoint_id)
-        if self._splits is not None:
-            self._splits.acknowledge(checkpoint_id)
+        if self._reading is not None:
+            self._reading.acknowledge(checkpoint_id)
         if self._state is not None:
             self.outlets.errands.append(CompleteState(checkpoint_id))
         self.transactions.handle(CommitAuthorised(checkpoint_id))
@@ -491,44 +484,25 @@ class Task:
             stack.callback(self.transactions.close)
             stack.callback(self.intake.close)
             stack.callback(self._chain.close)
-            if self._splits is not None:
-                stack.callback(self._splits.close)
+            if self._reading is not None:
+                stack.callback(self._reading.close)
 
     # Records.
 
-    def _run_source(self, splits: SplitQueue) -> None:
+    def _read(self, reading: SplitReading) -> None:
         self._chain.look_back()
         if self._chain.is_midway:
             return
-        held = self._held(splits)
-        try:
-            found = splits.read(self.rows_max, held)
-        except CrosscutError:
-            raise
-        except BaseException as error:  # A source may call the user's functions, as `generate` does.
-            is_first = self.records_in == self._records_before
-            raise user_code_error(self._source_uid, error, splits.positions(), is_first=is_first) from error
-        origin = "" if isinstance(found, Wait) else splits.origin
-        self._chain.note_splits(origin, splits.just_ended, splits.just_waiting)
-        if isinstance(found, Wait):
-            # One that others have waited for may just have ended, or fallen idle.
-            self.wait_ms = found.delay_ms if self._held(splits) == held else 0.0
-            if splits.is_drained:
-                self._input_ended()
-            else:
-                self._chain.tell_assigned()
-            return
-        self.wait_ms = 0.0
-        self.records_in += len(found)
-        rest = self._chain.process(Batch(found))
-        if rest is not None:
-            self._chain.keep(rest)
-
-    def _held(self, splits: SplitQueue) -> frozenset[str]:
-        """Return the splits that wait for slower ones."""
-        if self._aligned is not None:
-            self._held_splits = self._aligned.held(self._chain.awaited(splits.open_ids))
-        return self._held_splits
+        batch = reading.read(self.rows_max, is_first=self.records_in == self._records_before)
+        if batch is not None:
+            self.records_in += len(batch)
+            rest = self._chain.process(batch)
+            if rest is not None:
+                self._chain.keep(rest)
+        elif reading.is_drained:
+            self._input_ended()
+        else:
+            self._chain.tell_assigned()
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
@@ -580,7 +554,7 @@ class Task:
 
     def _pass_on_end(self) -> None:
         self.departures.send_to_all(EndOfInput())
-        if self._splits is not None:
+        if self._reading is not None:
             self.outlets.messages.append(SourceDrained(self._epoch, self.task_id))
 
     # Snapshots.
@@ -595,7 +569,7 @@ class Task:
         return FrozenTask(
             checkpoint_id=checkpoint_id,
             since=since,
-            positions=self._splits.freeze(checkpoint_id) if self._splits is not None else None,
+            positions=self._reading.freeze(checkpoint_id) if self._reading is not None else None,
             ended=ending.is_said,
             watermark=self._time.watermark,
             now_ms=self._time.now_ms,

@@ -1,0 +1,115 @@
+"""A source task's way in: its splits in turn, but for those that wait for slower ones of their group."""
+
+from __future__ import annotations
+
+from crosscut.batch import Batch
+from crosscut.errors import CrosscutError
+from crosscut.ids import CheckpointId, TaskId
+from crosscut.interfaces import JSON, Wait
+from crosscut.operators.operator import user_code_error
+from crosscut.protocol.messages import AlignSources, SourceReached
+from crosscut.protocol.source_groups import AlignedSplits
+from crosscut.task.chain import Chain
+from crosscut.task.splits import SplitQueue, splits_from_json
+
+
+class SplitReading:
+    """What a source task reads next, and what its chain hears of the splits.
+
+    Args:
+        uid: The source's name in errors.
+        aligned: Which splits wait for slower ones; None: the source is in no group.
+
+    Attributes:
+        wait_ms: For so long there is nothing to read.
+        held: The splits that wait for slower ones.
+    """
+
+    def __init__(
+        self, task_id: TaskId, splits: SplitQueue, uid: str, aligned: AlignedSplits | None, chain: Chain
+    ) -> None:
+        self._task_id = task_id
+        self._splits = splits
+        self._uid = uid
+        self._aligned = aligned
+        self._chain = chain
+        self.wait_ms = 0.0
+        self.held: frozenset[str] = frozenset()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every split has ended, and no other will come."""
+        return self._splits.is_drained
+
+    @property
+    def empty_split(self) -> str:
+        """A split whose reader gives nothing but empty lists, "" if there is none."""
+        return self._splits.empty_split
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are known to wait in the open splits; None: no reader can tell."""
+        return self._splits.lag
+
+    @property
+    def reached(self) -> SourceReached | None:
+        """How far the task is, for its group; None: it is in none."""
+        if self._aligned is None:
+            return None
+        known = self._chain.awaited(self._splits.open_ids)
+        return SourceReached(self._task_id, min(known.values(), default=None))
+
+    def read(self, rows_max: int, *, is_first: bool) -> Batch | None:
+        """Return records of one split; None: there are none for `wait_ms`.
+
+        Args:
+            is_first: The task has read no record before.
+        """
+        held = self._hold()
+        try:
+            found = self._splits.read(rows_max, held)
+        except CrosscutError:
+            raise
+        except BaseException as error:  # A source may call the user's functions, as `generate` does.
+            positions = self._splits.positions()
+            raise user_code_error(self._uid, error, positions, is_first=is_first) from error
+        origin = "" if isinstance(found, Wait) else self._splits.origin
+        self._chain.note_splits(origin, self._splits.just_ended, self._splits.just_waiting)
+        if isinstance(found, Wait):
+            # One that others have waited for may just have ended, or fallen idle.
+            self.wait_ms = found.delay_ms if self._hold() == held else 0.0
+            return None
+        self.wait_ms = 0.0
+        return Batch(found)
+
+    def align(self, news: AlignSources) -> bool:
+        """The coordinator says how far groups are; return whether a split needs to wait no longer."""
+        if self._aligned is None:
+            return False
+        self._aligned.heard(self._task_id, news)
+        before = self.held
+        return not before <= self._hold()
+
+    def _hold(self) -> frozenset[str]:
+        if self._aligned is not None:
+            self.held = self._aligned.held(self._chain.awaited(self._splits.open_ids))
+        return self.held
+
+    def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
+        """The coordinator gives splits that have been found; after the last, there are no others."""
+        splits = splits_from_json(rows)
+        self._splits.add(splits, since, is_last=is_last)
+        self._chain.splits_came([split.split_id for split, _ in splits], is_last=is_last)
+        self.wait_ms = 0.0
+
+    def freeze(self, checkpoint_id: CheckpointId) -> JSON:
+        """Return the positions that belong to a checkpoint, and remember them until it is complete."""
+        return self._splits.freeze(checkpoint_id)
+
+    def acknowledge(self, checkpoint_id: CheckpointId) -> None:
+        """Tell the readers that `checkpoint_id` is complete."""
+        self._splits.acknowledge(checkpoint_id)
+
+    def close(self) -> None:
+        """Close every reader; the first error is raised after all were tried."""
+        self._splits.close()
