@@ -19,14 +19,7 @@ from crosscut.errors import FlowError
 from crosscut.graph.shipping import pack_graph
 from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
 from crosscut.testing.flows.building import built_flow, source_records, step_uid
-from crosscut.testing.flows.functions import (
-    of_join,
-    of_key,
-    of_other,
-    of_rule,
-    of_window,
-    time_of,
-)
+from crosscut.testing.flows.functions import of_key, of_other, of_rule
 from crosscut.testing.flows.oracle import TooMuchError
 from crosscut.testing.flows.shrinking import smaller_flows
 from crosscut.testing.flows.steps import (
@@ -61,6 +54,7 @@ from crosscut.testing.flows.steps import (
     WindowName,
     WithinName,
 )
+from crosscut.testing.flows.timed_functions import of_join, of_window, time_of
 from crosscut.testing.flows.ways import ways
 from crosscut.testing.simulator.drawn import drawn_job, drawn_options
 from crosscut.testing.simulator.oracle import Cut, has_sequential_run, run_from

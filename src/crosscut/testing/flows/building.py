@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import crosscut as cc
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
-from crosscut.testing.flows import functions, processes
+from crosscut.testing.flows import functions, processes, timed_functions
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     OPERATOR_OF,
@@ -45,6 +46,7 @@ from crosscut.testing.flows.steps import (
     Sink,
     Source,
     Split,
+    Step,
     Sum,
     Tally,
     TimedSource,
@@ -158,7 +160,7 @@ class _Building:
         if not isinstance(step, Rebalance | Broadcast | Split | Side):
             stream = stream.named(uid)
         self._said[number] = stream
-        as_record = functions.as_record(self._description.steps, step)
+        as_record = _as_record(self._description.steps, step)
         if as_record is not None:
             stream = stream.map(as_record).named(f"{uid}-records")
         if isinstance(step, Sift):
@@ -187,7 +189,7 @@ class _Building:
                 source = self.flow.source(self._source(number, step))
                 source = source.named(f"{step_uid(self._description, number)}-splits")
                 return source.assign_timestamps(
-                    functions.time_of, out_of_orderness=f"{functions.DISORDER_MS}ms"
+                    timed_functions.time_of, out_of_orderness=f"{timed_functions.DISORDER_MS}ms"
                 )
             case Source():
                 return self.flow.source(self._source(number, step))
@@ -243,9 +245,9 @@ class _Building:
             case KeyBy(stream):
                 return self._streams[stream].key_by(functions.key_function(step))
             case Times(stream, _, out_of_orderness):
-                function = functions.time_function(step)
+                function = timed_functions.time_function(step)
                 spread = f"{out_of_orderness}ms"
-                idle_after = functions.IDLE_AFTER if step.function == "idle soon" else None
+                idle_after = timed_functions.IDLE_AFTER if step.function == "idle soon" else None
                 is_aligned = self._waits_for_slower_ones(step)
                 if is_aligned and idle_after is None:
                     idle_after = "1h"
@@ -261,12 +263,12 @@ class _Building:
             case Mortal(keyed, clock):
                 return self._streams[keyed].process(processes.mortal(clock))
             case Deduplicate(keyed, within):
-                return self._streams[keyed].deduplicate(within=functions.within(within))
+                return self._streams[keyed].deduplicate(within=timed_functions.within(within))
             case Counted(keyed):
-                return self._streams[keyed].window(*functions.counted_window(step)).count()
+                return self._streams[keyed].window(*timed_functions.counted_window(step)).count()
             case Sift(keyed, size):
                 windows = self._streams[keyed].window(cc.tumbling(f"{size}ms"), late=processes.LATE)
-                return windows.process(functions.listed)
+                return windows.process(timed_functions.listed)
             case Patient(keyed, size):
                 early = cc.early(f"{max(size // 4, 1)}ms")
                 windows = self._streams[keyed].window(
@@ -285,7 +287,9 @@ class _Building:
             case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally():
                 return self._keyed(step)
             case Window(keyed, _, _, fold):
-                return functions.folded(self._streams[keyed].window(functions.window_of(step)), fold)
+                return timed_functions.folded(
+                    self._streams[keyed].window(timed_functions.window_of(step)), fold
+                )
             case Join():
                 return self._joined(step)
             case Loop() | Leave():
@@ -329,3 +333,25 @@ class _Building:
 
     def _all(self, streams: Sequence[int]) -> list[Any]:
         return [self._streams[one] for one in streams]
+
+
+def _as_record(steps: Sequence[Step], step: Step) -> Callable[[Any], Any] | None:
+    """Return what makes a record of what `step` says, None if it says records."""
+    match step:
+        case Window():
+            return timed_functions.of_window
+        case Counted():
+            return timed_functions.of_counted
+        case Sift():
+            return timed_functions.value_of
+        case Join(_, _, join):
+            return partial(timed_functions.of_join, join)
+        case Newest():
+            return functions.without_version
+        case TopN(_, _, emit):
+            return partial(functions.of_top, emit)
+        case Deduplicate(keyed):
+            key_by = steps[keyed]
+            return partial(functions.only_key, key_by) if isinstance(key_by, KeyBy) else None
+        case _:
+            return None

@@ -7,38 +7,26 @@ first shape of each. All are functions of a module, so that any engine can send 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, assert_never
 from zlib import crc32
 
-import crosscut as cc
 from crosscut.dead_letters import DeadLetter
 from crosscut.graph.specs import Emit
 from crosscut.testing.flows.steps import (
     Aggregate,
     AggregateName,
     Attempt,
-    Counted,
-    Deduplicate,
     Filter,
     FlatMap,
-    FoldName,
-    Join,
-    JoinName,
     KeyBy,
     KeyName,
     Map,
-    Newest,
     Reduce,
     ReduceName,
-    Sift,
     Step,
     SumName,
-    Times,
-    TopN,
-    Window,
-    WithinName,
 )
 
 MODULUS = 1_000_003
@@ -339,11 +327,13 @@ def _newest(value: Any, one: Any) -> Any:
     return one
 
 
-def _most(value: Any, one: Any) -> Any:
-    return max(value, one, key=_rank)
+def most(value: Any, one: Any) -> Any:
+    """Return the greater of two records."""
+    return max(value, one, key=rank_of)
 
 
-def _rank(one: Any) -> tuple[int, str]:
+def rank_of(one: Any) -> tuple[int, str]:
+    """Return what records are compared by."""
     # Equal only for what is the same: else the first to come would win.
     return number_of(one), repr(one)
 
@@ -354,7 +344,7 @@ def _merged(value: Any, one: Any) -> Any:
 
 _REDUCE: dict[ReduceName, Callable[[Any, Any], Any]] = {
     "newest": _newest,
-    "most": _most,
+    "most": most,
     "merged": _merged,
 }
 
@@ -372,11 +362,6 @@ def of_key(key: Any, *said: Any) -> Any:
 def only_key(step: KeyBy, one: Any) -> Any:
     """Return a record that says no more of `one` than its key."""
     return of_key(_key(step.key, step.modulus, one))
-
-
-def rank_of(one: Any) -> Any:
-    """Return what `top_n` compares by."""
-    return _rank(one)
 
 
 def of_top(emit: Emit, result: Any) -> Any:
@@ -432,7 +417,7 @@ def folding(name: AggregateName, key_by: KeyBy) -> Folding:
         case "pair":
             return Folding((0, 0), partial(_counted, key_by.key, key_by.modulus), None)
         case "numbers":
-            return Folding(_new_numbers, _noted, _numbers)
+            return Folding(new_numbers, noted, numbers_of)
         case _:
             assert_never(name)
 
@@ -470,161 +455,24 @@ def _counted(key: KeyName, modulus: int, pair: tuple[int, int], one: Any) -> tup
     return count + 1, total + _weight(key, modulus, one)
 
 
-def _new_numbers() -> dict[str, Any]:
+def new_numbers() -> dict[str, Any]:
+    """Return what gathers the numbers of records."""
     return {"numbers": [], "energy": 0}
 
 
-def _noted(value: dict[str, Any], one: Any) -> dict[str, Any]:
+def noted(value: dict[str, Any], one: Any) -> dict[str, Any]:
+    """Add a record to what gathers numbers."""
     value["numbers"].append(number_of(one))
     value["energy"] = max(value["energy"], energy_of(one))
     return value
 
 
-def _numbers(value: dict[str, Any]) -> Any:
+def numbers_of(value: dict[str, Any]) -> Any:
+    """Return a record for the numbers that were gathered."""
     return record(mixed(sorted(value["numbers"])), value["energy"])
 
 
-# Times
-
-
-IDLE_AFTER = "5ms"
-
-
-def within(name: WithinName) -> str | None:
-    """Return for how long a `deduplicate` lets no other record of a key pass: longer than any world lives."""
-    return None if name == "ever" else "36500d"
-
-
-def time_function(step: Times) -> Callable[[Any], int]:
-    """Return the function of an `assign_timestamps`."""
-    match step.function:
-        case "in order" | "idle soon":
-            return number_of
-        case "scattered":
-            return mixed
-        case _:
-            assert_never(step.function)
-
-
-# windows, joins
-
-DISORDER_MS = 100
-"""How much older than the newest record of its split another may be."""
-
-
-def time_of(one: Any) -> int:
-    """Return when a record of a source happened: not in order, and not too far from it."""
-    number = number_of(one)
-    return 40 * (number % 100) + mixed(number) % DISORDER_MS
-
-
-def window_of(step: Window) -> Any:
-    """Return the window of a `window`."""
-    match step.window:
-        case "tumbling":
-            return cc.tumbling(f"{step.size}ms")
-        case "sliding":
-            return cc.sliding(f"{2 * step.size}ms", every=f"{step.size}ms")
-        case "session":
-            return cc.session(f"{step.size}ms")
-        case _:
-            assert_never(step.window)
-
-
-def folded(windows: Any, name: FoldName) -> Any:
-    """Return the stream of what windows come to."""
-    match name:
-        case "count":
-            return windows.count()
-        case "sum":
-            return windows.sum(number_of)
-        case "reduce":
-            return windows.reduce(_most)
-        case "aggregate":
-            return windows.aggregate(_new_numbers, _noted, _numbers, _noted_together)
-        case "process":
-            return windows.process(_both_of)
-        case _:
-            assert_never(name)
-
-
-def folds_to(name: FoldName, records: list[Any]) -> list[Any]:
-    """Return the values that a window of these records says."""
-    match name:
-        case "count":
-            return [len(records)]
-        case "sum":
-            return [sum(map(number_of, records))]
-        case "reduce":
-            return [max(records, key=_rank)]
-        case "aggregate":
-            energy = max(map(energy_of, records))
-            return [record(mixed(sorted(map(number_of, records))), energy)]
-        case "process":
-            return [len(records), mixed(sorted(map(number_of, records)))]
-        case _:
-            assert_never(name)
-
-
-def _noted_together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "numbers": one["numbers"] + other["numbers"],
-        "energy": max(one["energy"], other["energy"]),
-    }
-
-
-def _both_of(window: Any) -> Iterator[Any]:
-    yield len(window.value)
-    yield mixed(sorted(map(number_of, window.value)))
-
-
-def of_window(result: Any) -> Any:
-    """Return a record for what a window says."""
-    pair = (result.key, result.value)
-    return record(mixed(result.key, result.start, result.end, number_of(pair)), energy_of(pair))
-
-
-def counted_window(step: Counted) -> tuple[Any, Any]:
-    """Return the window of a `counted`, and its trigger."""
-    match step.window:
-        case "count":
-            return cc.count_window(step.rows), None
-        case "global":
-            return cc.global_window(), None
-        case "global on count":
-            return cc.global_window(), cc.on_count(step.rows)
-        case _:
-            assert_never(step.window)
-
-
-def of_counted(result: Any) -> Any:
-    """Return a record for what a `counted` says: how many they are, and not when they happened."""
-    return of_key(result.key, result.value)
-
-
-def listed(window: Any) -> list[Any]:
-    """Return the records of a window, to be said each by itself."""
-    return list(window.value)
-
-
-def value_of(result: Any) -> Any:
-    """Return the value of a window's result."""
-    return result.value
-
-
-def of_join(name: JoinName, result: Any) -> Any:
-    """Return a record for what a join says."""
-    if name == "window":
-        key, (left, right) = (result.key, result.start, result.end), result.value
-    else:
-        key, (left, right) = result
-    numbers = [None if one is None else number_of(one) for one in (left, right)]
-    if name == "latest":
-        numbers[1] = None if right is None else 1
-    return record(mixed(key, *numbers), 0 if left is None else energy_of(left))
-
-
-# Loops
+# loops
 
 
 def tired(one: Any) -> tuple[Any, ...]:
@@ -635,28 +483,6 @@ def tired(one: Any) -> tuple[Any, ...]:
 def weaker(one: Any) -> Any:
     """Return the record with less energy."""
     return record(number_of(one), energy_of(one) - 1)
-
-
-def as_record(steps: Sequence[Step], step: Step) -> Callable[[Any], Any] | None:
-    """Return what makes a record of what `step` says, None if it says records."""
-    match step:
-        case Window():
-            return of_window
-        case Counted():
-            return of_counted
-        case Sift():
-            return value_of
-        case Join(_, _, join):
-            return partial(of_join, join)
-        case Newest():
-            return without_version
-        case TopN(_, _, emit):
-            return partial(of_top, emit)
-        case Deduplicate(keyed):
-            key_by = steps[keyed]
-            return partial(only_key, key_by) if isinstance(key_by, KeyBy) else None
-        case _:
-            return None
 
 
 def is_followed_by_separation(step: Step) -> bool:

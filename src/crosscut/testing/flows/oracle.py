@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
-from crosscut.testing.flows import functions, processes
+from crosscut.testing.flows import functions, processes, timed_functions
 from crosscut.testing.flows.building import source_records
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
@@ -301,7 +301,7 @@ class _Run:
         step = self._steps[number]
         if isinstance(step, Source):
             for one in chain.from_iterable(source_records(number, step)):
-                self._send(number, (one,), functions.time_of(one))
+                self._send(number, (one,), timed_functions.time_of(one))
         if isinstance(step, Timed):
             gathered = [
                 Happened(item.record[0], item.record[1], item.time, item.place)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.graph.specs import Emit
@@ -442,47 +443,13 @@ Timed = Window | Join
 OfTwoKeyed = Join | Pairs | Newest
 AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift | Patient
 
-OPERATORS: Mapping[str, type[Any]] = {
-    "source": Source,
-    "map": Map,
-    "filter": Filter,
-    "flat_map": FlatMap,
-    "split": Split,
-    "attempt": Attempt,
-    "map_async": MapAsync,
-    "rate_limit": RateLimit,
-    "for_each": ForEach,
-    "remember": Remember,
-    "merge": Merge,
-    "side_output": Side,
-    "union": Union,
-    "rebalance": Rebalance,
-    "broadcast": Broadcast,
-    "key_by": KeyBy,
-    "count": Count,
-    "sum": Sum,
-    "reduce": Reduce,
-    "aggregate": Aggregate,
-    "process": Process,
-    "top_n": TopN,
-    "tally": Tally,
-    "counted": Counted,
-    "deduplicate": Deduplicate,
-    "mortal": Mortal,
-    "pairs": Pairs,
-    "rules": Rules,
-    "newest": Newest,
-    "sift": Sift,
-    "patient": Patient,
-    "times": Times,
-    "hold": Hold,
-    "window": Window,
-    "join": Join,
-    "loop": Loop,
-    "leave": Leave,
-    "sink": Sink,
-    "timed_source": TimedSource,
-}
+
+def _word(kind: type[Any]) -> str:
+    return "side_output" if kind is Side else re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+OPERATORS: Mapping[str, type[Any]] = {_word(kind): kind for kind in get_args(Step)}
+"""By the word that a step begins with in a description."""
 OPERATOR_OF = {kind: name for name, kind in OPERATORS.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, assert_never
 
-from crosscut.testing.flows import functions
+from crosscut.testing.flows import timed_functions
 from crosscut.testing.flows.steps import Join, Timed, Window
 from crosscut.timestamps import TIMESTAMP_MAX
 from crosscut.windows import Windowed
@@ -24,11 +24,11 @@ def said_of(step: Timed, records: list[Happened]) -> Iterator[tuple[Any, int]]:
     """Yield the records that come of a step, each with its time."""
     if isinstance(step, Window):
         for key, start, end, found in _windows(step, records):
-            for value in functions.folds_to(step.fold, [one.record for one in found]):
-                yield functions.of_window(Windowed(key, start, end, value)), min(end - 1, TIMESTAMP_MAX)
+            for value in timed_functions.folds_to(step.fold, [one.record for one in found]):
+                yield timed_functions.of_window(Windowed(key, start, end, value)), min(end - 1, TIMESTAMP_MAX)
         return
     for result, time in _joined(step, records):
-        yield functions.of_join(step.join, result), min(time, TIMESTAMP_MAX)
+        yield timed_functions.of_join(step.join, result), min(time, TIMESTAMP_MAX)
 
 
 def _by_key(records: Iterable[Happened]) -> dict[Any, list[Happened]]:
