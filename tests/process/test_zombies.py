@@ -30,7 +30,7 @@ def epoch_of(job: Any) -> int:
 
 RUN_WORKER = """
 import pickle, sys
-from crosscut.worker.worker import run_worker
+from crosscut.worker.worker_process import run_worker
 with open(sys.argv[1], "rb") as file:
     run_worker(pickle.load(file), int(sys.argv[2]), int(sys.argv[3]))
 """

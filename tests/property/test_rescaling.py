@@ -31,6 +31,7 @@ from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.settings import BackendName
+from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
@@ -41,7 +42,7 @@ from crosscut.task.items import LoggedBatch
 from crosscut.task.rerouting import rerouted
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.backends import backend
-from crosscut.worker.deployment import Heritage, StateAtHand
+from crosscut.worker.state_at_hand import StateAtHand
 
 T = TypeVar("T")
 STATEFUL = {"visits": ("last", "pages"), "limited": ("count", "processing timers")}

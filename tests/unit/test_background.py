@@ -23,8 +23,8 @@ from crosscut.state.keyed import KeyedState
 from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.worker import background
 from crosscut.worker.background import Threads
-from crosscut.worker.deployment import StateAtHand
 from crosscut.worker.pool import TaskPool
+from crosscut.worker.state_at_hand import StateAtHand
 
 TASK = TaskId(VertexId("out"), 0)
 N1 = CheckpointId(1)

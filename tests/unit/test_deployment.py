@@ -30,8 +30,9 @@ from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
 from crosscut.worker.backends import InMemory, OnDisk
-from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
+from crosscut.worker.deployment import TaskTerms, build_tasks
 from crosscut.worker.spill_files import DiskSpaces
+from crosscut.worker.state_at_hand import StateAtHand
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -33,7 +33,7 @@ from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
 from crosscut.windows import Session, Tumbling
 from crosscut.worker.backends import OnDisk
-from crosscut.worker.deployment import StateAtHand
+from crosscut.worker.state_at_hand import StateAtHand
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
 TASK = TaskId(VertexId("counts"), 0)

@@ -17,6 +17,7 @@ from crosscut.driver.asking import Asking, Find, nothing_to_find
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER, Journal, Line
 from crosscut.driver.metrics import JobMetrics, build_metrics
+from crosscut.driver.requests import Requests
 from crosscut.driver.status import (
     CheckpointStatus,
     JobStatus,
@@ -28,7 +29,7 @@ from crosscut.driver.status import (
 )
 from crosscut.driver.watching import Watching
 from crosscut.driver.worker_lines import WorkerLines
-from crosscut.errors import CheckpointError, CrosscutError
+from crosscut.errors import CrosscutError
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import Calls, StartThread, start_thread
@@ -182,9 +183,7 @@ class CoordinatorDriver:
             name, identity.parallelism, self._wall_ms, tell, identity.driver, progress_of
         )
         self._lines = lines or WorkerLines(name, are_seen=False)
-        self._requests: dict[int, asyncio.Future[CheckpointStatus]] = {}
-        self._savepoints: dict[int, asyncio.Future[CheckpointCompleted]] = {}
-        self._request_count = 0
+        self._requests = Requests(name)
         self._is_handling = False
         self._is_broken = False
         self._told_ms = -1
@@ -249,17 +248,9 @@ class CoordinatorDriver:
         Raises:
             CheckpointError: It has failed.
         """
-        if self._is_broken:
-            raise CheckpointError(f"job {self._name!r}: {BROKEN}")
-        self._request_count += 1
-        request = self._request_count
-        answer: asyncio.Future[CheckpointStatus] = self._loop.create_future()
-        self._requests[request] = answer
-        try:
+        with self._requests.opened() as (request, answer):
             self._handle(CheckpointRequested(request))
-            return await answer
-        finally:
-            del self._requests[request]
+            return checkpoint_status(await answer)
 
     async def savepoint(self, write: Callable[[CheckpointCompleted], T]) -> T:
         """Have a checkpoint taken now, and written as a savepoint once its output is committed.
@@ -270,34 +261,13 @@ class CoordinatorDriver:
         Raises:
             CheckpointError: There is no such checkpoint.
         """
-        if self._is_broken:
-            raise CheckpointError(f"job {self._name!r}: {BROKEN}")
-        self._request_count += 1
-        request = self._request_count
-        answer: asyncio.Future[CheckpointCompleted] = self._loop.create_future()
-        self._savepoints[request] = answer
-        try:
-            self._handle(CheckpointRequested(request, is_savepoint=True))
-            checkpoint = await answer
-            return await asyncio.wrap_future(self._calls.start(lambda: write(checkpoint)))
-        finally:
-            del self._savepoints[request]
-            self._handle(SavepointWritten(request))
-
-    def _answer(self, request: int, completed: CheckpointCompleted | None, reason: str) -> None:
-        asked = self._savepoints.get(request)
-        if asked is not None and not asked.done():
-            if completed is None:
-                asked.set_exception(CheckpointError(f"job {self._name!r}: {reason}"))
-            else:
-                asked.set_result(completed)
-        future = self._requests.get(request)
-        if future is None or future.done():
-            return
-        if completed is None:
-            future.set_exception(CheckpointError(f"job {self._name!r}: {reason}"))
-        else:
-            future.set_result(checkpoint_status(completed))
+        with self._requests.opened() as (request, answer):
+            try:
+                self._handle(CheckpointRequested(request, is_savepoint=True))
+                checkpoint = await answer
+                return await asyncio.wrap_future(self._calls.start(lambda: write(checkpoint)))
+            finally:
+                self._handle(SavepointWritten(request))
 
     async def close(self) -> None:
         """Close all sockets, stop all timers."""
@@ -345,8 +315,7 @@ class CoordinatorDriver:
         self._waiting.clear()
         for link in list(self._links.values()):
             link.say(ShutDown(BROKEN))
-        for request in [*self._requests, *self._savepoints]:
-            self._answer(request, None, BROKEN)
+        self._requests.refuse_all(BROKEN)
         self._finish(EndJob("failed", failure_cause(error)))
 
     def _have_judged(self, completed: CheckpointCompleted) -> None:
@@ -444,7 +413,7 @@ class CoordinatorDriver:
                 case ReplaceWorker(worker, attempt):
                     self._supply.replace(worker, attempt)
                 case AnswerRequest(request, completed, reason):
-                    self._answer(request, completed, reason)
+                    self._requests.answer(request, completed, reason)
                 case EndJob():
                     self._finish(effect)
                 case _:

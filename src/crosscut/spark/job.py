@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any
 
 from pyspark import SparkContext
@@ -23,14 +20,9 @@ from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
 from crosscut.driver.worker_lines import WorkerLine
 from crosscut.errors import (
     CheckpointError,
-    ConnectorError,
     CrosscutError,
-    FlowError,
-    HistoryError,
     JobFailedError,
     SettingsError,
-    StoreError,
-    WorkersError,
 )
 from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
@@ -39,11 +31,11 @@ from crosscut.interfaces import Sink
 from crosscut.protocol.events import StopRequested
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.snapshots import Part
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import held_slots
+from crosscut.spark.endings import failure_of, plain_interrupts
 from crosscut.spark.holding import Holding
 from crosscut.spark.partitions import with_partitions
 from crosscut.spark.run import Run, absolute
@@ -53,11 +45,6 @@ from crosscut.urls import shown_url
 
 STOP_ON_INTERRUPT_S = 20.0
 AWAIT_EVERY_S = 0.05
-
-_EXCEPTIONS: dict[str, type[CrosscutError]] = {
-    kind.__name__: kind
-    for kind in (ConnectorError, FlowError, HistoryError, SettingsError, StoreError, WorkersError)
-}
 
 
 class Job:
@@ -249,7 +236,7 @@ class Job:
             JobFailedError: The job has failed, or another driver has taken it over.
         """
         try:
-            with _plain_interrupts():
+            with plain_interrupts():
                 if not self._run.ended.wait(timeout):
                     return False
         except KeyboardInterrupt:
@@ -469,32 +456,7 @@ class Job:
             if end is not None and end.cause is not None:
                 warnings.warn(f"job {self._name!r}: {end.cause.message}", RuntimeWarning, stacklevel=3)
             return
-        cause = end.cause or FailureCause("Unknown", "no cause was given")
-        # The error itself where it was raised here, else one of its kind; what happened elsewhere is text.
-        error = self._run.error
-        kind = _EXCEPTIONS.get(cause.kind)
-        if error is None and kind is not None and not cause.operator:
-            error = kind(f"job {self._name!r}: {cause.message}")
-        raise JobFailedError(_failure_text(self._name, cause), cause=cause) from error
-
-
-@contextmanager
-def _plain_interrupts() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt and do no more.
-
-    A SparkContext that the user has made answers it by cancelling all Spark jobs: that would end the
-    workers before a last checkpoint.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not getattr(before, "__module__", "").startswith("pyspark."):
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        raise failure_of(self._name, end, self._run.error)
 
 
 def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
@@ -536,12 +498,3 @@ def _context_of(spark: Any) -> SparkContext:
     if not isinstance(context, SparkContext):
         raise SettingsError(f"spark={spark!r}: expected a SparkSession or a SparkContext")
     return context
-
-
-def _failure_text(name: str, cause: FailureCause) -> str:
-    lines = [f"job {name!r} failed: {cause.message}"]
-    if cause.record:
-        lines.append(f"record: {cause.record}")
-    if cause.traceback:
-        lines.append(cause.traceback.rstrip())
-    return "\n".join(lines)

@@ -23,7 +23,8 @@ from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.spark import gateway
 from crosscut.spark.session import is_local
-from crosscut.worker.worker import WorkerPlan, run_worker
+from crosscut.worker.worker import WorkerPlan
+from crosscut.worker.worker_process import run_worker
 
 GRAPH_BYTES_MAX = 256 * 1024
 """Of a graph that travels with the plan, once for each worker: Spark complains of tasks above 1,000 KiB."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 from crosscut.batch import Batch
 from crosscut.connected_process import Begins
@@ -19,22 +17,19 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
-from crosscut.operators.building import NewState, build, keyed_state
+from crosscut.operators.building import build, keyed_state
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, restore_permit
-from crosscut.protocol.job.recovery import FromMemory, FromNothing, restore_from
 from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, wholly_taken
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.settings import BackendName
-from crosscut.state.encoding import Block
 from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.state.reading import is_of_database, stored_blocks
-from crosscut.state.rocksdb.state import RocksState
+from crosscut.state.reading import ReadPart
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, LoggedBatch
@@ -44,23 +39,14 @@ from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
-from crosscut.worker.backends import MEMORY, StateBackend
+from crosscut.worker.state_at_hand import Patient, StateAtHand
 
-ReadPart = Callable[[Part], bytes]
 NewSplits = Callable[..., SplitQueue]
 """Makes the input of a source task; called as `SplitQueue` is."""
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-class TaskHost(Protocol):
+class TaskHost(Patient, Protocol):
     """The pool of a worker, into which tasks are built."""
-
-    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function`, which may block."""
-
-    async def pause(self) -> None:
-        """Let others run for a moment."""
 
     def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
         """Add a task; in topological order."""
@@ -87,157 +73,6 @@ class TaskTerms:
     spill_dir: str | None = None
     state_backend: BackendName = "memory"
     state_dir: str | None = None
-
-
-class StateAtHand:
-    """Keyed state that a surviving worker keeps between epochs, by task.
-
-    Args:
-        backend: Where it is kept.
-    """
-
-    def __init__(self, backend: StateBackend = MEMORY) -> None:
-        self._backend = backend
-        self._states: dict[TaskId, KeyedState] = {}
-
-    async def restored(
-        self,
-        task: TaskId,
-        empty: KeyedState,
-        restore: CheckpointId,
-        parts: Sequence[Part],
-        read_part: ReadPart,
-        host: TaskHost,
-        heritage: Heritage | None = None,
-    ) -> KeyedState:
-        """Return the state of `task` at checkpoint `restore`: the one at hand, or `empty`, filled.
-
-        Args:
-            heritage: The parts are those of several tasks, of another parallelism; None: of this one.
-
-        Raises:
-            StoreError: A part is missing or damaged.
-            StateError: A part can't be decoded.
-        """
-        state = self._states.get(task)
-        match restore_from(restore, state.at_hand if state is not None else ()):
-            case FromMemory(checkpoint_id) if state is not None:
-                if isinstance(state, RocksState):
-                    await host.in_thread(state.roll_back, checkpoint_id)
-                else:
-                    state.roll_back(checkpoint_id)
-                return state
-            case source:
-                # First, or both would take room at a time.
-                if state is not None:
-                    await host.in_thread(state.close)
-                # What is filled only halfway is closed by the next attempt.
-                self._states[task] = empty
-        if not isinstance(source, FromNothing):
-            await _fill(empty, restore, parts, read_part, host, heritage)
-        return empty
-
-    def new_state(self, task: TaskId) -> NewState:
-        """Return what makes empty state for `task`."""
-        return self._backend.new_state(task)
-
-    def forget(self, task: TaskId) -> None:
-        """What is kept of `task` is of no use."""
-        state = self._states.pop(task, None)
-        if state is not None:
-            state.close()
-
-    def advance(
-        self,
-        task: TaskId,
-        kept: CheckpointId,
-        parts: Sequence[Part],
-        restore: CheckpointId,
-        read_part: ReadPart,
-    ) -> bool:
-        """Make of the state that is kept of `task` a later one; return whether that was possible. Blocks.
-
-        Args:
-            kept: The checkpoint to begin with, whose parts come before `parts`.
-            parts: All that has changed since then.
-            restore: The checkpoint that they lead to.
-
-        Raises:
-            StoreError: A part is missing or damaged.
-            StateError: A part can't be decoded.
-        """
-        state = self._states.get(task)
-        if state is None or isinstance(state, RocksState) or kept not in state.at_hand:
-            return False
-        contents = [read_part(part) for part in parts]
-        if is_of_database(contents):
-            return False
-        state.roll_back(kept)
-        for _ in state.loading(
-            [(part.checkpoint_id, data) for part, data in zip(parts, contents, strict=True)], restore
-        ):
-            """Nobody waits."""
-        return True
-
-    def close(self) -> None:
-        """Give back what the states take outside of memory."""
-        for state in self._states.values():
-            state.close()
-        self._states.clear()
-        self._backend.close()
-
-
-async def _fill(
-    state: KeyedState,
-    restore: CheckpointId,
-    parts: Sequence[Part],
-    read_part: ReadPart,
-    host: TaskHost,
-    heritage: Heritage | None,
-) -> None:
-    if heritage is not None:
-        await _inherit(state, restore, read_part, host, heritage)
-    elif isinstance(state, RocksState):
-        await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
-    else:
-        await _load(state, restore, parts, read_part, host)
-
-
-async def _inherit(
-    state: KeyedState, restore: CheckpointId, read_part: ReadPart, host: TaskHost, heritage: Heritage
-) -> None:
-    """Take what belongs to a task out of the parts of several."""
-    if isinstance(state, RocksState):
-        await host.in_thread(state.inherit, heritage, read_part, restore)
-        return
-
-    def blocks(scratch: str) -> Iterator[Block]:
-        for position in range(len(heritage.chains)):
-            yield from heritage.blocks(position, state, read_part, f"{scratch}-{position}")
-
-    with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
-        found = await host.in_thread(lambda: list(blocks(os.path.join(directory, "database"))))
-    for _ in state.loading_rows(found, restore):
-        await host.pause()
-
-
-async def _load(
-    state: KeyedState, restore: CheckpointId, parts: Sequence[Part], read_part: ReadPart, host: TaskHost
-) -> None:
-    contents = await host.in_thread(lambda: [read_part(part) for part in parts])
-    if is_of_database(contents):
-        # What another backend has stored.
-        by_part = dict(zip(parts, contents, strict=True))
-        with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
-            scratch = os.path.join(directory, "database")
-            blocks = await host.in_thread(lambda: list(stored_blocks(parts, by_part.__getitem__, scratch)))
-        steps = state.loading_rows(blocks, restore)
-    else:
-        ids = [part.checkpoint_id for part in parts]
-        steps = state.loading(list(zip(ids, contents, strict=True)), restore)
-    for _ in steps:
-        # Heartbeats go on, however much there is to load.
-        await host.pause()
 
 
 async def build_tasks(

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.messages import DeployTasks, SnapshotAcknowledged
 from crosscut.protocol.snapshots import Part
+from crosscut.state.reading import ReadPart
 from crosscut.worker.backends import StateBackend
-from crosscut.worker.deployment import ReadPart, StateAtHand
+from crosscut.worker.state_at_hand import StateAtHand
 
 Known = dict[CheckpointId, tuple[Part, ...]]
 """By checkpoint, the parts that hold what a state was then."""

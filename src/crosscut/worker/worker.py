@@ -12,22 +12,20 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import assert_never
 
 from crosscut.errors import WorkersError
 from crosscut.graph.channels import inputs_of, outputs_of
-from crosscut.graph.shipping import unpack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.host.calls import StartThread, start_thread
-from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.calls import StartThread
+from crosscut.host.clock import Clock
 from crosscut.host.failpoints import Failpoints, Plan
-from crosscut.host.process import Process, SystemProcess, hosting_a_worker
+from crosscut.host.process import Process
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials, connect
-from crosscut.net.control import WorkerLink, heartbeat_interval_s, report_failed_start
+from crosscut.net.control import WorkerLink, heartbeat_interval_s
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.protocol.messages import (
@@ -53,16 +51,16 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerReady,
 )
-from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
-from crosscut.worker.backends import MEMORY, StateBackend, backend
-from crosscut.worker.deployment import StateAtHand, TaskTerms, build_tasks
-from crosscut.worker.lines import SPEAKING, Lines, LogTerms, Speaking, logging_of
-from crosscut.worker.pace import AdaptivePace, Pace, hold_ns_max
+from crosscut.worker.backends import MEMORY, StateBackend
+from crosscut.worker.deployment import TaskTerms, build_tasks
+from crosscut.worker.lines import SPEAKING, Lines, LogTerms, Speaking
+from crosscut.worker.pace import Pace
 from crosscut.worker.pool import TaskPool
-from crosscut.worker.spill_files import DiskSpaces
+from crosscut.worker.state_at_hand import StateAtHand
 
 CONNECTION_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the connection is the failure."""
@@ -451,52 +449,3 @@ class Worker:
                 self._link.say(TaskFailed(pool.epoch, task, cause))
 
         asyncio.get_running_loop().call_later(CONNECTION_LOST_GRACE_S, report)
-
-
-def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None:
-    """Run a worker in this process until the coordinator ends it.
-
-    Raises:
-        WorkersError: Told to fail, or the coordinator is lost.
-    """
-    uvloop = _uvloop()
-    with (
-        hosting_a_worker(),
-        logging_of(index, plan.log, SystemClock.monotonic_ns) as lines,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner,
-    ):
-        runner.run(_run(plan, index, attempt, lines))
-
-
-async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: Lines) -> None:
-    try:
-        graph = unpack_graph(plan.packed_graph)
-        terms = plan.terms
-        surroundings = Surroundings(
-            graph,
-            open_store(plan.store_url),
-            Failpoints(plan.failpoints, index),
-            SystemClock(),
-            SystemProcess(),
-            start_thread,
-            lambda: AdaptivePace(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
-            lambda: DiskSpaces(terms.spill_dir, terms.spill_bytes),
-            backend=backend(terms.state_backend, terms.state_dir, graph.max_parallelism),
-            lines=lines,
-        )
-    except BaseException as error:
-        # The user's code can't be loaded here, or the store not be opened.
-        address = (plan.coordinator_host, plan.coordinator_port)
-        timeout_s = plan.heartbeat_timeout_ms / 1_000
-        await report_failed_start(plan.credentials, index, attempt, error, address, timeout_s)
-        raise
-    await Worker(plan, index, attempt, surroundings).run()
-
-
-def _uvloop() -> ModuleType | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    module: ModuleType = uvloop
-    return module
