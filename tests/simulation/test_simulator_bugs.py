@@ -1238,6 +1238,7 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_planted_bugs_are_the_only_ones() -> None:
-    for where in BUGS.values():
-        life = live(next(where.worlds()))
+    # Many look for their bug in the same worlds.
+    for options in dict.fromkeys(next(where.worlds()) for where in BUGS.values()):
+        life = live(options)
         assert not life.failure, life.report()

@@ -81,7 +81,7 @@ def test_a_description_is_what_its_text_says() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("sauce 3 1; sink 0", "'sauce 3 1' is no step: expected one of source, map, "),
+        ("sauce 3 1; sink 0", "'sauce 3 1' is no step: expected one of source, timed_source, map, "),
         ("source 3 1; sink", "'sink': stream is missing or not what it may be; expected a number"),
         ("source 3 1; map 0 smae 1; sink 1", "function is missing or not what it may be; expected 'same' or"),
         ("source 3,x 1; sink 0", "splits is missing or not what it may be; expected numbers, as in 3,5"),
