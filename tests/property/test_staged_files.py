@@ -115,7 +115,7 @@ class World:
 
     def read(self) -> None:
         """A reader takes everything away, one file after the other, and perhaps directories, too."""
-        for path in sorted(self.directory.rglob("*.txt")):
+        for path in sorted(self.directory.glob("odd=*/*/*.txt" if self.layout is MANY_FILES else "*.txt")):
             self.taken.append([int(line) for line in path.read_text().split()])
             path.unlink()
         if self.choices.random() < 0.2:
