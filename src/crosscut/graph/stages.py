@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.dynamic_source import DynamicSource
 from crosscut.errors import FlowError
-from crosscut.graph.specs import AssignTimestampsSpec, AsyncMapSpec, JobGraph, SourceSpec
+from crosscut.graph.specs import AssignTimestampsSpec, AsyncMapSpec, JobGraph
 
 
 def stages_of(graph: JobGraph) -> tuple[tuple[str, ...], ...]:
@@ -43,8 +42,6 @@ def check_batches(graph: JobGraph) -> None:
     for vertex in graph.vertices:
         for node in vertex.chain:
             match node.spec:
-                case SourceSpec(DynamicSource()):
-                    raise _refused(graph, node.uid, "finds splits while it is read")
                 case AsyncMapSpec(kind="rate_limit"):
                     raise _refused(graph, node.uid, "lets records through as time passes")
                 case AssignTimestampsSpec(align_within_ms=int()):

@@ -203,7 +203,7 @@ class SplitQueue:
     def freeze(self, checkpoint_id: CheckpointId) -> JSON:
         """Return the positions that belong to a checkpoint, and remember them until it is complete."""
         self._since = {one: since for one, since in self._since.items() if since > checkpoint_id}
-        listening = [one.reader for one in self._open if _listens(one.reader)]
+        listening = [one.reader for one in self._open if listens(one.reader)]
         if listening:
             self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
         return self.positions(self._since)
@@ -223,7 +223,8 @@ class SplitQueue:
                 stack.callback(self._open.pop().reader.close)
 
 
-def _listens(reader: SplitReader) -> bool:
+def listens(reader: SplitReader) -> bool:
+    """Whether it is to be told what is part of a completed checkpoint."""
     return type(reader).acknowledge is not SplitReader.acknowledge
 
 

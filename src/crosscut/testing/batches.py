@@ -25,6 +25,7 @@ from crosscut.settings import BackendName, Settings
 from crosscut.spark.microbatch.workers import BatchWorkers, Routed
 from crosscut.spark.terms import assignments, batch_terms, committed_output, job_terms
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.backends import backend
 from crosscut.worker.kept_states import KeptStates
@@ -186,6 +187,7 @@ async def _driven(
         supply=workers,
         discover=lambda epoch: assignments(graph),
         look=lambda: committed_output(graph),
+        find=lambda source, known: found_in(graph, source, known),
         failpoints=Failpoints(None, None),
     )
     workers.provide(driver)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from crosscut.interfaces import JSON, Source, Split, Wait
-from crosscut.task.splits import SplitQueue
+from crosscut.task.splits import SplitQueue, listens
 
 PATIENCE_S = 5.0
 """A reader may need so long to come by its first records, or by the next ones where it says that some wait.
@@ -62,6 +62,14 @@ class BoundedSplits(SplitQueue):
         if time.monotonic() - self._progress_s >= PATIENCE_S:
             return True
         return all(lag == 0 or (lag is None and one in self._heard) for one, lag in self.lags())
+
+    def _open_next(self, place: int) -> None:
+        super()._open_next(place)
+        one = self._open[place]
+        if listens(one.reader) and one.reader.position != one.split.start:
+            # What a batch begins with is part of a completed checkpoint, and its output is visible; the
+            # readers that came so far are gone.
+            one.reader.acknowledge(one.reader.position)
 
     def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """As `SplitQueue.read`; waits for ever once it is full, and opens nothing more then."""

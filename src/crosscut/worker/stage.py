@@ -23,6 +23,7 @@ from crosscut.keys import KeyRouter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import (
+    AssignSplits,
     DeployTasks,
     SnapshotAcknowledged,
     SnapshotDeclined,
@@ -59,6 +60,7 @@ class StageOrder:
         deploy: The shares of the tasks of this stage and index; `restore` is the checkpoint that the batch
             begins with.
         records_max: That one source task may read.
+        found: Splits for its sources that are in no checkpoint yet.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -68,6 +70,7 @@ class StageOrder:
     terms: TaskTerms
     store_url: str
     records_max: int
+    found: tuple[AssignSplits, ...] = ()
     failpoints: Plan | None = None
 
     @property
@@ -208,6 +211,8 @@ class _StageAttempt:
             }
         )
         pool.start()
+        for one in order.found:
+            pool.assign(one.task, one.splits, order.checkpoint_id, is_last=one.is_last)
 
     def _began(self, task: TaskId) -> None:
         self.task = task

@@ -33,6 +33,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.messages import (
     AbortCheckpoint,
+    AssignSplits,
     CommitCheckpoint,
     CoordinatorHeartbeat,
     CoordinatorMessage,
@@ -56,6 +57,7 @@ from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.one_by_one import OneByOne
@@ -160,6 +162,7 @@ class BatchWorkers:
         ]
         self._records_max = max(1, records_max // max(1, len(self._sources)))
         self._batches = Batches(len(self._stages), graph.parallelism, terms.commit_attempts)
+        self._found = FoundSplits()
         self._host: Host | None = None
         self._loop = asyncio.get_running_loop()
         self._links: list[BatchLink] = []
@@ -237,7 +240,10 @@ class BatchWorkers:
                 of_epoch = [one for one in self._deploys.values() if one.epoch == message.epoch]
                 if len(of_epoch) == self._graph.parallelism:
                     self._base = tuple(self._deploys[each] for each in range(len(of_epoch)))
+                    self._found.begin(message.epoch)
                     self._handle(on.TasksDeployed(message.epoch, message.restore))
+            case AssignSplits():
+                self._found.assigned(message)
             case TriggerCheckpoint(epoch, n) if index == 0:
                 self._handle(on.BatchTriggered(epoch, n))
             case AbortCheckpoint(epoch, n) if index == 0:
@@ -338,6 +344,7 @@ class BatchWorkers:
         self._completed_ns = time.monotonic_ns()
         self._began = self._base
         # From here on the next batch may begin with it, as soon as its output is visible.
+        self._found.completed(effect.checkpoint_id)
         snapshots = [one for attempt in effect.taken for one in attempt.snapshots]
         self._base = tuple(
             replace(
@@ -469,6 +476,7 @@ class BatchWorkers:
             terms=self._terms,
             store_url=self._store_url,
             records_max=self._records_max,
+            found=self._found.of_batch(effect.checkpoint_id, members, index),
             failpoints=self._plan,
         )
 

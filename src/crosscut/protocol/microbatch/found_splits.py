@@ -1,0 +1,57 @@
+"""Splits that were found while a job runs in batches, until a checkpoint has them.
+
+The coordinator says who reads a split, and from which checkpoint on it counts (`crosscut.protocol.job.finding`).
+Here that is for whoever runs the batch of that checkpoint, or a later one: each batch is given all that counts by
+then and is in no completed checkpoint yet. What was completed has it among its positions, or has read it to its
+end; so it is never given again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from crosscut.ids import CheckpointId, Epoch
+from crosscut.protocol.messages import AssignSplits
+
+
+class FoundSplits:
+    """What was found in one epoch at a time.
+
+    Attributes:
+        epoch: The newest that has begun.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = Epoch(0)
+        self._given: list[AssignSplits] = []
+        self.dropped: Counter[str] = Counter()
+
+    def begin(self, epoch: Epoch) -> None:
+        """Tasks are deployed: whoever restores finds again what no checkpoint has."""
+        self.epoch = epoch
+        self._given = []
+
+    def assigned(self, message: AssignSplits) -> None:
+        """The coordinator has given splits to a task."""
+        if message.epoch != self.epoch:
+            self.dropped["splits of another epoch"] += 1
+            return
+        self._given.append(message)
+
+    def of_batch(self, n: CheckpointId, vertices: Collection[str], index: int) -> tuple[AssignSplits, ...]:
+        """Return what tasks `index` of these vertices are given in batch `n`, oldest first."""
+        return tuple(
+            one
+            for one in self._given
+            if one.since <= n and one.task.vertex in vertices and one.task.index == index
+        )
+
+    def completed(self, n: CheckpointId) -> None:
+        """Checkpoint `n` is complete, with the splits that its batch was given."""
+        # That no others come is part of no snapshot: each batch has to be told again.
+        self._given = [
+            AssignSplits(one.epoch, one.task, one.since, [], is_last=True) if one.since <= n else one
+            for one in self._given
+            if one.since > n or one.is_last
+        ]
