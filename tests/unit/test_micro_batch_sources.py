@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.batch import Batch
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import AssignSplits
 from crosscut.protocol.microbatch.found_splits import FoundSplits
+from crosscut.protocol.microbatch.reading import PATIENCE_MS, SplitRead, empty_splits, is_enough
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
@@ -30,7 +33,7 @@ def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
 
 
 def settings(tmp_path: Path, **others: Any) -> cc.Settings:
-    given = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 8} | others
+    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 8} | others
     return cc.Settings(engine="micro-batch", checkpoint_dir=tmp_path / "checkpoints", **given)
 
 
@@ -199,3 +202,93 @@ def test_readers_are_told_in_the_next_batch_of_what_is_complete_and_visible(tmp_
     )
     lines = dict.fromkeys(heard.read_text().splitlines())
     assert list(lines) == ["s00 10", "s00 20", "s00 30"], "nothing is before the beginning of the other"
+
+
+class Uneven(cc.Source[int]):
+    """Split "a" has the numbers up to 100; "b" has nothing, and never ends."""
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split("a", 0), cc.Split("b", 0)]
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader[int]:
+        return UnevenReader(position, 100 if split.split_id == "a" else 0)
+
+
+class UnevenReader(SplitReader[int]):
+    def __init__(self, position: Any, end: int) -> None:
+        self._next: int = position
+        self._end = end
+
+    @property
+    def position(self) -> JSON:
+        return self._next
+
+    @property
+    def lag(self) -> int:
+        return self._end - self._next
+
+    def read(self, limit: int) -> list[int] | Wait:
+        first = self._next
+        self._next = min(self._end, first + limit)
+        return list(range(first, self._next)) or Wait(1.0)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_split_without_records_does_not_hold_windows_up_for_ever(tmp_path: Path, parallelism: int) -> None:
+    """With 2, the split is all that its task has: those behind are told to wait for nobody there."""
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("uneven")
+    timed = flow.source(Uneven()).assign_timestamps(lambda one: one * 10, idle_after="300ms")
+    timed.key_by(lambda one: 0).window(cc.tumbling("100ms")).count().sink(out)
+
+    def has_closed_all(driver: CoordinatorDriver) -> bool:
+        return len(out.records()) == 9
+
+    given_settings = settings(tmp_path, parallelism=parallelism, batch_records_max=40)
+    run_batches(flow.compile(parallelism, 128), given_settings, made(1, CALM), has_closed_all)
+    assert sorted((one.start, one.value) for one in out.records()) == [(100 * n, 10) for n in range(9)]
+
+
+def test_a_split_is_idle_by_what_all_batches_say_of_it_and_only_at_the_end_of_one() -> None:
+    def operator(now_ms: int, saved: JSON) -> AssignTimestamps:
+        one = AssignTimestamps("times", lambda record: record, 0, 100)
+        one.course.now_ms = now_ms
+        one.begin(["a", "b"], saved)
+        return one
+
+    first = operator(1_000, None)
+    first.waits_for("b")
+    first.origin = "a"
+    first.process(Batch([50]))
+    first.batch_ends(["a", "b"])
+    assert first.watermark is None
+    assert first.saved == [None, {"a": 50}, {"b": 1_000}]
+    second = operator(1_100, first.saved)
+    second.waits_for("b")
+    assert second.watermark is None, "nobody knows yet what this batch brings"
+    second.batch_ends(["a", "b"])
+    assert second.watermark == 50
+    third = operator(1_200, second.saved)
+    third.origin = "b"
+    third.process(Batch([70]))
+    third.batch_ends(["a", "b"])
+    assert third.saved == [70, {"a": 50, "b": 70}, {"a": 1_100}]
+
+
+def read(split: str, lag: int | None, *, has_given: bool = False) -> SplitRead:
+    return SplitRead(split, has_given, lag)
+
+
+def test_a_split_that_may_not_have_come_by_its_first_records_yet_is_not_called_empty() -> None:
+    knows, silent, gave = read("knows", 0), read("silent", None), read("gave", None, has_given=True)
+    assert empty_splits([knows, silent, gave], 0, is_full=True) == ("knows",)
+    assert empty_splits([knows, silent, gave], 0, is_full=False) == ("knows", "gave")
+    assert empty_splits([silent, read("lags", 3)], PATIENCE_MS, is_full=False) == ("silent", "lags")
+    assert empty_splits([silent, read("lags", 3)], PATIENCE_MS, is_full=True) == ()
+
+
+def test_a_batch_has_enough_when_all_have_had_their_say_or_have_had_the_time_for_it() -> None:
+    assert is_enough([read("a", 0), read("b", None, has_given=True)], 0)
+    for waits in (read("a", 1, has_given=True), read("a", None)):
+        assert not is_enough([waits], PATIENCE_MS - 1)
+        assert is_enough([waits], PATIENCE_MS)

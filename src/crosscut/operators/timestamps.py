@@ -42,6 +42,10 @@ class AssignTimestamps(Operator):
         self._idle_after_ms = idle_after_ms
         # Since when nothing has come of those that are asked; splits that wait to be read are not.
         self._silent_since: dict[str, int] = {}
+        # In batches, where each has an operator of its own: since when none has brought anything.
+        self._quiet_since: dict[str, int] = {}
+        # Those of which something has come.
+        self._heard: set[str] = set()
         # When records of `origin` were read last.
         self._read_ms = 0
         self._function = function
@@ -76,17 +80,21 @@ class AssignTimestamps(Operator):
             StateError: It is something else.
         """
         known: dict[str, Any] = {}
+        quiet: dict[str, Any] = {}
         watermark: int | None = None
         match saved:
             case None:
                 pass
             case [int() | None as watermark, dict() as known]:
                 pass
+            case [int() | None as watermark, dict() as known, dict() as quiet]:
+                pass
             case _:
                 raise StateError(
                     f"a snapshot says of the watermark of operator {self.uid!r} {saved!r:.100}: expected "
-                    f"[watermark, watermark of each split]"
+                    f"[watermark, watermark of each split, since when each has been quiet]"
                 )
+        self._quiet_since, self._heard = dict(quiet), set()
         sides = {split: known.get(split) for split in splits}
         if not sides and not is_open:
             sides = {"": known.get("")}
@@ -109,7 +117,9 @@ class AssignTimestamps(Operator):
         sides: dict[str, JSON] = {
             one: watermark for one, watermark in self._combined.sides.items() if watermark is not None
         }
-        return [self._combined.watermark, sides]
+        if not self._quiet_since:
+            return [self._combined.watermark, sides]
+        return [self._combined.watermark, sides, dict(self._quiet_since)]
 
     def waits_for(self, split: str) -> None:
         """It was asked, and there is nothing to read there now."""
@@ -157,9 +167,28 @@ class AssignTimestamps(Operator):
         else:
             self.waits_for("")
 
+    def batch_ends(self, empty: Iterable[str]) -> None:
+        """A batch has all its records: note which splits have brought none for so long, over all batches.
+
+        Only at its end: before, those that are read over a connection of this batch have not had their say.
+
+        Args:
+            empty: Splits that have nothing to read; what is no source has none.
+        """
+        if self._idle_after_ms is None:
+            return
+        now_ms = self.course.now_ms
+        for split in empty if self._is_source else ("",):
+            if split in self._heard:
+                continue
+            since = self._quiet_since.setdefault(split, self._silent_since.get(split, now_ms))
+            if since + self._idle_after_ms <= now_ms and self._combined.may_fall_idle(split):
+                self._add_news(self._combined.heard(split, None, idle=True))
+
     def end_of(self, split: str) -> None:
         """Nothing more comes from there."""
         self._silent_since.pop(split, None)
+        self._quiet_since.pop(split, None)
         self._add_news(self._combined.ended(split))
 
     def take_news(self) -> Batch | None:
@@ -186,6 +215,9 @@ class AssignTimestamps(Operator):
         # Before 1970 nothing has happened: a watermark is a time as well.
         watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
         self._silent_since.pop(self.origin, None)
+        if self._idle_after_ms is not None:
+            self._heard.add(self.origin)
+            self._quiet_since.pop(self.origin, None)
         if not self._is_source:
             self._silent_since[""] = self.course.now_ms
         idle = None if self._idle_after_ms is None else False

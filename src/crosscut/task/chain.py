@@ -184,6 +184,12 @@ class Chain:
             for split in ended:
                 assigner.end_of(split)
 
+    def batch_ends(self, empty: Collection[str]) -> None:
+        """No other record comes in this batch, and nothing waits; these splits have nothing to read."""
+        for assigner in self._assigners:
+            assigner.batch_ends(empty)
+        self.tell_assigned()
+
     def splits_came(self, splits: Sequence[str], *, is_last: bool) -> None:
         """A source has been given more splits."""
         for assigner in self._assigners:

@@ -405,6 +405,11 @@ class Task:
             raise ProtocolError(f"task {self.task_id} is no source, and was given splits")
         self._reading.assign(rows, since, is_last=is_last)
 
+    def batch_ends(self, empty: Collection[str]) -> None:
+        """All records of a batch are processed, before its barrier; these splits have nothing to read."""
+        if not self._ending.is_under_way and not self._ending.is_forwarded:
+            self._chain.batch_ends(empty)
+
     def flush(self) -> None:
         """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
         self.departures.flush()

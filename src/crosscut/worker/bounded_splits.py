@@ -7,11 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from crosscut.interfaces import JSON, Source, Split, Wait
+from crosscut.protocol.microbatch.reading import SplitRead, empty_splits, is_enough
 from crosscut.task.splits import SplitQueue, listens
-
-PATIENCE_S = 5.0
-"""A reader may need so long to come by its first records, or by the next ones where it says that some wait.
-Each batch opens its readers anew, so one that is given up before would never bring any."""
 
 READ_SHARE = 0.25
 """Of the time that a checkpoint may take, for reading: the stages behind need the rest. A batch that is given
@@ -57,11 +54,19 @@ class BoundedSplits(SplitQueue):
         """Whether there is nothing more to be had for this batch."""
         if self.is_full or self.is_drained:
             return True
-        if not self._waits:
-            return False
-        if time.monotonic() - self._progress_s >= PATIENCE_S:
-            return True
-        return all(lag == 0 or (lag is None and one in self._heard) for one, lag in self.lags())
+        return self._waits and is_enough(self._reads(), self._waited_ms)
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The open splits that have nothing to read, once it is enough."""
+        return empty_splits(self._reads(), self._waited_ms, is_full=self.is_full)
+
+    @property
+    def _waited_ms(self) -> float:
+        return (time.monotonic() - self._progress_s) * 1_000
+
+    def _reads(self) -> list[SplitRead]:
+        return [SplitRead(one, one in self._heard, lag) for one, lag in self.lags()]
 
     def _open_next(self, place: int) -> None:
         super()._open_next(place)

@@ -348,6 +348,15 @@ class TaskPool:
                 runner.due_ns = 0
         self.schedule()
 
+    def batch_ends(self, task: TaskId, empty: Collection[str]) -> None:
+        """All records of a batch have been processed; these splits of the task have nothing to read."""
+        for runner in self._runners:
+            if runner.task.task_id == task:
+                # It has to know how late it is.
+                runner.set_alarm(self.now_ns())
+                runner.tell(lambda one: one.batch_ends(empty))
+        self.schedule()
+
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""
         self._tell(lambda task: task.trigger(checkpoint_id))

@@ -143,7 +143,7 @@ class _StageAttempt:
         self._inbox = Inbox(order.place, graph.parallelism)
         self._brought: list[Attempt] = []
         self._barriers: list[ChannelId] = []
-        self._splits: list[BoundedSplits] = []
+        self._splits: dict[TaskId, BoundedSplits] = {}
         self._acknowledged: dict[TaskId, SnapshotAcknowledged] = {}
         self._failure: Failure | None = None
         self._pool: TaskPool | None = None
@@ -160,7 +160,7 @@ class _StageAttempt:
             self._inbox.read if order.place.stage else (),
             snapshots,
             self._running.statistics(),
-            is_full=any(one.is_full for one in self._splits),
+            is_full=any(one.is_full for one in self._splits.values()),
         )
         return (own, *self._brought)
 
@@ -224,7 +224,7 @@ class _StageAttempt:
         splits = BoundedSplits(
             source, unread, uid, self._order.records_max, is_open=is_open, read_s_max=read_s_max
         )
-        self._splits.append(splits)
+        self._splits[self.task] = splits
         return splits
 
     def _sender(self, channel: ChannelId) -> _Post:
@@ -288,7 +288,7 @@ class _StageAttempt:
         """All input has come: process it, and take the snapshots."""
         pool, n = self._running, self._order.checkpoint_id
         await self._settled()
-        while self._failure is None and not all(one.is_enough for one in self._splits):
+        while self._failure is None and not all(one.is_enough for one in self._splits.values()):
             await asyncio.sleep(_LOOK_S)
             await self._settled()
         await self._settled()
@@ -297,6 +297,11 @@ class _StageAttempt:
         self._failpoints("batch.read")
         if self._order.place.stage:
             self._check_barriers()
+        for task in self._tasks:
+            # In topological order: what one says of time, those after it hear before their turn.
+            read = self._splits.get(task)
+            pool.batch_ends(task, () if read is None else read.empty)
+            await self._settled()
         pool.trigger(n)
         for channel in self._barriers:
             pool.received(channel, Barrier(n), 0)

@@ -173,6 +173,7 @@ def _assigned(saved: Sequence[JSON]) -> JSON:
         StateError: They are something else.
     """
     found: dict[str, list[tuple[int | None, dict[str, Any]]]] = {}
+    quiet_since: dict[str, dict[str, Any]] = {}
     for one in saved:
         if one is None:
             continue
@@ -180,11 +181,13 @@ def _assigned(saved: Sequence[JSON]) -> JSON:
             raise _strange_watermarks(one)
         for uid, content in one.items():
             match content:
-                case [int() | None as watermark, dict() as sides]:
+                case [int() | None as watermark, dict() as sides, *rest] if len(rest) <= 1:
+                    for quiet in rest:
+                        _take_latest(quiet_since.setdefault(uid, {}), quiet)
                     found.setdefault(uid, []).append((watermark, sides))
                 case _:
                     raise _strange_watermarks(one)
-    together: dict[str, JSON] = {}
+    together: dict[str, list[JSON]] = {}
     for uid, all_of_it in found.items():
         merged: dict[str, JSON] = {}
         for _, some in all_of_it:
@@ -193,7 +196,14 @@ def _assigned(saved: Sequence[JSON]) -> JSON:
         if "" in merged:
             merged[""] = min(some[""] for _, some in all_of_it if "" in some)
         together[uid] = [_lowest(watermark for watermark, _ in all_of_it), merged]
-    return together or None
+        if uid in quiet_since:
+            together[uid] = [*together[uid], quiet_since[uid]]
+    return dict(together) or None
+
+
+def _take_latest(known: dict[str, Any], quiet: Any) -> None:
+    for split, since in quiet.items():
+        known[split] = max(since, known.get(split, since))
 
 
 def _strange_watermarks(found: JSON) -> StateError:

@@ -1,9 +1,8 @@
 """Splits that were found while a job runs in batches, until a checkpoint has them.
 
-The coordinator says who reads a split, and from which checkpoint on it counts (`crosscut.protocol.job.finding`).
-Here that is for whoever runs the batch of that checkpoint, or a later one: each batch is given all that counts by
-then and is in no completed checkpoint yet. What was completed has it among its positions, or has read it to its
-end; so it is never given again.
+The coordinator says who reads a split, and from which checkpoint on it counts (`protocol.job.finding`). Each
+batch is given all that counts by then and is in no completed checkpoint yet. What was completed has it among
+its positions, or has read it to its end; so it is never given again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""When a source task has read enough for a batch, and which of its splits have nothing. Pure decisions.
+
+A split says by its lag that it has nothing, or that something waits. One that knows nothing of it (None) is
+believed once it has given something in this batch. Before, it may only not have come by its first records
+yet: each batch opens its readers anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PATIENCE_MS = 5_000
+"""A reader may need so long to come by its first records, or by the next ones where it says that some wait.
+One that was given up before would never bring any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRead:
+    """What is known of an open split.
+
+    Attributes:
+        has_given: Records, in this batch.
+        lag: How many wait; None: it does not know.
+    """
+
+    split: str
+    has_given: bool
+    lag: int | None
+
+    @property
+    def says_nothing_waits(self) -> bool:
+        """Whether it is believed to have nothing now, had it been asked."""
+        return self.lag == 0 or (self.lag is None and self.has_given)
+
+
+def is_enough(splits: Iterable[SplitRead], waited_ms: float) -> bool:
+    """Return whether nothing more is to be had for this batch, now that all splits say that they wait.
+
+    Args:
+        waited_ms: Since any of them has given something.
+    """
+    return waited_ms >= PATIENCE_MS or all(one.says_nothing_waits for one in splits)
+
+
+def empty_splits(splits: Iterable[SplitRead], waited_ms: float, *, is_full: bool) -> tuple[str, ...]:
+    """Return those that have nothing to read, now that the batch has all its records.
+
+    Args:
+        is_full: The batch may hold no more: who does not know how much waits may have had no time to tell.
+    """
+    is_patient = not is_full and waited_ms >= PATIENCE_MS
+    return tuple(
+        one.split for one in splits if one.lag == 0 or is_patient or (not is_full and one.says_nothing_waits)
+    )
