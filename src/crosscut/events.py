@@ -50,6 +50,23 @@ class Rescaled(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSwitched(JobEvent):
+    """Of a job with `engine="auto"`: what has run has ended at a checkpoint, and the other engine follows.
+
+    `Started` is told again when its tasks run.
+
+    Attributes:
+        engine: The one that follows, "continuous" or "micro-batch".
+        reason: How far behind the job was.
+        resumes_from: The checkpoint that it goes on from, None: from the beginning.
+    """
+
+    engine: str
+    reason: str
+    resumes_from: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCompleted(JobEvent):
     """A checkpoint is complete.
 

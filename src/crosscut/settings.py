@@ -18,7 +18,7 @@ SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "ha
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
-EngineName = Literal["continuous", "micro-batch"]
+EngineName = Literal["continuous", "micro-batch", "auto"]
 TriggerName = Literal["interval", "available_now", "once"]
 Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
@@ -76,12 +76,20 @@ class Settings:
         engine: How the flow runs. "continuous": long-lived tasks, records over channels of our own, for
             latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
             and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
-            the starts of two batches. It may change between two starts.
+            the starts of two batches. "auto": in batches while the job is far behind, in tasks that stay when it
+            has caught up, and back, at checkpoints. It may change between two starts.
         batch_records_max: Records that all sources together read in one batch, within a quarter of
             `checkpoint_timeout`. A batch that is full is followed by the next one at once.
         trigger: Of micro-batches. "interval": one after the other, `checkpoint_interval` between the starts
             of two. "available_now": until one has read all that there is; then the job stops, as by
             `job.stop()`. "once": one batch, likewise.
+        caught_up_at: Of "auto": with so many records waiting after a batch, or fewer, the job goes over to
+            tasks that stay. A source that doesn't know how many wait counts as caught up with when a batch
+            could have held more.
+        behind_at: Of "auto": with more records waiting than that, for `behind_for`, it goes back to batches.
+        behind_for: See there.
+        batch_parallelism: Of "auto": tasks of each vertex in batches. None: as many as Spark can run at once,
+            at least `parallelism`.
         checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
             directory; starting a flow on a directory that holds its job resumes that job. Default:
             checkpoints/ and the flow's name.
@@ -153,6 +161,10 @@ class Settings:
     engine: EngineName = "continuous"
     batch_records_max: int = 2_000_000
     trigger: TriggerName = "interval"
+    caught_up_at: int = 10_000
+    behind_at: int = 1_000_000
+    behind_for: Duration = "30s"
+    batch_parallelism: int | None = None
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     fresh: bool = False
@@ -198,6 +210,10 @@ class Settings:
         _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
         _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
         _check_integer("batch_records_max", self.batch_records_max, 1, 1 << 40)
+        _check_integer("caught_up_at", self.caught_up_at, 0, 1 << 40)
+        _check_integer("behind_at", self.behind_at, 1, 1 << 40)
+        if self.batch_parallelism is not None:
+            _check_integer("batch_parallelism", self.batch_parallelism, 1, self.max_parallelism)
         _check_integer("retain", self.retain, 1, 10_000)
         _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
         _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
@@ -224,6 +240,7 @@ class Settings:
         for name, least_ms in (
             ("checkpoint_interval", 10),
             ("checkpoint_pause", 0),
+            ("behind_for", 0),
             ("checkpoint_timeout", 100),
             ("linger", 0),
             ("heartbeat_timeout", 200),
@@ -237,7 +254,17 @@ class Settings:
                 f"trigger={self.trigger!r} says when micro-batches end; expected engine='micro-batch' with "
                 f"it, found engine={self.engine!r}"
             )
+        if self.caught_up_at >= self.behind_at:
+            raise SettingsError(
+                f"caught_up_at={self.caught_up_at} is not below behind_at={self.behind_at}: a job would go "
+                f"from one engine to the other again and again; lower the one or raise the other"
+            )
         kind, _ = self.snapshot_kind()
+        if self.engine == "auto" and kind in ("none", "at-least-once"):
+            raise SettingsError(
+                f"snapshots={self.snapshots!r} with engine='auto', which goes from one engine to the "
+                f"other at checkpoints that count each record once; expected 'aligned' or 'unaligned'"
+            )
         if kind == "halting" and self.checkpoints_in_flight > 1:
             raise SettingsError(
                 f"checkpoints_in_flight={self.checkpoints_in_flight}: with snapshots='halting' everything "

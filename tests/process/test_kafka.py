@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,8 @@ from crosscut.testing.sources import check_source, read_source
 
 pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
 pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
+
+from kafka_jobs import check_prefix, counting, numbers, read_pairs
 
 from crosscut.testing.kafka import KafkaBroker
 from crosscut.testing.proxy import TcpProxy, Way
@@ -48,44 +50,10 @@ def out(broker: KafkaBroker, topic: str) -> str:
     return f"{topic}-out"
 
 
-def numbers(broker: KafkaBroker, topic: str, first: int, count: int) -> None:
-    broker.produce(topic, [(b"k%d" % (i % 17), b"%d" % i) for i in range(first, first + count)])
-
-
-def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
-    return [tuple(orjson.loads(one.value())) for one in broker.consume(topic)]
-
-
-def counting(broker: KafkaBroker, topic: str, out: str, servers: str = "", **source: Any) -> cc.Flow:
-    """Count by key; each update goes out, so that the committed topic tells of every loss and repeat."""
-    flow = cc.Flow("counting")
-    servers = servers or broker.servers
-    (
-        flow.source(cc.kafka.source(servers, topic, decode="message", **source))
-        .named("in")
-        .key_by(lambda message: message.key.decode())
-        .count()
-        .named("counts")
-        .sink(cc.kafka.sink(servers, out, key=lambda pair: pair[0]))
-        .named("out")
-    )
-    return flow
-
-
 def stop(job: Any) -> None:
     """Stop with a last checkpoint, which takes a job that is not in the middle of a restart."""
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop()
-
-
-def check_prefix(broker: KafkaBroker, out: str) -> int:
-    """Every key counts 1, 2, 3, ... in order: nothing lost, twice, early or overtaken; return how many."""
-    seen: dict[str, int] = defaultdict(int)
-    pairs = read_pairs(broker, out)
-    for key, count in pairs:
-        assert count == seen[key] + 1, f"key {key}: {count} after {seen[key]}"
-        seen[key] = count
-    return len(pairs)
 
 
 # The random lives make some hundred writers, each of which has a producer to take over: minutes.
@@ -136,7 +104,7 @@ def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
     )
-    job = started.flow(counting(broker, topic, out), settings)
+    job = started.flow(counting(broker.servers, topic, out), settings)
     sent = 0
 
     def feed() -> bool:
@@ -164,7 +132,7 @@ def test_partitions_that_come_while_a_job_runs_are_read_from_their_beginning_who
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="200ms"
     )
     # They are older than the job's first look at them: "latest" is for what is there when it starts.
-    flow = counting(broker, topic, out, start="latest", discover_every="200ms")
+    flow = counting(broker.servers, topic, out, start="latest", discover_every="200ms")
     job = started.flow(flow, settings)
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     sent = 0
@@ -215,7 +183,7 @@ def test_a_broker_that_dies_and_comes_back_costs_time_only(tmp_path: Path, start
             restart=cc.Restart(failures=100),
         )
         numbers(own, topic, 0, 2_000)
-        job = started.flow(counting(own, topic, "out"), settings)
+        job = started.flow(counting(own.servers, topic, "out"), settings)
         until(lambda: check_prefix(own, "out") > 0, "the first output", DEADLINE_S)
         own.kill()
         own.start()
@@ -256,7 +224,7 @@ def test_connections_that_are_cut_at_any_byte_cost_time_only(
         restart=cc.Restart(failures=100),
     )
     with broker.proxy() as proxy:
-        flow = counting(broker, topic, out, servers=proxy.address)
+        flow = counting(proxy.address, topic, out)
         job = started.flow(flow, settings)
         sent = 0
         for cut in cuts:
@@ -412,7 +380,7 @@ def test_a_job_commits_the_offsets_of_its_group_for_monitoring(
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
     )
-    job = started.flow(counting(broker, topic, out, group=f"{topic}-lag"), settings)
+    job = started.flow(counting(broker.servers, topic, out, group=f"{topic}-lag"), settings)
     left = cc.kafka.source(broker.servers, topic, start="committed", group=f"{topic}-lag", stop="latest")
     until(lambda: read_source(left) == [], "the group to have no lag", DEADLINE_S)
     job.stop()

@@ -94,6 +94,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
+SAVEPOINT_LOOK_S = 0.05
 
 
 _SYSTEM_CLOCK = SystemClock()
@@ -139,6 +140,7 @@ class CoordinatorDriver:
         lines: Takes what workers log.
         progress_of: The graph of a job whose progress is told at each checkpoint; None: the supply tells it,
             or nobody.
+        seen: What was seen of the job before, by another driver in this process.
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class CoordinatorDriver:
         tell: Callable[[WatchedEvent], None] = lambda event: None,
         lines: WorkerLines | None = None,
         progress_of: JobGraph | None = None,
+        seen: Observations | None = None,
     ) -> None:
         self._name = name
         self._terms = terms
@@ -177,7 +180,7 @@ class CoordinatorDriver:
         self._links: dict[int, Link] = {}
         self._link_count = 0
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._seen = Observations()
+        self._seen = seen or Observations()
         identity = terms.identity
         self._watching = Watching(
             name, identity.parallelism, self._wall_ms, tell, identity.driver, progress_of
@@ -268,6 +271,15 @@ class CoordinatorDriver:
                 return await asyncio.wrap_future(self._calls.start(lambda: write(checkpoint)))
             finally:
                 self._handle(SavepointWritten(request))
+
+    async def savepoints_written(self) -> None:
+        """Wait until nobody writes a savepoint."""
+        while self._savepoints:
+            await asyncio.sleep(SAVEPOINT_LOOK_S)
+
+    def carried_on(self) -> Observations:
+        """Return what was seen of the job, for another driver that goes on with it."""
+        return self._seen.carried_on(self.status().restarts)
 
     async def close(self) -> None:
         """Close all sockets, stop all timers."""

@@ -167,6 +167,19 @@ class Observations:
     searches: SplitSearches = field(default_factory=SplitSearches)
     now_ns: int = 0
     """When something was last seen."""
+    restarts_before: int = 0
+    """Of drivers that have run the job before, in this process."""
+
+    def carried_on(self, restarts: int) -> Observations:
+        """Return what stays of it when another driver goes on; the job has had so many restarts."""
+        return Observations(
+            checkpoints=self.checkpoints,
+            completed_count=self.completed_count,
+            longest_freeze_us=self.longest_freeze_us,
+            recoveries=self.recoveries,
+            first_flow_ns=self.first_flow_ns,
+            restarts_before=restarts,
+        )
 
     def note_completed(self, entry: CheckpointCompleted) -> CheckpointStatus:
         """Note a checkpoint that is complete; return what there is to say of it."""
@@ -286,7 +299,7 @@ def build_status(
         checkpoints_completed=seen.completed_count,
         checkpoints_failed=coordinator.series.failed_count,
         checkpoint_under_way=under_way,
-        restarts=coordinator.restart_count,
+        restarts=seen.restarts_before + coordinator.restart_count,
         last_failure=coordinator.failures[-1].message if coordinator.failures else "",
         recoveries=tuple(seen.recoveries),
         first_flow_ns=seen.first_flow_ns,

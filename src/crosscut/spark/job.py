@@ -53,8 +53,13 @@ class Job:
     def __init__(self, flow: Flow, settings: Settings, graph: JobGraph | None = None) -> None:
         self._name = flow.name
         self._checkpoint_dir = settings.store_of(flow.name)
-        graph = graph or flow.compile(settings.parallelism, settings.max_parallelism)
-        self._run = Run(flow.name, graph, flow.invariants, settings, self._checkpoint_dir)
+
+        def compiled(parallelism: int) -> JobGraph:
+            if graph is not None and parallelism == graph.parallelism:
+                return graph
+            return flow.compile(parallelism, settings.max_parallelism)
+
+        self._run = Run(flow.name, compiled, flow.invariants, settings, self._checkpoint_dir)
         self._panels = Panels(flow.name, self._looks_like, self._run.ended)
 
     # What the user asks.
@@ -483,7 +488,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None
         else:
             context, _ = session.spark_context(settings.parallelism, f"crosscut: {flow.name}")
         # A batch waits for its turn like any Spark job.
-        held = settings.parallelism if settings.engine == "continuous" else 0
+        held = 0 if settings.engine == "micro-batch" else settings.parallelism
         holding = held_slots(flow.name, held, context)
     try:
         return job.begin(context, holding)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,26 +20,23 @@ from pyspark import SparkContext
 from crosscut.cuts import Invariant
 from crosscut.driver.cuts import newest_values
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.listeners import Listeners
 from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.driver.status import JobStatus
-from crosscut.driver.watching import Watching
-from crosscut.driver.worker_lines import WorkerLines
+from crosscut.driver.status import JobStatus, Observations
+from crosscut.driver.watching import PROGRESS_MAX, Watching
 from crosscut.errors import CheckpointError, FlowError, JobFailedError
-from crosscut.events import Ended
+from crosscut.events import Ended, EngineSwitched
+from crosscut.events import JobEvent as WatchedEvent
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.graph.stages import check_batches, stages_of
+from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
-from crosscut.host.failpoints import Failpoints, Plan, armed
-from crosscut.ids import Epoch
+from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import Sink
-from crosscut.net.connections import Credentials
-from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.events import CancelRequested, JobEvent
+from crosscut.protocol.engines import EndAsked, Engine, EngineEnded, StartEngine, StopEngine, Switch
+from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.messages import FailureCause
 from crosscut.settings import Settings
@@ -47,37 +45,38 @@ from crosscut.spark.checks import (
     check_checkpoint_dir,
     checked_encryption,
     checked_host,
-    is_loopback,
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.output import check_sinks
-from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.placing import placed
 from crosscut.spark.seeing import Seeing
-from crosscut.spark.session import LOOPBACK, is_local
-from crosscut.spark.staging import Staging, staging_timeout_ms
-from crosscut.spark.terms import batch_terms, committed_output, job_terms, task_terms
-from crosscut.spark.workers import SparkWorkers
+from crosscut.spark.staging import Staging
+from crosscut.spark.stretch import WORKERS_END_TIMEOUT_S, Ground, Stretch
+from crosscut.spark.terms import committed_output, engines_of, settings_of
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
-from crosscut.task.discovery import found_in
 from crosscut.urls import shown_url
 from crosscut.web.answers import Actions
-from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.lines import LogTerms
-from crosscut.worker.worker import WorkerPlan
 
 Answer = TypeVar("Answer")
 
-WORKERS_END_TIMEOUT_S = 5.0
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What runs under one engine: the graph, itself and packed, and the settings with that engine."""
+
+    graph: JobGraph
+    packed: bytes
+    settings: Settings
+
+
+SWITCHING = "switching"
+"""What a job with two engines is doing between the stop of one and the start of the other."""
 LISTENERS_END_TIMEOUT_S = 5.0
 STATUS_TIMEOUT_S = 10.0
 LOOK_EVERY_S = 0.1
 """So often whoever waits for the loop looks whether there still is one."""
-LAST_CUT_TIMEOUT_S = 10.0
-"""How long the end of a job waits for the invariants of its last cut."""
 
 
 class Run:
@@ -99,16 +98,24 @@ class Run:
     def __init__(
         self,
         name: str,
-        graph: JobGraph,
+        compiled: Callable[[int], JobGraph],
         invariants: Sequence[Invariant],
         settings: Settings,
         checkpoint_dir: str,
     ) -> None:
         self._name = name
-        self._graph = graph
+        self._compiled = compiled
+        self._graph = compiled(settings.parallelism)
         self._invariants = invariants
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
+        self._engines = engines_of(settings) if settings.engine == "auto" else None
+        self._plans: dict[Engine, EnginePlan] = {}
+        # That it end, as the user has asked: whichever stretch runs hears of it.
+        self._asked: list[JobEvent] = []
+        self._stretch_count = 0
+        self._told_end: Ended | None = None
+        self._progress_before: list[dict[str, Any]] = []
         self.driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.last_status: JobStatus | None = None
@@ -152,13 +159,7 @@ class Run:
         self._holding = holding
         self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
-        self._graph = placed(self._graph, absolute(self._checkpoint_dir))
-        if self._settings.engine == "micro-batch":
-            check_batches(self._graph)
-            check_sinks(self._graph)
-        for vertex in self._graph.vertices:
-            if vertex.sink is not None:
-                vertex.sink.sink.check()
+        self._plan_engines()
         self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
         self._staging = Staging(
             context,
@@ -166,7 +167,6 @@ class Run:
             group=f"{self._group}-staging",
             store_url=absolute(self._checkpoint_dir),
         )
-        self._packed = pack_graph(self._graph)
         self.store = open_store(self._checkpoint_dir, key=log_key())
         LOGGER.info("job %r: %s", self._name, self.store.protection)
         if self._settings.restore_from is not None:
@@ -199,7 +199,12 @@ class Run:
         if driver is None or loop is None:
             raise JobFailedError(f"job {self._name!r} has not started")
 
-        return read_on(loop, driver.status, STATUS_TIMEOUT_S)
+        status = read_on(loop, driver.status, STATUS_TIMEOUT_S)
+        return replace(status, phase=SWITCHING) if self._is_switching else status
+
+    @property
+    def _is_switching(self) -> bool:
+        return self._engines is not None and self._engines.phase is Switch.SWITCHING
 
     def metrics(self) -> JobMetrics:
         """Return the numbers of the job at this moment, or at its end.
@@ -215,12 +220,15 @@ class Run:
         if self.last_status is not None:
             # Nothing changes any more.
             return driver.metrics(self._graph, settings)
-        return read_on(loop, lambda: driver.metrics(self._graph, settings))
+        found = read_on(loop, lambda: driver.metrics(self._graph, settings))
+        return replace(found, status=SWITCHING) if self._is_switching else found
 
     def progress(self) -> list[dict[str, Any]]:
         """Return the newest that is known of the job's progress, oldest first."""
         driver, loop = self.driver, self._loop
-        return read_on(loop, driver.progress) if driver is not None and loop is not None else []
+        if driver is None or loop is None:
+            return []
+        return [*self._progress_before, *read_on(loop, driver.progress)][-PROGRESS_MAX:]
 
     def ask(
         self,
@@ -238,6 +246,27 @@ class Run:
         Raises:
             CheckpointError: The job does not run or has ended meanwhile, or no answer came in time.
         """
+        ends_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            asked = self._stretch_count
+            left = None if ends_s is None else max(0.0, ends_s - time.monotonic())
+            try:
+                return self._ask(question, left, timeout, on_timeout)
+            except CheckpointError:
+                # Of a stretch that has ended meanwhile: the next one can answer.
+                while self._is_switching and (ends_s is None or time.monotonic() < ends_s):
+                    if self.ended.wait(LOOK_EVERY_S):
+                        break
+                if self._stretch_count == asked:
+                    raise
+
+    def _ask(
+        self,
+        question: Callable[[CoordinatorDriver], Coroutine[Any, Any, Answer]],
+        left: float | None,
+        timeout: float | None,
+        on_timeout: str,
+    ) -> Answer:
         driver, loop = self.driver, self._loop
         if driver is None or loop is None or self.ended.is_set():
             raise CheckpointError(f"job {self._name!r} is not running: {self.phase}")
@@ -248,23 +277,32 @@ class Run:
             waiting.close()
             raise CheckpointError(f"job {self._name!r} is over") from error
         try:
-            return future.result(timeout)
+            return future.result(left)
         except TimeoutError as error:
             future.cancel()
-            raise CheckpointError(f"job {self._name!r}: {on_timeout} within {timeout:g} s") from error
+            raise CheckpointError(f"job {self._name!r}: {on_timeout} within {timeout or 0:g} s") from error
         except CancelledError as error:
             raise CheckpointError(f"job {self._name!r} is over") from error
 
     def post(self, event: JobEvent) -> None:
         """Tell the coordinator something; nobody is told after the end."""
-        driver = self.driver
-        if driver is None or self.ended.is_set():
+        loop = self._loop
+        if loop is None or self.ended.is_set():
             return
         try:
-            driver.post(event)
+            loop.call_soon_threadsafe(self._hear, event)
         except RuntimeError:
             # The loop has ended between the check and the call: so has the job.
             return
+
+    def _hear(self, event: JobEvent) -> None:
+        if isinstance(event, StopRequested | CancelRequested):
+            # Between two stretches nobody else hears of it.
+            self._asked.append(event)
+            if self._engines is not None:
+                self._engines.handle(EndAsked())
+        if self.driver is not None:
+            self.driver.post(event)
 
     def cancel(self) -> None:
         """End now, without a last checkpoint."""
@@ -332,114 +370,127 @@ class Run:
                 self.last_status = self.driver.status()
             self._holding.release()
             self._claimed.set()
+            if self._told_end is not None:
+                self.listeners.tell(self._told_end)
             self.listeners.close(LISTENERS_END_TIMEOUT_S)
             if self.seeing is not None:
                 self.seeing.close()
             self.ended.set()
 
+    def _plan_engines(self) -> None:
+        """Make the graph of each engine that may run, and look whether they can.
+
+        Raises:
+            FlowError: The flow, or one of its sinks, can't run in batches.
+            ConnectorError: A sink can't be written.
+        """
+        settings, url = self._settings, absolute(self._checkpoint_dir)
+        engines: tuple[Engine, ...] = (
+            ("continuous", "micro-batch") if settings.engine == "auto" else (settings.engine,)
+        )
+        compiled = self._graph
+        for engine in engines:
+            own = settings_of(settings, engine, self._slots)
+            is_same = own.parallelism == self._settings.parallelism
+            graph = placed(compiled if is_same else self._compiled(own.parallelism), url)
+            if engine == "micro-batch":
+                check_batches(graph)
+                check_sinks(graph)
+            self._plans[engine] = EnginePlan(graph, pack_graph(graph), own)
+        self._graph = self._plans[engines[0]].graph
+        for vertex in self._graph.vertices:
+            if vertex.sink is not None:
+                vertex.sink.sink.check()
+
     async def _drive(self) -> None:
-        loop = self._loop = asyncio.get_running_loop()
-        settings = self._settings
-        credentials = Credentials(
-            secrets.token_bytes(SECRET_BYTES),
-            secrets.token_bytes(JOB_BYTES),
-            make_certificate() if self._is_encrypted else None,
-            int(settings.milliseconds("heartbeat_timeout")),
-            # On loopback nobody but the administrator can come between.
-            seals_frames=not self._is_encrypted and not is_loopback(self._host),
+        self._loop = asyncio.get_running_loop()
+        ground = Ground(
+            self._context,
+            self._name,
+            self._group,
+            self.store,
+            absolute(self._checkpoint_dir),
+            self._host,
+            self._is_encrypted,
+            self._slots,
+            self._invariants,
         )
-        plan_of_failpoints = armed()
-        supply = (
-            self._batch_workers(plan_of_failpoints) if settings.engine == "micro-batch" else self._workers()
+        seen = Observations()
+        while True:
+            stretch = await self._begun(ground, seen)
+            end = await self._over(stretch)
+            driver = stretch.driver
+            self.error = driver.error
+            await stretch.close()
+            # Whoever writes a savepoint reads parts that the next stretch may drop.
+            await driver.savepoints_written()
+            following = self._following(end)
+            if following is None:
+                self.last_status = driver.status()
+                self.end = end
+                await driver.close()
+                return
+            seen = driver.carried_on()
+            self._progress_before = [*self._progress_before, *driver.progress()][-PROGRESS_MAX:]
+            await driver.close()
+            self._tell_switch(following, driver)
+
+    async def _begun(self, ground: Ground, seen: Observations) -> Stretch:
+        engine = self._engines.engine if self._engines is not None else next(iter(self._plans))
+        plan = self._plans[engine]
+        self._stretch_count += 1
+        stretch = Stretch(
+            ground, self._stretch_count, plan.graph, plan.packed, plan.settings, self._tell, seen
         )
-        checker = InvariantChecker(self._invariants, self._graph, self.store, self.post)
-        driver = CoordinatorDriver(
-            name=self._name,
-            terms=job_terms(
-                self._graph,
-                settings,
-                self._slots,
-                awaits_verdict=any(one.on_broken == "stop" for one in self._invariants),
-                discover_timeout_ms=staging_timeout_ms(self._graph),
-            ),
-            store=self.store,
-            credentials=credentials,
-            supply=supply,
-            discover=lambda epoch: self._staging.assignments(self._graph, epoch),
-            look=lambda: committed_output(self._graph),
-            find=lambda source, known: found_in(self._graph, source, known),
-            failpoints=Failpoints(plan_of_failpoints, None),
-            invariants=checker,
-            tell=self.listeners.tell,
-            lines=WorkerLines(self._name, are_seen=is_local(self._context)),
-            progress_of=None if settings.engine == "micro-batch" else self._graph,
-        )
-        self.driver = driver
-        if isinstance(supply, BatchWorkers):
-            supply.provide(driver)
-        else:
-            port = await driver.listen(self._host)
-            supply.provide(self._worker_plan(credentials, port, plan_of_failpoints))
-        driver.start()
-        await driver.claimed
-        if not driver.ended.done():
+        self._graph = plan.graph
+        self.driver = stretch.driver
+        await stretch.start()
+        for event in self._asked:
+            stretch.post(event)
+        if not stretch.driver.ended.done() and not self._claimed.is_set():
             self._claimed.set()
             if self.seeing is not None:
                 self.seeing.start()
-        end = await driver.ended
-        self.error = driver.error
-        await loop.run_in_executor(None, self._staging.cancel)
-        await loop.run_in_executor(None, supply.end, WORKERS_END_TIMEOUT_S)
-        await loop.run_in_executor(None, checker.close, LAST_CUT_TIMEOUT_S)
-        self.last_status = driver.status()
-        self.end = end
-        await driver.close()
+        return stretch
 
-    def _workers(self) -> SparkWorkers:
-        return SparkWorkers(
-            self._context,
-            parallelism=self._settings.parallelism,
-            name=self._name,
-            group=self._group,
-            description=f"Crosscut: {self._name}, {self._settings.parallelism} workers",
-            post=self.post,
-        )
+    async def _over(self, stretch: Stretch) -> EndJob:
+        """Wait for the end of a stretch, which may be brought about here."""
+        timeout_s = None if self._engines is None else LOOK_EVERY_S
+        while (end := await stretch.ended(timeout_s)) is None:
+            news = stretch.looked()
+            for effect in [] if self._engines is None or news is None else self._engines.handle(news):
+                if isinstance(effect, StopEngine):
+                    LOGGER.info("job %r: goes over to the other engine: %s", self._name, effect.why)
+                    stretch.post(StopRequested())
+        return end
 
-    def _batch_workers(self, failpoints: Plan | None) -> BatchWorkers:
-        jobs = BatchJobs(
-            self._context,
-            group=self._group,
-            name=self._name,
-            parallelism=self._graph.parallelism,
-            packed_graph=self._packed,
-            stages=[", ".join(one) for one in stages_of(self._graph)],
-        )
-        return BatchWorkers(
-            jobs,
-            name=self._name,
-            graph=self._graph,
-            store=self.store,
-            store_url=absolute(self._checkpoint_dir),
-            terms=batch_terms(self._settings),
-            records_max=self._settings.batch_records_max,
-            trigger=self._settings.trigger,
-            failpoints=failpoints,
-        )
+    def _following(self, end: EndJob) -> StartEngine | None:
+        """Return what follows the end of a stretch; None: the job is over."""
+        if self._engines is None:
+            return None
+        effects = self._engines.handle(EngineEnded(end.outcome))
+        return next((one for one in effects if isinstance(one, StartEngine)), None)
 
-    def _worker_plan(self, credentials: Credentials, port: int, failpoints: Plan | None) -> WorkerPlan:
-        settings = self._settings
-        return WorkerPlan(
-            credentials=credentials,
-            coordinator_host=self._host,
-            coordinator_port=port,
-            bind_host=LOOPBACK if is_local(self._context) else None,
-            packed_graph=self._packed,
-            store_url=absolute(self._checkpoint_dir),
-            terms=task_terms(settings),
-            linger_ms=settings.milliseconds("linger"),
-            heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
-            failpoints=failpoints,
-            log=LogTerms(self._name, settings.log_level, settings.log_format),
+    def _tell(self, event: WatchedEvent) -> None:
+        # That a stretch has ended may not be the end of the job.
+        if self._engines is not None and isinstance(event, Ended):
+            self._told_end = event
+        else:
+            self.listeners.tell(event)
+
+    def _tell_switch(self, following: StartEngine, driver: CoordinatorDriver) -> None:
+        self._told_end = None
+        status = driver.status()
+        n = status.resumes_from
+        self.listeners.tell(
+            EngineSwitched(
+                job=self._name,
+                at_ms=_wall_ms(),
+                epoch=Epoch(status.epoch),
+                engine=following.engine,
+                reason=following.why,
+                resumes_from=None if n is None else CheckpointId(n),
+            )
         )
 
 

@@ -20,6 +20,7 @@ from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommittedOutput, Source, Split
+from crosscut.protocol.engines import Engine, Engines
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
 from crosscut.protocol.job.restarts import RestartPolicy
@@ -219,6 +220,29 @@ def batch_terms(settings: Settings) -> TaskTerms:
         channel_bytes=1 << 60,
         snapshots="aligned",
         spill_bytes=0,
+    )
+
+
+def settings_of(settings: Settings, engine: Engine, slots: int | None) -> Settings:
+    """Return the settings of a job while it runs under `engine`.
+
+    Args:
+        slots: That Spark has; None: not known.
+    """
+    if settings.engine != "auto":
+        return settings
+    if engine == "continuous":
+        return replace(settings, engine=engine)
+    at_once = min(max(settings.parallelism, slots or 0), settings.max_parallelism)
+    return replace(settings, engine=engine, parallelism=settings.batch_parallelism or at_once)
+
+
+def engines_of(settings: Settings) -> Engines:
+    """Return what decides which engine runs."""
+    return Engines(
+        caught_up_at=settings.caught_up_at,
+        behind_at=settings.behind_at,
+        behind_for_ms=int(settings.milliseconds("behind_for")),
     )
 
 

@@ -111,7 +111,7 @@ def _click_type(setting: _Setting) -> click.ParamType[Any]:
     kind = setting.kind
     if kind is bool:
         return click.BOOL
-    if kind is int:
+    if kind in (int, int | None):
         return click.INT
     if kind == Duration:
         return DurationType()

@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
 from crosscut.driver.journal import LOGGER
-from crosscut.driver.query_progress import BatchTimes, progress_of, query_ids
+from crosscut.driver.query_progress import query_ids
 from crosscut.errors import InternalError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
-from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.causes import failure_cause
@@ -60,6 +58,7 @@ from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
+from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -176,12 +175,10 @@ class BatchWorkers:
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
         self._trigger = trigger
-        self._started_ns = self._returned_ns = self._completed_ns = 0
-        self._before_ns: int | None = None
-        self._started_at = ""
+        self.newest = NewestBatch(graph, self._sources)
+        """What batches have come to."""
         self._overdue: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._is_full = False
         self._waiting: list[on.BatchEvent] = []
         self._is_handling = False
 
@@ -317,7 +314,7 @@ class BatchWorkers:
                 assert_never(effect)
 
     def _acknowledge(self, epoch: Epoch, n: CheckpointId, taken: tuple[Attempt, ...]) -> None:
-        self._returned_ns = time.monotonic_ns()
+        self.newest.returned()
         found = [one for attempt in taken for one in attempt.snapshots]
         for index in range(self._graph.parallelism):
             self._statistics[index] = tuple(
@@ -341,7 +338,7 @@ class BatchWorkers:
         if self._is_over or effect.epoch != self._batches.epoch:
             return
         self._in_time()
-        self._completed_ns = time.monotonic_ns()
+        self.newest.completed(effect.taken)
         self._began = self._base
         # From here on the next batch may begin with it, as soon as its output is visible.
         self._found.completed(effect.checkpoint_id)
@@ -357,34 +354,23 @@ class BatchWorkers:
             )
             for index, deploy in enumerate(self._base)
         )
-        self._is_full = any(one.is_full for one in effect.taken)
         self._call_output(self._commit, effect)
         overdue = on.CommitOverdue(effect.epoch, effect.checkpoint_id)
         self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
 
     def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
-        self._note_progress(epoch, n)
+        job = self._base[0]
+        ids = query_ids(job.lineage, job.driver)
+        before, after = _snapshots_of(self._began), _snapshots_of(self._base)
+        self._speaker.progressed(epoch, self.newest.committed(n, ids, before, after))
         for task in self._output.tasks if self._output is not None else ():
             self._say(task.index, TransactionsCommitted(epoch, n, task))
-        if self._is_full:
+        if self.newest.is_full:
             # There is more: the next batch need not wait for its time.
             self._requests -= 1
             self._speaker.post(CheckpointRequested(self._requests))
         elif self._trigger == "available_now":
             self._speaker.post(StopRequested())
-
-    def _note_progress(self, epoch: Epoch, n: CheckpointId) -> None:
-        times = BatchTimes(
-            None if self._before_ns is None else self._started_ns - self._before_ns,
-            self._started_ns,
-            self._returned_ns,
-            self._completed_ns,
-            time.monotonic_ns(),
-        )
-        ids = query_ids(self._base[0].lineage, self._base[0].driver)
-        before, after = _snapshots_of(self._began), _snapshots_of(self._base)
-        progress = progress_of(self._graph, ids, n, before, after, times, self._started_at)
-        self._speaker.progressed(epoch, progress)
 
     # Output, in a thread.
 
@@ -443,9 +429,7 @@ class BatchWorkers:
 
     def _start(self, effect: do.RunBatch) -> None:
         if effect.run == 1:
-            self._before_ns = self._started_ns or None
-            self._started_ns = time.monotonic_ns()
-            self._started_at = SystemClock().now().isoformat()
+            self.newest.started()
         orders = [
             [self._order(effect, stage, index) for index in range(self._graph.parallelism)]
             for stage in range(len(self._stages))
