@@ -76,8 +76,8 @@ class Settings:
         engine: How the flow runs. "continuous": long-lived tasks, records over channels of our own, for
             latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
             and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
-            the starts of two batches. "auto": in batches while the job is far behind, in tasks that stay when it
-            has caught up, and back, at checkpoints. It may change between two starts.
+            the starts of two batches. "auto": in batches while the job is far behind, in tasks that stay when
+            it has caught up, and back, at checkpoints. It may change between two starts.
         batch_records_max: Records that all sources together read in one batch, within a quarter of
             `checkpoint_timeout`. A batch that is full is followed by the next one at once.
         trigger: Of micro-batches. "interval": one after the other, `checkpoint_interval` between the starts

@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,13 +32,23 @@ def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
     return [tuple(orjson.loads(one.value())) for one in broker.consume(topic)]
 
 
-def counting(servers: str, topic: str, out: str, **source: Any) -> cc.Flow:
-    """Count by key; each update goes out, so that the committed topic tells of every loss and repeat."""
+def counting(servers: str, topic: str, out: str, slow: Path | None = None, **source: Any) -> cc.Flow:
+    """Count by key; each update goes out, so that the committed topic tells of every loss and repeat.
+
+    Args:
+        slow: While there is this file, records take their time.
+    """
+
+    def key_of(message: Any) -> str:
+        if slow is not None and slow.exists():
+            time.sleep(0.002)
+        return str(message.key.decode())
+
     flow = cc.Flow("counting")
     (
         flow.source(cc.kafka.source(servers, topic, decode="message", **source))
         .named("in")
-        .key_by(lambda message: message.key.decode())
+        .key_by(key_of)
         .count()
         .named("counts")
         .sink(cc.kafka.sink(servers, out, key=lambda pair: pair[0]))

@@ -17,6 +17,7 @@ pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from kafka_jobs import KafkaDriver, check_prefix, counting, numbers
 
+from crosscut.events import EngineSwitched
 from crosscut.testing.kafka import KafkaBroker
 
 
@@ -84,26 +85,85 @@ def test_topic_to_topic_is_exact_from_one_engine_to_the_other_whoever_is_killed(
     assert has_all()
 
 
-def test_topic_to_topic_is_exact_when_the_driver_dies_between_an_entry_and_its_output(
-    broker: KafkaBroker, started: Any, tmp_path: Path
+AUTO: dict[str, Any] = {
+    "engine": "auto",
+    "batch_parallelism": 3,
+    "batch_records_max": 1_500,
+    "caught_up_at": 500,
+    "behind_at": 3_000,
+    "behind_for": "300ms",
+    "checkpoint_interval": "100ms",
+}
+
+
+def test_backlog_and_live_records_are_one_job_whoever_dies_around_the_seams(
+    broker: KafkaBroker, started: Any, arm: Any, tmp_path: Path
 ) -> None:
-    """B2, B3, F1."""
-    topic, out = "killed-in", "killed-out"
+    """B2, B3, F1, I1, I2, I5: drivers die in a batch that is complete and at a seam, and then workers do."""
+    topic, out = "auto-in", "auto-out"
     broker.create_topic(topic, 3)
     broker.create_topic(out, 2)
-    numbers(broker, topic, 0, 4_000)
-    trap = "driver.appended:kill:2"
-    armed = Armed(tmp_path / "failpoints", (trap,))
-    given = {"engine": "micro-batch", "batch_records_max": 1_000, "checkpoint_interval": "100ms"}
-    driver = KafkaDriver(
-        broker, topic, out, armed.environment, checkpoint_dir=str(tmp_path / "checkpoints"), **given
-    )
-    try:
-        assert driver.wait() == -signal.SIGKILL
-    finally:
-        driver.kill()
-    assert armed.fired == {trap}
-    assert check_prefix(broker, out) < 4_000
-    job = started.flow(counting(broker.servers, topic, out), settings(tmp_path, engine="continuous"))
-    until(lambda: check_prefix(broker, out) == 4_000, "all of the output", DEADLINE_S)
-    job.cancel()
+    numbers(broker, topic, 0, 9_000)
+    # Between the entry of a checkpoint and its output; between the end of one engine and the other.
+    for number, trap in enumerate(("driver.appended:kill:2", "engine.switch:kill:1")):
+        armed = Armed(tmp_path / f"failpoints-{number}", (trap,))
+        checkpoint_dir = str(tmp_path / "checkpoints")
+        driver = KafkaDriver(broker, topic, out, armed.environment, checkpoint_dir=checkpoint_dir, **AUTO)
+        try:
+            assert driver.wait() == -signal.SIGKILL
+        finally:
+            driver.kill()
+        assert armed.fired == {trap}
+        check_prefix(broker, out)
+    sent = 9_000
+    slow = tmp_path / "slow"
+    armed = arm("snapshot.stored:kill:2:1", "batch.staged:kill:1:2")
+    flow = counting(broker.servers, topic, out, slow=slow)
+    job = started.flow(flow, settings(tmp_path, **AUTO))
+    engines: list[str] = []
+    job.on_event(lambda event: engines.append(event.engine) if isinstance(event, EngineSwitched) else None)
+
+    def send(count: int) -> None:
+        nonlocal sent
+        numbers(broker, topic, sent, count)
+        sent += count
+
+    def has_all() -> bool:
+        return check_prefix(broker, out) == sent
+
+    until(lambda: engines == ["continuous"], "the job to have caught up", DEADLINE_S)
+    for _ in range(3):
+        send(200)
+        until(has_all, "live records", DEADLINE_S)
+    slow.touch()
+    send(8_000)
+    until(lambda: engines[:2] == ["continuous", "micro-batch"], "the job to have fallen behind", DEADLINE_S)
+    slow.unlink()
+    until(lambda: len(engines) >= 3, "the job to have caught up again", DEADLINE_S)
+    send(200)
+    until(has_all, "all of the output", DEADLINE_S)
+    until(armed.all_fired, "every kill to have happened", DEADLINE_S)
+    assert engines[:3] == ["continuous", "micro-batch", "continuous"]
+
+
+def test_whoever_asks_a_job_at_a_seam_is_answered(broker: KafkaBroker, started: Any, tmp_path: Path) -> None:
+    topic, out = "asked-in", "asked-out"
+    broker.create_topic(topic, 3)
+    broker.create_topic(out, 2)
+    numbers(broker, topic, 0, 1_000)
+    job = started.flow(counting(broker.servers, topic, out), settings(tmp_path, **AUTO))
+    events: list[cc.events.JobEvent] = []
+    job.on_event(events.append)
+    until(lambda: "switching" in (job.status, *map(status_of, events)), "a seam", DEADLINE_S)
+    found = job.savepoint(tmp_path / "savepoint", DEADLINE_S)
+    assert (Path(found) / "manifest.json").exists()
+    assert job.report().checkpoints[0].checkpoint_id == 1, "what was seen before the seam is not forgotten"
+    until(lambda: check_prefix(broker, out) == 1_000, "all of the output", DEADLINE_S)
+    assert job.stop(DEADLINE_S)
+    assert job.status == "stopped"
+    until(lambda: isinstance(events[-1], cc.events.Ended), "the last event", DEADLINE_S)
+    assert [type(one).__name__ for one in events].count("Ended") == 1
+
+
+def status_of(event: cc.events.JobEvent) -> str:
+    return "switching" if isinstance(event, EngineSwitched) else ""

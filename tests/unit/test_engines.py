@@ -51,7 +51,7 @@ def test_a_job_begins_in_batches_and_goes_over_when_it_has_caught_up() -> None:
     why = "10 records wait after batch 3"
     assert one.handle(batch(3, 10)) == [StopEngine(why)]
     assert one.handle(EngineEnded("stopped")) == [StartEngine("continuous", why)]
-    assert one.engine == "continuous"
+    assert live().engine == "continuous"
 
 
 def test_a_batch_is_looked_at_once() -> None:

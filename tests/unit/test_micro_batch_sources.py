@@ -106,6 +106,23 @@ def test_each_split_is_read_once_whenever_the_driver_dies_and_at_another_paralle
     assert sorted(out.records()) == list(range(SPLITS * RECORDS))
 
 
+def test_a_split_that_is_given_again_after_a_checkpoint_has_it_would_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted."""
+    monkeypatch.setattr(FoundSplits, "completed", lambda found, n: None)
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("coming")
+    flow.source(Coming()).sink(out)
+    run_batches(
+        flow.compile(2, 128),
+        settings(tmp_path),
+        made(1, CALM),
+        lambda driver: len(out.records()) > SPLITS * RECORDS,
+    )
+    assert len(out.records()) > len(set(out.records()))
+
+
 def given(since: int, *names: str, index: int = 0, epoch: Epoch = E1, is_last: bool = False) -> AssignSplits:
     return AssignSplits(epoch, TaskId(SOURCE, index), CheckpointId(since), list(names), is_last)
 

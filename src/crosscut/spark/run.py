@@ -32,6 +32,7 @@ from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
+from crosscut.host.failpoints import Failpoints, armed
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import Sink
 from crosscut.protocol.effects import EndJob
@@ -415,7 +416,7 @@ class Run:
             self._slots,
             self._invariants,
         )
-        seen = Observations()
+        seen, failpoints = Observations(), Failpoints(armed(), None)
         while True:
             stretch = await self._begun(ground, seen)
             end = await self._over(stretch)
@@ -433,6 +434,7 @@ class Run:
             seen = driver.carried_on()
             self._progress_before = [*self._progress_before, *driver.progress()][-PROGRESS_MAX:]
             await driver.close()
+            failpoints("engine.switch")
             self._tell_switch(following, driver)
 
     async def _begun(self, ground: Ground, seen: Observations) -> Stretch:
