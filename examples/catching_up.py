@@ -2,8 +2,8 @@
 
     crosscut run examples/catching_up.py:flow --engine auto --caught-up-at 500
 
-In the beginning 200,000 lines wait, and the job reads them in micro-batches, on all cores that Spark has. When
-it has caught up, it goes over to tasks that stay, at a checkpoint, and each line is counted within
+In the beginning 200,000 lines wait, and the job reads them in micro-batches, on all cores that Spark has.
+When it has caught up, it goes over to tasks that stay, at a checkpoint, and each line is counted within
 milliseconds. The counts go on: nothing is lost or counted twice at the seam.
 """
 
