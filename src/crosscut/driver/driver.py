@@ -273,8 +273,8 @@ class CoordinatorDriver:
                 self._handle(SavepointWritten(request))
 
     async def savepoints_written(self) -> None:
-        """Wait until nobody writes a savepoint."""
-        while self._savepoints:
+        """Wait until nobody writes a savepoint, now that the job has ended for this driver."""
+        while self._requests.are_open:
             await asyncio.sleep(SAVEPOINT_LOOK_S)
 
     def carried_on(self) -> Observations:

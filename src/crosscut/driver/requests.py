@@ -41,6 +41,11 @@ class Requests:
         finally:
             del self._waiting[request]
 
+    @property
+    def are_open(self) -> bool:
+        """Whether somebody waits, or still makes use of the answer."""
+        return bool(self._waiting)
+
     def answer(self, request: int, completed: CheckpointCompleted | None, reason: str) -> None:
         """Answer with a complete checkpoint, or say why there is none; at most once, if anybody waits."""
         answer = self._waiting.get(request)
