@@ -272,9 +272,10 @@ class CoordinatorDriver:
             finally:
                 self._handle(SavepointWritten(request))
 
-    async def savepoints_written(self) -> None:
-        """Wait until nobody writes a savepoint, now that the job has ended for this driver."""
-        while self._requests.are_open:
+    async def savepoints_written(self, timeout_s: float) -> None:
+        """Wait until nobody writes a savepoint, but no longer than this."""
+        ends_s = self._loop.time() + timeout_s
+        while self._requests.are_open and self._loop.time() < ends_s:
             await asyncio.sleep(SAVEPOINT_LOOK_S)
 
     def carried_on(self) -> Observations:

@@ -72,6 +72,8 @@ class EnginePlan:
     settings: Settings
 
 
+SWITCH_LOOK_S = 0.25
+"""So often it is looked how far behind a job with two engines is."""
 SWITCHING = "switching"
 """What a job with two engines is doing between the stop of one and the start of the other."""
 LISTENERS_END_TIMEOUT_S = 5.0
@@ -115,6 +117,8 @@ class Run:
         # That it end, as the user has asked: whichever stretch runs hears of it.
         self._asked: list[JobEvent] = []
         self._stretch_count = 0
+        # What ran has ended, and what follows has not begun.
+        self._is_between = False
         self._told_end: Ended | None = None
         self._progress_before: list[dict[str, Any]] = []
         self.driver: CoordinatorDriver | None = None
@@ -205,7 +209,9 @@ class Run:
 
     @property
     def _is_switching(self) -> bool:
-        return self._engines is not None and self._engines.phase is Switch.SWITCHING
+        if self._engines is None:
+            return False
+        return self._is_between or self._engines.phase is Switch.SWITCHING
 
     def metrics(self) -> JobMetrics:
         """Return the numbers of the job at this moment, or at its end.
@@ -423,14 +429,15 @@ class Run:
             driver = stretch.driver
             self.error = driver.error
             await stretch.close()
-            # Whoever writes a savepoint reads parts that the next stretch may drop.
-            await driver.savepoints_written()
             following = self._following(end)
             if following is None:
                 self.last_status = driver.status()
                 self.end = end
                 await driver.close()
                 return
+            self._is_between = True
+            # Whoever writes a savepoint reads parts that the next stretch may drop.
+            await driver.savepoints_written(self._settings.milliseconds("checkpoint_timeout") / 1_000)
             seen = driver.carried_on()
             self._progress_before = [*self._progress_before, *driver.progress()][-PROGRESS_MAX:]
             await driver.close()
@@ -446,6 +453,7 @@ class Run:
         )
         self._graph = plan.graph
         self.driver = stretch.driver
+        self._is_between = False
         await stretch.start()
         for event in self._asked:
             stretch.post(event)
@@ -457,7 +465,7 @@ class Run:
 
     async def _over(self, stretch: Stretch) -> EndJob:
         """Wait for the end of a stretch, which may be brought about here."""
-        timeout_s = None if self._engines is None else LOOK_EVERY_S
+        timeout_s = None if self._engines is None else SWITCH_LOOK_S
         while (end := await stretch.ended(timeout_s)) is None:
             news = stretch.looked()
             for effect in [] if self._engines is None or news is None else self._engines.handle(news):

@@ -42,7 +42,6 @@ from crosscut.worker.worker import WorkerPlan
 WORKERS_END_TIMEOUT_S = 5.0
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
-LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class StageOrder:
     failpoints: Plan | None = None
 
     @property
+    def vertices(self) -> tuple[str, ...]:
+        """Those whose tasks run in this stage."""
+        return self.stages[self.place.stage]
+
+    @property
     def is_last(self) -> bool:
         """Whether no stage follows."""
         return self.place.stage == len(self.stages) - 1
@@ -132,7 +137,7 @@ class _StageAttempt:
         self._outbox = outbox
         self._failpoints = Failpoints(order.failpoints, order.place.index)
         graph = surroundings.graph
-        self._members = frozenset(order.stages[order.place.stage])
+        self._members = frozenset(order.vertices)
         self._later = frozenset(one for stage in order.stages[order.place.stage + 1 :] for one in stage)
         self._graph = replace(
             graph, vertices=tuple(one for one in graph.vertices if one.vertex_id in self._members)

@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import RDD, SparkContext
+from pyspark import RDD, SparkContext, TaskContext
 from pyspark.core.broadcast import Broadcast
 from pyspark.util import _load_from_socket
 
 from crosscut.errors import WorkersError
+from crosscut.spark.microbatch.trying import tried, tries_of
 from crosscut.spark.microbatch.workers import Routed
 from crosscut.spark.workers import STOPPED, python_of_this_program, why_lost
 from crosscut.worker.batch_process import run_partition
@@ -42,6 +43,8 @@ class BatchJobs:
         self._name = name
         self._parallelism = parallelism
         self._stages = stages
+        conf = context.getConf()
+        self._tries = tries_of(context.master or "", conf.get)
         self._packed = packed_graph
         # Made by the first batch: Spark needs some time for them.
         self._graph: Broadcast[bytes] | None = None
@@ -80,21 +83,23 @@ class BatchJobs:
         return rdd
 
     def _first(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Any]], Iterator[Routed]]:
-        job, graph = self._group, self._broadcast()
+        job, graph, tries = self._group, self._broadcast(), self._tries
 
         def run(index: int, seed: Iterable[Any]) -> Iterator[Routed]:
             for _ in seed:
                 """Spark's to read."""
-            return run_partition(job, lambda: graph.value, orders[index], ())
+            said = run_partition(job, lambda: graph.value, orders[index], ())
+            return tried(said, orders[index].vertices, _attempt_number(), tries)
 
         return run
 
     def _later(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Routed]], Iterator[Routed]]:
-        job, graph = self._group, self._broadcast()
+        job, graph, tries = self._group, self._broadcast(), self._tries
 
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
             parcels = (parcel for _, parcel in routed)
-            return run_partition(job, lambda: graph.value, orders[index], parcels)
+            said = run_partition(job, lambda: graph.value, orders[index], parcels)
+            return tried(said, orders[index].vertices, _attempt_number(), tries)
 
         return run
 
@@ -125,3 +130,8 @@ class BatchJobs:
 
 def _same(target: int) -> int:
     return target
+
+
+def _attempt_number() -> int:
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
