@@ -852,6 +852,7 @@ class World(RuleBasedStateMachine):
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps for a handful of keys, so that encoding and writing can be broken off anywhere."""
     monkeypatch.setattr(table_module, "ROWS_PER_BLOCK", 2)
+    monkeypatch.setattr(table_module, "FETCHES_LEFT_OUT", 1)
     monkeypatch.setattr(parts_module, "PARTS_MAX", 3)
     monkeypatch.setattr(rocksdb_table_module, "ROWS_PER_STEP", 2)
     monkeypatch.setattr(rocksdb_table_module, "NEAR_ROWS_MAX", 4)

@@ -226,16 +226,18 @@ TestKeyedState = KeyedStateWorld.TestCase
 TestKeyedState.settings = settings(max_examples=150, stateful_step_count=40)
 
 
-def test_blocks_of_one_part_do_not_overlap() -> None:
-    """A key stands once in a part, however many layers it is in."""
+def test_in_a_full_part_newer_values_come_after_older_ones_and_nothing_that_is_gone_comes_back() -> None:
     state = KeyedState(int)
     for n in range(1, 5):
         state.values.update(dict.fromkeys(range(n), n))
+        if n == 3:
+            state.main.delete(0)
         state.freeze(CheckpointId(n))
-    keys = [
-        key for block in decode_part(b"".join(state.encoded(CheckpointId(4), NOTHING))) for key in block.keys
-    ]
-    assert sorted(keys) == [0, 1, 2, 3]
+        if n == 1:
+            for _ in state.complete(CheckpointId(n)):
+                pass
+    assert contents([b"".join(state.encoded(CheckpointId(3), NOTHING))]) == {MAIN: {1: 3, 2: 3}}
+    assert contents([b"".join(state.encoded(CheckpointId(4), NOTHING))]) == {MAIN: dict.fromkeys(range(4), 4)}
 
 
 class Under(NamedTuple):

@@ -36,10 +36,11 @@ def test_two_keys_have_one_encoding_if_and_only_if_they_are_equal(one: Any, othe
     assert (encoded_key(one) == encoded_key(other)) == (one == other)
 
 
+NUMBERS = st.integers() | st.sampled_from([1 << 2_039, 1 << 4_000, -(1 << 2_039)])
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=4) | st.sampled_from(["é" * 127, "x" * 300])
 
 
-@given(st.lists(KEYS) | st.lists(TEXTS))
+@given(st.lists(KEYS) | st.lists(TEXTS) | st.lists(NUMBERS))
 def test_keys_are_encoded_at_once_as_they_are_one_by_one(keys: list[Any]) -> None:
     assert encoded_keys(keys) == [encoded_key(key) for key in keys]
 

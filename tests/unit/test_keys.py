@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -12,7 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from crosscut.errors import FlowError
-from crosscut.keys import KeyRouter, encoded_key, groups_of_task, key_group, owner_of_group, stable_hash
+from crosscut.keys import (
+    QUICK_KEYS_MAX,
+    KeyRouter,
+    encoded_key,
+    groups_of_task,
+    key_group,
+    owner_of_group,
+    stable_hash,
+)
 
 # State on disk is found by these: a change makes every checkpoint of every job unreadable.
 GOLDEN = [
@@ -185,6 +194,21 @@ def test_a_full_router_says_the_same_of_keys_that_it_computes_and_tries_its_cach
     for _ in range(100):
         assert router.owners(seen) == expected(seen)
     assert not router._computed_batches, "keys that are all in the cache are looked up"
+
+
+@pytest.mark.parametrize("make", [str, int], ids=["texts", "numbers"])
+def test_a_router_remembers_no_more_keys_than_are_found_sooner_than_computed(
+    make: Callable[[int], Any],
+) -> None:
+    """A look-up in a dict of millions waits for memory several times: the hash is there before that."""
+    router = KeyRouter(128, 4)
+    for first in range(0, QUICK_KEYS_MAX + 50_000, 10_000):
+        keys = [make(number) for number in range(first, first + 10_000)]
+        owners = router.owners(keys)
+    assert QUICK_KEYS_MAX <= len(router) < QUICK_KEYS_MAX + 10_000
+    assert owners == [owner_of_group(key_group(key, 128), 128, 4) for key in keys]
+    router.owners([("a", number) for number in range(10_000)])
+    assert len(router) >= QUICK_KEYS_MAX + 10_000, "others take longer to encode than to look up"
 
 
 def test_groups_are_contiguous_ranges_in_the_order_of_the_tasks() -> None:

@@ -81,8 +81,10 @@ class KeyedState:
         """`keys` are going to be asked for: a chance to read those that are not in memory, at once.
 
         Args:
-            to_change: Every value of theirs is going to be changed, too.
+            to_change: Their values in the table `MAIN` are going to be changed, too.
         """
+        if to_change:
+            self.main.fetch(keys, to_change=True)
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""

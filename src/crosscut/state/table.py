@@ -16,9 +16,9 @@ has changed: so a new part can replace several old ones, without reading them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
 from crosscut.ids import CheckpointId
@@ -28,6 +28,10 @@ from crosscut.state.parts import kept
 
 _ABSENT: Any = object()
 _NONE = CheckpointId(0)
+_WITHOUT_VALUE = frozenset({type(_ABSENT), type(DELETED)})
+
+FETCHES_LEFT_OUT = 64
+"""When most keys of a batch have no value, those of so many further ones are not looked for at once."""
 
 ROWS_PER_BLOCK = 1_000
 """Rows that are encoded or merged in one step: well below a millisecond for small values."""
@@ -126,6 +130,9 @@ class Table:
         self.values = Layer(initial, (self._base,))
         # A key that is known to have a value: most are put right after they were read.
         self._present: Any = _ABSENT
+        # How many keys the last batch had, and the newest layer before it.
+        self._fetched_count = self._fetched_at = 0
+        self._left_out = 0
         self.expiry: Expiry | None = None
 
     def __len__(self) -> int:
@@ -137,8 +144,37 @@ class Table:
     reads_ahead = False
     """Whether rows are on a disk, so that reading them at once, with `fetch`, is worth a list of them."""
 
-    def fetch(self, rows: Iterable[Any]) -> None:
-        """Make rows that are going to be asked for ready."""
+    def fetch(self, rows: Iterable[Any], *, to_change: bool = False) -> None:
+        """Make rows that are going to be asked for ready.
+
+        Args:
+            to_change: All of them are going to be changed, too. If most of the last batch were not in the
+                newest layer, those of this one are brought there at once: one by one takes longer.
+        """
+        if to_change:
+            some = list(rows)
+            at = len(self.values)
+            missed_count = at - self._fetched_at
+            if self._left_out:
+                self._left_out -= 1
+            elif 2 * missed_count > self._fetched_count:
+                self._bring(some)
+            self._fetched_count, self._fetched_at = len(some), at
+
+    def _bring(self, rows: list[Any]) -> None:
+        """Let the newest layer have the values of `rows`, as if each had been looked up."""
+        into = self.values
+        missing = list(filterfalse(into.__contains__, rows))
+        wanted, before = len(missing), len(into)
+        for _, layer in reversed(self._frozen):
+            others = list(filterfalse(layer.__contains__, missing))
+            if len(others) < len(missing):
+                hits = list(filter(layer.__contains__, missing))
+                _bring_up(into, hits, list(map(layer.get, hits)))
+            missing = others
+        _bring_up(into, missing, list(map(self._base.get, missing, repeat(_ABSENT))))
+        if 2 * (len(into) - before) < wanted:
+            self._left_out = FETCHES_LEFT_OUT
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, which may be changed in place, or `default` if it has none."""
@@ -260,11 +296,11 @@ class Table:
             self._older[checkpoint_id] = None if parts is None else kept(parts, written.since)
 
     def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield the keys and values frozen at `checkpoint_id`, each key once, `ROWS_PER_BLOCK` at a time.
+        """Yield the keys and values frozen at `checkpoint_id`, `ROWS_PER_BLOCK` at a time; later ones count.
 
         Args:
-            since: 0 for the whole table, without what is deleted; else only what changed after that
-                checkpoint. More than that may come too.
+            since: 0 for the whole table; else only what changed after that checkpoint. More than that may
+                come too.
         """
         written: list[Any] = []
         if since:
@@ -275,8 +311,10 @@ class Table:
                 written += keys
                 yield keys, values
         else:
-            frozen = (layer for n, layer in reversed(self._frozen) if n <= checkpoint_id)
-            yield from _everything([*frozen, self._base])
+            # The base as it is, and what is newer after it: to look a key up takes longer than to write it.
+            yield from _blocks(self._base)
+            layers = [layer for n, layer in reversed(self._frozen) if n <= checkpoint_id]
+            yield from _changed(layers, [], self._base)
         self._written[checkpoint_id] = _Written(checkpoint_id, since, written)
 
     def note_complete(self, checkpoint_id: CheckpointId) -> None:
@@ -297,10 +335,11 @@ class Table:
                 self._base = layer
             else:
                 rows = iter(layer.items())
-                while block := list(islice(rows, ROWS_PER_BLOCK)):
+                # A dict of them: it knows their hashes.
+                while block := dict(islice(rows, ROWS_PER_BLOCK)):
                     self._base.update(block)
                     if layer.has_deleted:
-                        for key, value in block:
+                        for key, value in block.items():
                             if value is DELETED:
                                 del self._base[key]
                     yield
@@ -370,6 +409,7 @@ class Table:
     def _begin_layer(self) -> None:
         # After a roll-back another set of keys has values.
         self._present = _ABSENT
+        self._fetched_at = 0
         self.values.below = ()
         self.values = Layer(self._initial, ())
         self._link_layers()
@@ -399,25 +439,35 @@ class Table:
         self._planned = {n: one for n, one in self._planned.items() if n > completed}
 
 
-def _everything(layers: list[dict[Any, Any]]) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield the newest row of each key that has a value; the last of `layers` is the base."""
-    for position, layer in enumerate(layers):
-        newer = layers[:position]
-        for keys, values in _blocks(layer):
-            if newer or layer is not layers[-1]:
-                # Not any(): a generator for each key would cost more than the look-ups.
-                rows = list(zip(keys, values, strict=True))
-                for one in newer:
-                    rows = [row for row in rows if row[0] not in one]
-                rows = [row for row in rows if row[1] is not DELETED]
-                if rows:
-                    yield [key for key, _ in rows], [value for _, value in rows]
-            else:
-                yield keys, values
+def _bring_up(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+    """Set the values of keys that have one, as the owner of `into` may change them."""
+    kinds = set(map(type, values))
+    if not kinds <= ATOMIC:
+        if kinds & _WITHOUT_VALUE:
+            keys, values = _present(keys, values)
+            kinds = set(map(type, values))
+        if not kinds <= ATOMIC and (
+            kinds != {tuple} or not ATOMIC.issuperset(map(type, chain.from_iterable(values)))
+        ):
+            try:
+                values = list(map(owned_copy, values))
+            except Exception:  # noqa: BLE001 - whoever asks for the value gets the error, with its key
+                return
+    into.update(zip(keys, values, strict=True))
+
+
+def _present(keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return those that have a value."""
+    found = [
+        (key, value)
+        for key, value in zip(keys, values, strict=True)
+        if value is not _ABSENT and value is not DELETED
+    ]
+    return [key for key, _ in found], [value for _, value in found]
 
 
 def _changed(
-    layers: list[dict[Any, Any]], tails: list[list[Any]], base: dict[Any, Any]
+    layers: Sequence[dict[Any, Any]], tails: list[list[Any]], base: dict[Any, Any]
 ) -> Iterator[tuple[list[Any], list[Any]]]:
     """Yield the newest row of each key of `layers` and `tails`, those deleted too.
 
@@ -430,16 +480,16 @@ def _changed(
     seen: set[Any] = set()
     for layer in layers:
         for some, _ in _blocks(layer):
-            if keys := [key for key in some if key not in seen]:
+            if keys := list(filterfalse(seen.__contains__, some)):
                 seen.update(keys)
-                yield keys, [layer[key] for key in keys]
+                yield keys, list(map(layer.get, keys))
     for tail in tails:
         for first in range(0, len(tail), ROWS_PER_BLOCK):
             # Once each, in order: a tail that was loaded may name a key twice.
             some = list(dict.fromkeys(tail[first : first + ROWS_PER_BLOCK]))
-            if keys := [key for key in some if key not in seen]:
+            if keys := list(filterfalse(seen.__contains__, some)):
                 seen.update(keys)
-                yield keys, [base.get(key, DELETED) for key in keys]
+                yield keys, list(map(base.get, keys, repeat(DELETED)))
 
 
 def _blocks(layer: dict[Any, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
