@@ -3,7 +3,7 @@
 A part is the magic `XCS4` and a series of blocks; a block is two lengths (8 bytes each, big-endian) and
 two pickles (protocol 5) of these lengths: of `(table, is_named, keys)`, and of the values, a list as long
 as the keys. So a value that can't be read is named by its table and key. In a table of named rows each of
-the keys is a pair `(key, name)`. Blocks of later parts override those of earlier ones; the value `DELETED`
+the keys is a pair `(key, name)`. Later blocks override earlier ones, in one part too; the value `DELETED`
 takes a row away. Parts are not divided by key group, so a snapshot costs no hash per key
 (docs/decisions/0003).
 
