@@ -14,9 +14,11 @@ from click.testing import CliRunner, Result
 
 from crosscut.batch import Batch
 from crosscut.cli import program
-from crosscut.operators.dead_letters import AttemptedProcess
+from crosscut.operators import dead_letters
+from crosscut.operators.dead_letters import AttemptedKeys, AttemptedProcess
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap
+from crosscut.process_context import Context
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
@@ -207,3 +209,35 @@ def test_a_dead_letter_that_has_left_something_behind_is_found(monkeypatch: pyte
         "source 8,5 0; key_by 0 one 1; process 1 2; side_output 2 0; side_output 2 1; sink 2; sink 3; sink 4"
     )
     assert live(replace(drawn_options(1), flow=flow), ()).failure
+
+
+def test_an_accumulator_that_is_not_changed_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a record that a fold can't take, and has begun to, stays in it."""
+    monkeypatch.setattr(dead_letters, "owned_copy", lambda value: value)
+    flow = "source 5,3 0; key_by 0 one 1; trial 1 aggregate 2 final; sink 2"
+    life = live(replace(drawn_options(0), flow=flow), ())
+    assert life.failure.startswith("I"), life.report()
+
+
+def test_a_record_without_a_key_that_is_no_dead_letter_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: it is left out."""
+    process = AttemptedKeys.process
+
+    def forgetting(self: AttemptedKeys, batch: Batch) -> Batch:
+        found = process(self, batch)
+        self._letters.take()
+        return found
+
+    monkeypatch.setattr(AttemptedKeys, "process", forgetting)
+    life = live(replace(drawn_options(0), flow="source 5,3 0; stray 0 one 1 2; sink 1"), ())
+    assert life.failure.startswith("I"), life.report()
+
+
+def test_timers_of_a_stateful_processor_that_are_not_listed_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: the processor is told of none of its timers."""
+    monkeypatch.setattr(Context, "_timers", lambda self, **others: [])
+    flow = "source 5,3 0; transform 0 one 1 timers; sink 1"
+    life = live(replace(drawn_options(0), flow=flow), ())
+    assert life.failure.startswith("I"), life.report()

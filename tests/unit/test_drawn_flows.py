@@ -18,8 +18,10 @@ import crosscut
 from crosscut.errors import FlowError
 from crosscut.graph.shipping import pack_graph
 from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
+from crosscut.testing.flows.added_steps import RowStateName, TrialName
 from crosscut.testing.flows.building import built_flow, source_records, step_uid
 from crosscut.testing.flows.functions import of_key, of_other, of_rule
+from crosscut.testing.flows.letters import of_letter
 from crosscut.testing.flows.oracle import TooMuchError
 from crosscut.testing.flows.shrinking import smaller_flows
 from crosscut.testing.flows.steps import (
@@ -166,6 +168,16 @@ def test_a_description_is_what_its_text_says() -> None:
         ),
         ("source 3 1; key_by 0 one 1; rules 1 1 told; sink 2", "it can't follow step 1"),
         ("source 3 1; rebalance 0; key_by 0 one 1; rules 2 1 told; sink 3", "step 1 is distributed already"),
+        (
+            "source 3 1; key_by 0 one 1; trial 1 result 2 updates; sink 2",
+            "which records it raises for depends on their order",
+        ),
+        ("source 3 1; stray 0 one 1 0; sink 1", "unfit: expected 1 at least"),
+        ("source 3 1; transform 0 one 1 event timers; sink 1", "its records have no timestamps"),
+        (
+            "source 3 1; loop 0 flat_map first; transform 1 one 1 timers; leave 1 2 2; sink 3",
+            "what its timers say leads back there",
+        ),
         ("source 3 1; for_each 0 2; sink 1; sink 0", "step 2, 'sink 1': it can't follow step 1"),
         ("source 3 1; for_each 0 2; sink 0", "step 1, 'for_each 0 2': nobody reads part 0"),
         ("source 3 1; key_by 0 number 2; sum 1 itself final; sink 2", "only numbers can be added up"),
@@ -245,6 +257,24 @@ def test_records_of_a_source_say_where_they_come_from_and_how_often_they_may_go_
         ("source 1 0; source 1 2; merge 0 1; sink 2", [("r", 0, 0), of_other(("r", 10_000, 0))]),
         ("source 4 0; key_by 0 one 1; tally 1 map; sink 2", [(None, n) for n in (1, 2, 3, 4)]),
         ("source 4 0; key_by 0 one 1; tally 1 stateful; sink 2", [(None, n) for n in (1, 1, 2, 3)]),
+        (
+            "source 4 0; key_by 0 one 1; trial 1 sum 3 updates; sink 2",
+            [(None, 1), (None, 2), of_letter(("r", 0, 0)), of_letter(("r", 3, 0))],
+        ),
+        (
+            "source 4 0; key_by 0 one 1; trial 1 aggregate 3 final; sink 2",
+            [(None, 2), of_letter(("r", 0, 0)), of_letter(("r", 3, 0))],
+        ),
+        (
+            "source 3 0; key_by 0 number 2; trial 1 result 2 final; sink 2",
+            [of_letter((0, 2)), (1, 1)],
+        ),
+        (
+            "source 3 0; stray 0 number 1 2; sink 1",
+            [(0, 1), of_letter(("r", 0, 0)), of_letter(("r", 2, 0))],
+        ),
+        ("source 2 0; transform 0 text 1 list; sink 1", [("key 0", 1), ("key 0", 2)]),
+        ("source 2 0; transform 0 text 1 timers; sink 1", [("r", 0, 0), ("r", 1, 0)]),
         ("source 3 0; key_by 0 one 1; top_n 1 2 updates; sink 2", [(None, n) for n in (1, 2, 2)]),
         ("source 3 0; key_by 0 one 1; top_n 1 2 final; sink 2", [of_key(None, 2, 1)]),
         ("source 3 0; key_by 0 number 2; deduplicate 1 for long; sink 2", [of_key(0), of_key(1)]),
@@ -402,7 +432,7 @@ def test_the_oracle_agrees_with_a_sequential_run_of_the_compiled_graph() -> None
     assert compared > 130
 
 
-WORDS = ("function", "key", "emit", "tire", "clock", "operator", "state", "window", "within", "said")
+WORDS = ("function", "key", "emit", "tire", "clock", "operator", "state", "window", "within", "said", "fold")
 
 
 def test_every_operator_is_drawn_with_every_function() -> None:
@@ -431,6 +461,8 @@ def test_every_operator_is_drawn_with_every_function() -> None:
         "Counted": CountedName,
         "Deduplicate": WithinName,
         "Rules": SaidName,
+        "Trial": TrialName,
+        "Transform": RowStateName,
     }
     timed = {
         Window: {"window": WindowName, "fold": FoldName},

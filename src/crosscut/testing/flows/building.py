@@ -9,7 +9,8 @@ from typing import Any, assert_never
 import crosscut as cc
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
-from crosscut.testing.flows import functions, processes, timed_functions
+from crosscut.testing.flows import functions, letters, processes, timed_functions
+from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     OPERATOR_OF,
@@ -156,8 +157,8 @@ class _Building:
         uid = step_uid(self._description, number)
         step = self._description.steps[number]
         stream = self._made(number)
-        # These are no operators of their own.
-        if not isinstance(step, Rebalance | Broadcast | Split | Side):
+        # These are no operators of their own, or have their names.
+        if not isinstance(step, Rebalance | Broadcast | Split | Side | Trial | Stray | Transform):
             stream = stream.named(uid)
         self._said[number] = stream
         as_record = _as_record(self._description.steps, step)
@@ -184,6 +185,7 @@ class _Building:
 
     def _made(self, number: int) -> Any:
         step = self._description.steps[number]
+        uid = step_uid(self._description, number)
         match step:
             case TimedSource():
                 source = self.flow.source(self._source(number, step))
@@ -284,8 +286,14 @@ class _Building:
                 return self._streams[keyed].latest_join(self._streams[other], how="left")
             case Sink(stream):
                 return self._streams[stream].sink(self._sink(number))
-            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally():
-                return self._keyed(step)
+            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally() | Trial():
+                return self._keyed(step, uid)
+            case Stray(stream):
+                return letters.strayed(self._streams[stream], step, uid)
+            case Transform(stream):
+                from crosscut.testing.flows.spark_rows import transformed
+
+                return transformed(self._streams[stream], step, uid)
             case Window(keyed, _, _, fold):
                 return timed_functions.folded(
                     self._streams[keyed].window(timed_functions.window_of(step)), fold
@@ -309,7 +317,7 @@ class _Building:
             case _:
                 assert_never(step.join)
 
-    def _keyed(self, step: Keyed) -> Any:
+    def _keyed(self, step: Keyed, uid: str) -> Any:
         keyed = self._streams[step.keyed]
         key_by = key_by_of(self._description.steps, step)
         match step:
@@ -328,6 +336,8 @@ class _Building:
                 return keyed.top_n(n, functions.rank_of, emit=emit)
             case Tally(_, state):
                 return processes.tallied(keyed, state, key_by)
+            case Trial():
+                return letters.tried(keyed, step, uid)
             case _:
                 assert_never(step)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from crosscut.errors import FlowError
+from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.steps import (
     FINAL_ONLY,
     OPERATOR_OF,
@@ -179,6 +180,9 @@ _AT_LEAST_ONE: dict[type[Any], str] = {
     RateLimit: "records",
     Sift: "size",
     Split: "parts",
+    Stray: "unfit",
+    Transform: "modulus",
+    Trial: "modulus",
     TopN: "n",
     Window: "size",
     Join: "size",
@@ -218,6 +222,8 @@ def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
     name = step.function if isinstance(step, Sum | Reduce | Aggregate) else ""
     if name in (UPDATES_ONLY if step.emit == "final" else FINAL_ONLY):
         raise _refused(steps, number, "what it sends depends on the order of the records")
+    if isinstance(step, Trial) and step.fold == "result" and step.emit == "updates":
+        raise _refused(steps, number, "which records it raises for depends on their order")
     if name == "itself":
         key_by = steps[step.keyed]
         before = steps[resolved(steps, key_by.stream)] if isinstance(key_by, KeyBy) else None
@@ -278,7 +284,12 @@ def _check_loops(steps: Steps) -> None:
             continue
         if isinstance(step, Map) and step.function == "energise":
             raise _refused(steps, number, "on a cycle nothing gets more energy")
-        if isinstance(step, Hold) or (isinstance(step, Deduplicate) and step.within == "for long"):
+        has_timers = isinstance(step, Transform) and step.state in ("timers", "event timers")
+        if (
+            isinstance(step, Hold)
+            or has_timers
+            or (isinstance(step, Deduplicate) and step.within == "for long")
+        ):
             raise _refused(steps, number, "what its timers say leads back there")
         if getattr(step, "emit", "") == "final":
             raise _refused(steps, number, "what it says at the end of its input leads back there")
@@ -301,6 +312,8 @@ def _check_times(steps: Steps) -> None:
 def _needs_times(step: Step) -> bool:
     if isinstance(step, Hold | Mortal):
         return step.clock != "processing time"
+    if isinstance(step, Transform):
+        return step.state == "event timers"
     return isinstance(step, Sift | Patient)
 
 

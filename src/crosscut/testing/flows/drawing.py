@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import Emit
+from crosscut.testing.flows.adding import with_another
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.oracle import TooMuchError, expected_output
 from crosscut.testing.flows.steps import (
@@ -102,6 +103,8 @@ WINDOWS_EVERY = 6
 """Of so many seeds one may have windows and joins: then no record of a source is ever late."""
 TIMED_SHARE = 0.3
 """Of all flows, so many have time in them."""
+ANOTHER_SHARE = 0.2
+"""So many have a step of those that `adding` knows."""
 
 
 def drawn_flow(seed: int) -> Description:
@@ -117,6 +120,9 @@ def drawn_flow(seed: int) -> Description:
             time_dice = random.Random(f"crosscut time {seed} {attempt}")
             if not has_windows and time_dice.random() < TIMED_SHARE:
                 description = with_time(description, time_dice)
+            dice_of_another = random.Random(f"crosscut another {seed} {attempt}")
+            if dice_of_another.random() < ANOTHER_SHARE:
+                description = with_another(description, dice_of_another)
             expected = expected_output(description, PARALLELISM_MAX, WORK_MAX)
         except (TooMuchError, FlowError):
             continue

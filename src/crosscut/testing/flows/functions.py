@@ -273,10 +273,11 @@ def record_of(letter: DeadLetter) -> Any:
 
 def key_function(step: KeyBy) -> Callable[[Any], Any]:
     """Return the function of a `key_by`."""
-    return partial(_key, step.key, step.modulus)
+    return partial(key_of, step.key, step.modulus)
 
 
-def _key(name: KeyName, modulus: int, one: Any) -> Any:
+def key_of(name: KeyName, modulus: int, one: Any) -> Any:
+    """Return the key of a record."""
     rest = number_of(one) % modulus
     match name:
         case "number":
@@ -315,7 +316,7 @@ def sum_function(name: SumName, key_by: KeyBy) -> Callable[[Any], Any] | None:
 
 def _weight(key: KeyName, modulus: int, one: Any) -> int:
     # The same for all records of a key: so each value on the way is determined, too.
-    return 1 + mixed(_key(key, modulus, one)) % 100
+    return 1 + mixed(key_of(key, modulus, one)) % 100
 
 
 def reduce_function(step: Reduce) -> Callable[[Any, Any], Any]:
@@ -361,7 +362,7 @@ def of_key(key: Any, *said: Any) -> Any:
 
 def only_key(step: KeyBy, one: Any) -> Any:
     """Return a record that says no more of `one` than its key."""
-    return of_key(_key(step.key, step.modulus, one))
+    return of_key(key_of(step.key, step.modulus, one))
 
 
 def of_top(emit: Emit, result: Any) -> Any:

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
-from crosscut.testing.flows import functions, processes, timed_functions
+from crosscut.testing.flows import functions, letters, processes, timed_functions
+from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.building import source_records
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
@@ -201,7 +202,13 @@ class _Run:
             case Sink():
                 self.out[number].append(one)
                 return ()
-            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally():
+            case Stray():
+                if letters.is_multiple(step.unfit, one):
+                    return (letters.of_letter(one),)
+                return self._counted(number, step, one)
+            case Transform():
+                return (one,) if "timers" in step.state else self._counted(number, step, one)
+            case Count() | Sum() | Reduce() | Aggregate() | Process() | TopN() | Tally() | Trial():
                 key, record = one
                 return self._folded(number, step, key, record, item.time)
             case Window() | Join():
@@ -211,6 +218,12 @@ class _Run:
                 raise TypeError(f"step {number} is given no record")
             case _:
                 assert_never(step)
+
+    def _counted(self, number: int, step: Stray | Transform, one: Any) -> Iterable[Any]:
+        state = self._states.setdefault(number, {})
+        key = functions.key_of(step.key, step.modulus, one)
+        state[key] = count = state.get(key, 0) + 1
+        return ((key, count),)
 
     def _noted(self, number: int, step: Remember | Merge, item: _Item) -> Iterable[Any]:
         kept = self.kept.setdefault(number, {})
@@ -266,6 +279,10 @@ class _Run:
                     self._send(number, ((key, value),), time, 0)
             case Count():
                 value = 1 if is_first else value + 1
+            case Trial(_, fold, modulus):
+                if fold != "result" and letters.is_multiple(modulus, one):
+                    return (letters.of_letter(one),)
+                value = 1 if is_first else value + 1
             case Tally(_, name):
                 value = 1 if is_first else value + 1
                 if name == "stateful":
@@ -293,6 +310,8 @@ class _Run:
         pair = (key, list(value) if isinstance(value, list) else value)
         if isinstance(step, TopN):
             return (functions.of_top(step.emit, pair),)
+        if isinstance(step, Trial) and step.fold == "result" and value % step.modulus == 0:
+            return (letters.of_letter(pair),)
         if functions.is_followed_by_separation(step):
             return functions.separated(pair)
         return (pair,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from crosscut.errors import FlowError
+from crosscut.testing.flows.added_steps import Stray, Transform
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
     AfterKeyBy,
@@ -117,6 +118,8 @@ def _candidates(steps: Steps) -> Iterator[Steps]:
                 for one in inputs_of(step):
                     if isinstance(key_by := steps[one], KeyBy):
                         yield _without(steps, {number}, {number: key_by.stream})
+            case Stray() | Transform():
+                yield _without(steps, {number}, {number: step.stream})
             case (
                 Map() | Filter() | FlatMap() | Rebalance() | Broadcast() | Times() | RateLimit() | Remember()
             ):
@@ -164,6 +167,8 @@ def _plainer(step: Step) -> Iterator[Step]:
         case Counted(_, _, rows) if rows > 1:
             yield replace(step, rows=1)
         case Tally(_, state) if state != "value":
+            yield replace(step, state="value")
+        case Transform(_, _, _, state) if state != "value":
             yield replace(step, state="value")
         case Rules(_, _, "told"):
             yield replace(step, said="silent")

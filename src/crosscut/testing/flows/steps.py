@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args
 
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.graph.specs import Emit
+from crosscut.testing.flows.added_steps import KeyName as KeyName
+from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 
 MapName = Literal["same", "plain", "add", "mix", "number", "energise"]
 FilterName = Literal["multiples", "others", "energy", "exhausted", "all", "none"]
 FlatMapName = Literal["copies", "some", "spread", "yielded"]
-KeyName = Literal["number", "text", "bytes", "bool", "one", "with energy", "nested with energy"]
 ReduceName = Literal["newest", "most", "merged"]
 SumName = Literal["weight", "number", "itself"]
 AggregateName = Literal["length", "last", "both", "cell", "pair", "numbers"]
@@ -422,6 +423,9 @@ Step = (
     | Process
     | TopN
     | Tally
+    | Trial
+    | Stray
+    | Transform
     | Counted
     | Deduplicate
     | Mortal
@@ -438,7 +442,7 @@ Step = (
     | Leave
     | Sink
 )
-Keyed = Count | Sum | Reduce | Aggregate | Process | TopN | Tally
+Keyed = Count | Sum | Reduce | Aggregate | Process | TopN | Tally | Trial
 Timed = Window | Join
 OfTwoKeyed = Join | Pairs | Newest
 AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift | Patient

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import NamedTuple, TypeVar
 
+from crosscut.testing.flows.added_steps import Transform
 from crosscut.testing.flows.steps import (
     AfterKeyBy,
     Broadcast,
@@ -37,7 +38,7 @@ from crosscut.testing.flows.steps import (
 Steps = tuple[Step, ...]
 Name = TypeVar("Name", bound=Hashable)
 
-_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Patient, Deduplicate, Pairs, Rules, Counted)
+_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Patient, Deduplicate, Pairs, Rules, Counted, Transform)
 """After these it is up to the order in which records meet which of them has which time."""
 
 

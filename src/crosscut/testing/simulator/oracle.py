@@ -170,17 +170,28 @@ class _Run:
                     self._fire_all(vertex, position, node)
                 if getattr(node.spec, "emit", "") == "final":
                     told = self._cut.told.get(name, set())
-                    for key, value in self._states.get(name, {}).items():
+                    for key, value in list(self._states.get(name, {}).items()):
                         if key not in told:
-                            with UserCode(node.uid, (key, value)):
-                                pair = _pair(node, key, value)
-                            self._through(vertex, position + 1, self._at_the_end(vertex, pair))
+                            for item in self._finally(vertex, node, key, value):
+                                self._through(vertex, position + 1, item)
                     self._drain()
                 if isinstance(node.spec, TimedSpec):
                     for said in self._timed(vertex, node.uid, node.spec).end():
                         self._through(vertex, position + 1, Item(said.record, None, said.time))
                     self._drain()
         return self._out
+
+    def _finally(self, vertex: Vertex, node: OperatorNode, key: Any, value: Any) -> Iterable[Item]:
+        """Return the final result of a key."""
+
+        def call() -> tuple[Item, ...]:
+            return (self._at_the_end(vertex, _pair(node, key, copied(value))),)
+
+        with UserCode(node.uid, (key, value)):
+            if not self._sets_aside[node.uid]:
+                return call()
+            letter = DeadLetter((key, copied(value)), "", node.uid, key)
+            return self._attempted(vertex, node, call, letter, self._at_the_end(vertex, letter).time)
 
     def _at_the_end(self, vertex: Vertex, record: Any) -> Item:
         return Item(record, None, TIMESTAMP_MAX if vertex.has_event_time else None)
