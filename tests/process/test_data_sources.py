@@ -29,20 +29,21 @@ ROWS_EACH = 40
 
 
 class Numbers(DataSource):
-    """Endless numbers, two partitions a batch; notes what was committed."""
+    """Numbers, endless by default, two partitions a batch; notes what was committed."""
 
     def schema(self) -> str:
         return "number BIGINT, text STRING"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         path = Path(self.options["committed"])
+        count = int(self.options.get("count", 1 << 40))
 
         class Reader(DataSourceStreamReader):
             def initialOffset(self) -> dict[str, int]:
                 return {"number": 0}
 
             def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-                return {"number": start["number"] + 2 * ROWS_EACH}
+                return {"number": min(count, start["number"] + 2 * ROWS_EACH)}
 
             def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
                 return [InputPartition(n) for n in range(start["number"], end["number"], ROWS_EACH)]
@@ -130,6 +131,28 @@ def test_rows_go_from_one_data_source_to_another_exactly_once(started: Any, tmp_
     committed = [int(line) for line in (tmp_path / "committed").read_text().split()]
     assert committed
     assert all(end % (2 * ROWS_EACH) == 0 for end in committed), "only whole batches are committed"
+
+
+def test_partitions_of_a_stream_are_read_by_all_tasks_exactly_once(started: Any, tmp_path: Path) -> None:
+    count = 50 * ROWS_EACH
+    options = {"committed": str(tmp_path / "committed"), "count": count}
+    flow, out = cc.Flow("planned"), cc.collect(tmp_path / "out")
+    numbers = flow.source(cc.spark.source(Numbers, options, parallel=True)).named("in")
+    numbers.rate_limit(1_000).named("rate").map(lambda row: row.number).sink(out)
+    job = started.flow(flow, settings(tmp_path))
+    until(lambda: len(out.records()) > 100, "records")
+    os.kill(started.watch(job)[1], signal.SIGKILL)
+    until(lambda: job.report().recoveries, "the recovery")
+    until(lambda: len(out.records()) == count, "all numbers")
+    sources = [one for one in job.report().tasks if one.task.vertex == "in"]
+    assert all(one.records_in for one in sources), "each task reads some of it"
+    committed = tmp_path / "committed"
+    until(lambda: committed.read_text().endswith(f"\n{count}\n"), "the last commit")
+    assert job.stop(timeout=60)
+    assert sorted(out.records()) == list(range(count))
+    ends = [int(line) for line in committed.read_text().split()]
+    assert ends == sorted(ends)
+    assert all(end % (2 * ROWS_EACH) == 0 for end in ends), "only whole batches are committed"
 
 
 def test_a_batch_reader_with_its_own_schema_ends(spark: SparkContext, started: Any, tmp_path: Path) -> None:

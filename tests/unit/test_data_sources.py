@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,10 +24,13 @@ from tests.unit.pyspark_examples import (
 )
 
 import crosscut as cc
+from crosscut.dynamic_source import Discovered
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wait
+from crosscut.spark import planned_source
 from crosscut.spark.batches import goes_back
+from crosscut.spark.planned_source import PlannedSource
 
 NUMBER = StructType([StructField("number", IntegerType())])
 
@@ -455,3 +459,94 @@ def test_one_task_writes_all_rows() -> None:
     graph = flow.compile(4, 128)
     (edge,) = graph.edges
     assert (edge.source, edge.target, edge.partitioning) == ("numbers", "out", "hash")
+
+
+# Stream readers that all tasks read.
+
+
+def test_a_planned_stream_finds_the_same_partitions_again_from_what_was_known() -> None:
+    source = cc.spark.source(PartitionedStream, None, NUMBER, parallel=True)
+    assert isinstance(source, PlannedSource)
+    first = source.discover(None)
+    assert [one.split_id[:16] for one in first.splits] == ["000000000-000000", "000000000-000001"]
+    second = source.discover(first.known)
+    assert [taken(source.reader(one, 1), 9) for one in second.splits] == [
+        [Row(number=6), Row(number=7)],
+        [Row(number=9), Row(number=10)],
+    ]
+    assert source.discover(second.known) == Discovered((), second.known)
+    # In another process, after a failure.
+    again: Any = pickle.loads(pickle.dumps(source))
+    assert again.discover(first.known) == second
+
+
+def test_many_partitions_of_a_batch_are_said_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    source: Any = cc.spark.source(PartitionedStream, None, NUMBER, parallel=True)
+    whole = [source.discover(None), source.discover(source.discover(None).known)]
+    monkeypatch.setattr(planned_source, "FOUND_BYTES_MAX", 1)
+    known, found = None, []
+    for _ in range(4):
+        said = source.discover(known)
+        assert len(said.splits) == 1
+        known = said.known
+        found += said.splits
+    assert found == [split for one in whole for split in one.splits]
+    assert known == whole[1].known
+
+
+def test_a_planned_stream_is_committed_up_to_its_oldest_unread_partition() -> None:
+    source: Any = cc.spark.source(PartitionedStream, None, NUMBER, parallel=True)
+    first = source.discover(None)
+    second = source.discover(first.known)
+    details = [one.detail for one in (*first.splits, *second.splits)]
+    reader = source._batches._reader
+    for unread, committed in (
+        (details, [0]),
+        (details[1:], [0]),
+        (details[2:], [0, 5]),
+        (details[3:], [0, 5]),
+        ([], [0, 5, 11]),
+    ):
+        source.completed(second.known, unread)
+        assert reader.committed == committed
+    source.stop()
+    assert reader.is_stopped
+
+
+def test_what_has_no_partitions_is_refused_in_parallel() -> None:
+    with pytest.raises(ConnectorError, match="is read with its batch reader"):
+        cc.spark.source(FakeDataSource, None, NAME_AND_STATE, parallel=True)
+    with pytest.raises(ConnectorError, match="is read with its simple reader"):
+        cc.spark.source(FakeSimpleDataSource, None, NUMBERS, parallel=True)
+
+
+class PartitionedStream(DataSource):
+    """Two batches of two partitions."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return PartitionedReader()
+
+
+class PartitionedReader(DataSourceStreamReader):
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.is_stopped = False
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"at": {0: 5, 5: 11, 11: 11}[start["at"]]}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        middle = (start["at"] + end["at"]) // 2
+        return [InputPartition((start["at"], middle)), InputPartition((middle, end["at"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return ((number,) for number in range(*partition.value))
+
+    def commit(self, end: dict[str, int]) -> None:
+        self.committed.append(end["at"])
+
+    def stop(self) -> None:
+        self.is_stopped = True

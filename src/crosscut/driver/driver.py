@@ -141,6 +141,7 @@ class CoordinatorDriver:
         progress_of: The graph of a job whose progress is told at each checkpoint; None: the supply tells it,
             or nobody.
         seen: What was seen of the job before, by another driver in this process.
+        completed: Takes each checkpoint that is complete, with all that it has; must not block.
     """
 
     def __init__(
@@ -162,7 +163,9 @@ class CoordinatorDriver:
         lines: WorkerLines | None = None,
         progress_of: JobGraph | None = None,
         seen: Observations | None = None,
+        completed: Callable[[CheckpointCompleted], None] = lambda entry: None,
     ) -> None:
+        self._tell_completed = completed
         self._name = name
         self._terms = terms
         self._store = Asking(store, discover, look, failpoints, find)
@@ -348,6 +351,7 @@ class CoordinatorDriver:
             one = seen.note_completed(completed)
             self._watching.completed(now_ns, self._coordinator, completed, one.state_bytes, one.new_bytes)
             self._have_judged(completed)
+            self._tell_completed(completed)
         elif self._coordinator.phase is Phase.FINISHING and completed is not None:
             # Restored, to be finished: no newer cut will be judged in its place.
             self._have_judged(completed)

@@ -28,7 +28,7 @@ def batches_of(of: DataSourceOf) -> Batches:
     """
     made = of.made()
     try:
-        return _Planned(of, made.streamReader(of.columns))
+        return PlannedBatches(of, made.streamReader(of.columns))
     except PySparkNotImplementedError:
         simple = of.called("simpleStreamReader", lambda: made.simpleStreamReader(of.columns))
         return _Simple(of, simple)
@@ -91,20 +91,30 @@ class Batches(ABC):
         return checked
 
 
-class _Planned(Batches):
+class PlannedBatches(Batches):
+    """Of a reader with partitions."""
+
     _reader: DataSourceStreamReader
 
-    def next(self, start: Offset) -> tuple[Offset | None, list[Rows]]:
+    def newest(self, start: Offset) -> Offset | None:
+        """Return where a batch from `start` on ends, None if there is nothing new."""
         latest: Any = self._reader.latestOffset
         # Before Spark 4.2 it took no arguments.
         has_limit = len(inspect.signature(latest).parameters) > 0
         arguments = [start, self._called("getDefaultReadLimit")] if has_limit else []
         end = self._forward("latestOffset", start, self._called("latestOffset", *arguments))
-        return (None, []) if end == start else (end, self.again(start, end))
+        return None if end == start else end
+
+    def partitions(self, start: Offset, end: Offset) -> list[Any]:
+        """Return the partitions between two offsets."""
+        return self._of.called("partitions", lambda: list(self._reader.partitions(start, end)))
+
+    def next(self, start: Offset) -> tuple[Offset | None, list[Rows]]:
+        end = self.newest(start)
+        return (None, []) if end is None else (end, self.again(start, end))
 
     def again(self, start: Offset, end: Offset) -> list[Rows]:
-        found = self._of.called("partitions", lambda: list(self._reader.partitions(start, end)))
-        return [partial(self._reader.read, one) for one in found]
+        return [partial(self._reader.read, one) for one in self.partitions(start, end)]
 
 
 class _Simple(Batches):

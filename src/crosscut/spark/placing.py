@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from crosscut.graph.specs import JobGraph, OperatorSpec, SinkSpec, SourceSpec, Vertex
 from crosscut.spark.dataframes import DataFrameSource
+from crosscut.spark.planned_source import PlannedSource
 from crosscut.spark.python_sink import PythonSink
 from crosscut.spark.python_source import PythonSource
 
@@ -31,7 +32,7 @@ def _spec(spec: OperatorSpec, store_url: str) -> OperatorSpec:
     match spec:
         case SourceSpec(DataFrameSource() as source):
             return SourceSpec(source.placed(store_url))
-        case SourceSpec(PythonSource() as source):
+        case SourceSpec(PythonSource() | PlannedSource() as source):
             return SourceSpec(source.resolved())
         case SinkSpec(PythonSink() as sink):
             return SinkSpec(sink.resolved())

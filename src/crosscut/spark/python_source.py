@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-import pickle  # noqa: S403 - see PythonSource.reader
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Literal
 
-import cloudpickle
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -22,11 +17,13 @@ from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.spark.batches import Batches, Rows, batches_of
 from crosscut.spark.data_source import DataSourceOf, data_source_of
+from crosscut.spark.packed import packed, unpacked
+from crosscut.spark.partition_reader import WAIT_MS, PartitionReader, ThreadedReader, taken
+from crosscut.spark.planned_source import PlannedSource
 from crosscut.spark.python_rows import PythonRows
 
 READ_ROWS = 1_000
 POLL_MS = 100
-_WAIT_MS = 1
 
 Reading = Literal["stream", "batch"]
 
@@ -40,6 +37,7 @@ def source(
     *,
     read: Reading | None = None,
     records: Literal["rows", "dicts"] = "rows",
+    parallel: bool = False,
 ) -> Source[Any]:
     """Return a source that reads a Python data source of PySpark, as it is.
 
@@ -59,6 +57,9 @@ def source(
         schema: Of the rows; default: what the data source says.
         read: "stream" or "batch"; default: "stream" if the class has a stream reader.
         records: What a record is: "rows" a `pyspark.sql.Row`, "dicts" a dict by column.
+        parallel: Of a `streamReader`: the driver asks it for its newest offset, ten times a second, and
+            plans the batches; their partitions are splits, which all tasks read side by side, each of them
+            once, in no order.
 
     Raises:
         ConnectorError: An argument is not as described, or the class has no such reader. Later, in the
@@ -81,7 +82,15 @@ def source(
             f"data source {found.name} has no {chosen} reader: expected a class with "
             f"{'streamReader or simpleStreamReader' if chosen == 'stream' else 'reader'}"
         )
-    return PythonSource(found, chosen, records == "rows")
+    if not parallel:
+        return PythonSource(found, chosen, records == "rows")
+    if chosen != "stream" or not _has(kind, "streamReader"):
+        other = "batch reader, which all tasks read in any case" if chosen == "batch" else "simple reader"
+        raise ConnectorError(
+            f"parallel=True is for stream readers with partitions, and {found.name} is read with its "
+            f"{other}: leave it out"
+        )
+    return PlannedSource(found, as_rows=records == "rows")
 
 
 def _has(kind: type[DataSource], method: str) -> bool:
@@ -108,7 +117,7 @@ class PythonSource(Source[Any]):
             reader.stop()
             return [Split("stream", {"start": start, "end": None, "partition": 0, "rows": 0})]
         return [
-            Split(f"{number:06}", 0, _packed(self.of, number, one))
+            Split(f"{number:06}", 0, packed(self.of.name, number, one))
             for number, one in enumerate(self._partitions())
         ]
 
@@ -133,11 +142,10 @@ class PythonSource(Source[Any]):
                 at: Any = position
                 is_new = position == split.start
                 return _StreamSplit(self, batches_of(self.of), rows, at, is_new=is_new)
-            case str(packed), int(row) if self.reading == "batch" and row >= 0:
-                # The job log has it from the driver, as it has the state of the job, which is pickled, too.
-                partition = pickle.loads(base64.b64decode(packed))  # noqa: S301
+            case str(text), int(row) if self.reading == "batch" and row >= 0:
+                partition = unpacked(text)
                 reader = self.of.called("reader", lambda: self.of.made().reader(self.of.columns))
-                return _Partition(self.of, partial(reader.read, partition), rows, row)
+                return PartitionReader(self.of, partial(reader.read, partition), rows, row)
         raise ConnectorError(
             f"split {split} at position {position!r} is not of the {self.reading} reader of {self.of.name}; "
             f"is the checkpoint of another source?",
@@ -149,60 +157,7 @@ class PythonSource(Source[Any]):
         return self.of.describe()
 
 
-def _packed(of: DataSourceOf, number: int, partition: Any) -> str:
-    try:
-        return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")
-    except Exception as error:  # Its own __reduce__ may raise anything.
-        raise ConnectorError(
-            f"data source {of.name}: partition {number}, {partition!r:.200}, can't be pickled, and so not be "
-            f"sent to a worker: {type(error).__name__}: {error}"
-        ) from error
-
-
-class _Threaded(SplitReader[Any]):
-    """Does whatever may take time in a thread, one thing at a time."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
-        self._coming: Future[Any] | None = None
-
-    def _result(self, work: Callable[[], Any]) -> Any | None:
-        """Begin `work`, or return what it has returned; None: not yet."""
-        if self._coming is None:
-            self._coming = self._thread.submit(work)
-        if not self._coming.done():
-            return None
-        future, self._coming = self._coming, None
-        return future.result()
-
-
-class _Partition(_Threaded):
-    """One partition of a batch reader. A position is the number of rows read."""
-
-    def __init__(
-        self, of: DataSourceOf, read: Callable[[], Iterator[Any]], rows: PythonRows, position: int
-    ) -> None:
-        super().__init__()
-        self._of = of
-        self._rows = rows.of(read, skip=position)
-        self._position = position
-
-    @property
-    def position(self) -> JSON:
-        return self._position
-
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        found = self._result(lambda: _taken(self._of, self._rows, limit))
-        if found is None:
-            return Wait(_WAIT_MS)
-        self._position += len(found)
-        return found or EndOfSplit()
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-class _StreamSplit(_Threaded):
+class _StreamSplit(ThreadedReader):
     """All batches of a stream reader, one after the other."""
 
     def __init__(
@@ -238,7 +193,7 @@ class _StreamSplit(_Threaded):
             if self._partitions is None:
                 planned = self._result(self._plan)
                 if planned is None:
-                    return Wait(_WAIT_MS)
+                    return Wait(WAIT_MS)
                 end, partitions = planned
                 if end is None:
                     return Wait(POLL_MS)
@@ -258,9 +213,9 @@ class _StreamSplit(_Threaded):
             if self._rows is None:
                 self._rows = self._to_records.of(self._partitions[self._partition], skip=self._row)
             rows = self._rows
-            found = self._result(partial(_taken, self._of, rows, min(limit, READ_ROWS)))
+            found = self._result(partial(taken, self._of, rows, min(limit, READ_ROWS)))
             if found is None:
-                return Wait(_WAIT_MS)
+                return Wait(WAIT_MS)
             if found:
                 self._row += len(found)
                 return list(found)
@@ -291,7 +246,3 @@ class _StreamSplit(_Threaded):
         except ConnectorError as error:
             # A system that keeps what it might have forgotten: the job can go on.
             _LOG.warning("%s; it is not called again for this offset", error)
-
-
-def _taken(of: DataSourceOf, rows: Iterator[Any], limit: int) -> list[Any]:
-    return of.called("read", lambda: list(islice(rows, limit)))

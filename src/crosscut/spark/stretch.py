@@ -29,6 +29,7 @@ from crosscut.settings import Settings
 from crosscut.spark.checks import is_loopback
 from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.workers import BatchWorkers
+from crosscut.spark.planned_source import PlannedCommits
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
 from crosscut.spark.terms import batch_terms, committed_output, job_terms, task_terms
@@ -113,6 +114,7 @@ class Stretch:
         )
         self._supply = self._batch_workers() if settings.engine == "micro-batch" else self._workers()
         self._checker = InvariantChecker(ground.invariants, graph, ground.store, self.post)
+        self._commits = PlannedCommits(ground.name, graph)
         terms = job_terms(
             graph,
             settings,
@@ -136,6 +138,7 @@ class Stretch:
             lines=WorkerLines(ground.name, are_seen=is_local(ground.context)),
             progress_of=None if settings.engine == "micro-batch" else graph,
             seen=seen,
+            completed=self._commits.completed,
         )
 
     async def start(self) -> None:
@@ -159,6 +162,7 @@ class Stretch:
         await loop.run_in_executor(None, self._staging.cancel)
         await loop.run_in_executor(None, self._supply.end, WORKERS_END_TIMEOUT_S)
         await loop.run_in_executor(None, self._checker.close, LAST_CUT_TIMEOUT_S)
+        await loop.run_in_executor(None, self._commits.close, WORKERS_END_TIMEOUT_S)
 
     def post(self, event: JobEvent) -> None:
         """Tell this stretch something, from any thread; a later one hears nothing of it."""
