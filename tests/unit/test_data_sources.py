@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wa
 from crosscut.spark import planned_source
 from crosscut.spark.batches import goes_back
 from crosscut.spark.planned_source import PlannedSource
+from crosscut.spark.python_sink import spread
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
+from crosscut.testing.simulator.sources import ReplayedSource
 
 NUMBER = StructType([StructField("number", IntegerType())])
 
@@ -459,6 +463,42 @@ def test_one_task_writes_all_rows() -> None:
     graph = flow.compile(4, 128)
     (edge,) = graph.edges
     assert (edge.source, edge.target, edge.partitioning) == ("numbers", "out", "hash")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_in_batches_all_tasks_write_and_the_messages_of_one_are_committed_in_one_call(
+    tmp_path: Path, seed: int
+) -> None:
+    (tmp_path / "out").mkdir()
+    flow = cc.Flow("all")
+    thirds = {f"s{split}": [(number, "a") for number in range(split, 300, 3)] for split in range(3)}
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path / "out")}, NUMBERS, parallel=True)
+    flow.source(ReplayedSource(thirds)).named("numbers").sink(sink).named("out")
+    graph = flow.compile(2, 128)
+    given = cc.Settings(
+        engine="micro-batch",
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_interval="10ms",
+        batch_records_max=60,
+    )
+    storm = Weather(doubled=0.3, torn=0.2, lost=0.1)
+    left = 12
+
+    def is_dead(driver: Any) -> bool:
+        nonlocal left
+        left -= driver.status().phase == "running"
+        return left < 0
+
+    def jobs(made: Any, url: str) -> LocalJobs:
+        return LocalJobs(made, url, Random(seed), storm)
+
+    run_batches(spread(graph), given, jobs, is_dead)
+    end, _ = run_batches(spread(graph), given, jobs)
+    assert end is not None
+    assert end.outcome == "finished", end
+    found = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")]
+    assert sum(one["rows"] for one in found) == 300
+    assert {one["num_partitions"] for one in found} >= {2}
 
 
 # Stream readers that all tasks read.

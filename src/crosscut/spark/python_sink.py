@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.ids import CheckpointId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.spark.arrow_records import row_of
 from crosscut.spark.data_source import DataSourceOf, data_source_of
@@ -34,6 +35,7 @@ def sink(
     schema: StructType | str | None = None,
     *,
     row: Callable[[Any], Any] | None = None,
+    parallel: bool = False,
 ) -> Sink[Any]:
     """Return a sink that writes with the stream writer of a Python data source of PySpark, as it is.
 
@@ -45,7 +47,8 @@ def sink(
     micro-batches, for a batch that was given up, once a later one is committed.
 
     One task of the job writes all rows, since `commit` gets all messages of a batch in one call. The rows
-    of one checkpoint are held in memory.
+    of one checkpoint are held in memory. With `parallel`, in micro-batches, all tasks write, each its share
+    of the rows, and `commit([message, ...], n)` gets a message of each that had some.
 
     Args:
         kind: The class, of `pyspark.sql.datasource.DataSource`. It need not be registered.
@@ -53,6 +56,7 @@ def sink(
         schema: Of the rows.
         row: Takes a record, returns a row: a tuple or list by order, a dict, a Row or a dataclass by name.
             Default: the record itself.
+        parallel: All tasks write, where the driver commits: in micro-batches. Rows have no order then.
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: the class has no stream
@@ -66,7 +70,7 @@ def sink(
     found = data_source_of(kind, options, schema)
     if kind.streamWriter is DataSource.streamWriter:
         raise ConnectorError(f"data source {found.name} has no stream writer: expected streamWriter")
-    return PythonSink(found, row)
+    return PythonSink(found, row, parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class PythonSink(Sink[Any]):
 
     of: DataSourceOf
     row: Callable[[Any], Any] | None
+    parallel: bool = False
 
     @property
     def has_one_task(self) -> bool:
@@ -186,9 +191,12 @@ class _Writer(SinkWriter):
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         # None after one that has failed: a writer may take a lower n than its last one for a repetition.
+        found: dict[CheckpointId, list[Any]] = {}
         for handle in handles:
             n, message = self._message(handle)
-            self._of.called("commit", lambda m=message, n=n: self._made().commit([m], n))  # type: ignore[misc]
+            found.setdefault(n, []).append(message)
+        for n, messages in found.items():
+            self._of.called("commit", lambda m=messages, n=n: self._made().commit(m, n))  # type: ignore[misc]
             self._prepared.pop(n, None)
             # As with Spark, of attempts that were not taken nobody speaks.
             self._losers.pop(n, None)
@@ -234,3 +242,25 @@ class _Writer(SinkWriter):
         except ConnectorError as error:
             # Nobody sees what was written: it takes space, no more.
             _LOG.warning("%s", error)
+
+
+def gathering_sinks(graph: JobGraph) -> frozenset[VertexId]:
+    """Return the vertices whose tasks all write, of which the first commits, in micro-batches."""
+    return frozenset(VertexId(one.vertex_id) for one in graph.vertices if _is_parallel(one))
+
+
+def spread(graph: JobGraph) -> JobGraph:
+    """Return `graph` for micro-batches: what goes to one task of such a sink is dealt out to all.
+
+    There are the same channels as before, so any checkpoint of the job will do.
+    """
+    sinks = gathering_sinks(graph)
+    edges = tuple(
+        replace(one, partitioning="rebalance") if one.target in sinks else one for one in graph.edges
+    )
+    return replace(graph, edges=edges)
+
+
+def _is_parallel(vertex: Vertex) -> bool:
+    sink = vertex.sink.sink if vertex.sink is not None else None
+    return isinstance(sink, PythonSink) and sink.parallel

@@ -51,6 +51,7 @@ from crosscut.spark.checks import (
 from crosscut.spark.holding import Holding
 from crosscut.spark.microbatch.output import check_sinks
 from crosscut.spark.placing import placed
+from crosscut.spark.python_sink import spread
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.staging import Staging
 from crosscut.spark.stretch import WORKERS_END_TIMEOUT_S, Ground, Stretch
@@ -403,6 +404,7 @@ class Run:
             if engine == "micro-batch":
                 check_batches(graph)
                 check_sinks(graph)
+                graph = spread(graph)
             self._plans[engine] = EnginePlan(graph, pack_graph(graph), own)
         self._graph = self._plans[engines[0]].graph
         for vertex in self._graph.vertices:

@@ -8,11 +8,12 @@ before it has read, and those that are taken together must have read each other,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import TaskStatistics
-from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,3 +72,35 @@ def chosen(
         if by_place[place].read != before:
             return None
     return tuple(by_place[place] for place in places)
+
+
+def gathered(taken: Iterable[Attempt], vertices: frozenset[VertexId]) -> tuple[Attempt, ...]:
+    """Return the attempts of a batch, with all that tasks of `vertices` have staged given to the first task.
+
+    It commits what all of them have staged in one call. So it is part of one snapshot, in the entry of the
+    checkpoint, before anything is committed: whoever restores it, under either engine, at any parallelism,
+    has all of it in one place.
+    """
+    found = list(taken)
+    if not vertices:
+        return tuple(found)
+    staged: dict[VertexId, list[tuple[int, PendingTransaction]]] = {}
+    for attempt in found:
+        for one in attempt.snapshots:
+            if one.task.vertex in vertices:
+                mine = [(one.task.index, pending) for pending in one.snapshot.pending]
+                staged.setdefault(one.task.vertex, []).extend(mine)
+
+    def owned(one: TaskSnapshot) -> TaskSnapshot:
+        if one.task.vertex not in vertices:
+            return one
+        of_all = sorted(staged[one.task.vertex], key=lambda each: (each[1].checkpoint_id, each[0]))
+        pending = tuple(each for _, each in of_all) if one.task.index == 0 else ()
+        return TaskSnapshot(one.task, replace(one.snapshot, pending=pending))
+
+    return tuple(replace(one, snapshots=tuple(map(owned, one.snapshots))) for one in found)
+
+
+def committer(task: TaskId, vertices: frozenset[VertexId]) -> TaskId:
+    """Return the task that commits, or removes, what `task` has staged; see `gathered`."""
+    return TaskId(task.vertex, 0) if task.vertex in vertices else task

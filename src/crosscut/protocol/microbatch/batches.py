@@ -19,10 +19,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
 from crosscut.protocol.messages import FailureCause
-from crosscut.protocol.microbatch.attempts import Attempt, chosen
+from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
 from crosscut.protocol.microbatch.effects import (
     AbortAttempts,
     AcknowledgeBatch,
@@ -87,13 +87,21 @@ class Batches:
         stages: Of each batch.
         parallelism: Partitions of each stage.
         commit_attempts_max: Attempts at one commit before the epoch fails; the restore commits again.
+        gathering: Sinks whose first task commits what all have staged.
 
     Attributes:
         epoch: The newest that was deployed.
         base: The newest completed checkpoint.
     """
 
-    def __init__(self, stages: int, parallelism: int, commit_attempts_max: int) -> None:
+    def __init__(
+        self,
+        stages: int,
+        parallelism: int,
+        commit_attempts_max: int,
+        gathering: frozenset[VertexId] = frozenset(),
+    ) -> None:
+        self._gathering = gathering
         self._stages = stages
         self._parallelism = parallelism
         self._commit_attempts_max = commit_attempts_max
@@ -224,7 +232,7 @@ class Batches:
         if taken is None:
             # Waits for the end of the run: another one beside it would only take its place in Spark.
             return []
-        batch.taken = taken
+        batch.taken = taken = gathered(taken, self._gathering)
         names = {one.name for one in taken}
         losers = [one for name, one in sorted(batch.staged.items()) if name not in names]
         batch.staged = {}

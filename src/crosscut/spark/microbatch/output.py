@@ -14,8 +14,9 @@ from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import HeldData, SinkContext, SinkWriter
 from crosscut.protocol.commit import restore_permit
 from crosscut.protocol.messages import DeployTasks
-from crosscut.protocol.microbatch.attempts import Attempt
+from crosscut.protocol.microbatch.attempts import Attempt, committer
 from crosscut.protocol.snapshots import Part, Snapshot
+from crosscut.spark.python_sink import gathering_sinks
 
 THREADS_MAX = 8
 """Writers that are called at a time; each of them by one thread."""
@@ -69,6 +70,7 @@ class Output:
     ) -> None:
         self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
         self._parallelism = graph.parallelism
+        self._gathering = gathering_sinks(graph)
         self._lineage = lineage
         self._epoch = epoch
         self._driver = driver
@@ -148,9 +150,10 @@ class Output:
         """
         for attempt in attempts:
             for one in attempt.snapshots:
-                if one.snapshot.pending and one.task in self._writers:
+                task = committer(one.task, self._gathering)
+                if one.snapshot.pending and task in self._writers:
                     try:
-                        self._writers[one.task].writer.abort([each.handle for each in one.snapshot.pending])
+                        self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
                     except Exception as error:
                         raise OutputError(one.task) from error
 

@@ -61,6 +61,7 @@ from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.microbatch.output import Output, OutputError
+from crosscut.spark.python_sink import gathering_sinks
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.parcels import Parcel
@@ -160,7 +161,9 @@ class BatchWorkers:
             for index in range(graph.parallelism)
         ]
         self._records_max = max(1, records_max // max(1, len(self._sources)))
-        self._batches = Batches(len(self._stages), graph.parallelism, terms.commit_attempts)
+        self._batches = Batches(
+            len(self._stages), graph.parallelism, terms.commit_attempts, gathering_sinks(graph)
+        )
         self._found = FoundSplits()
         self._host: Host | None = None
         self._loop = asyncio.get_running_loop()
