@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.kafka.sink import EagerWriter, KafkaSink
+from crosscut.connectors.kafka.eager import EagerWriter
+from crosscut.connectors.kafka.sink import KafkaSink
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 
@@ -22,8 +23,9 @@ class BusyProducer:
         self.failing: Any = None
         self._task_sends = task_sends
 
-    def produce(self, topic: str, value: Any, key: Any, on_delivery: Callable[[Any, Any], None]) -> None:
-        self.waiting.append((value, on_delivery))
+    def produce_batch(self, topic: str, messages: list[Any], on_delivery: Callable[[Any, Any], None]) -> int:
+        self.waiting += [(one["value"], on_delivery) for one in messages]
+        return len(messages)
 
     def poll(self, timeout: float) -> None:
         if timeout:

@@ -13,6 +13,9 @@ from crosscut.errors import ConnectorError
 TIMEOUT_S = 15.0
 """For an answer of the brokers to one question, before it counts as a failure."""
 
+PARTITIONER = "murmur2_random"
+"""As Java's producers: a key goes to the partition where theirs is."""
+
 _log = logging.getLogger("crosscut.kafka")
 
 

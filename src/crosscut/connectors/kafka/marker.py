@@ -16,7 +16,6 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of
-from crosscut.connectors.kafka.records import Outgoing
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import CommitPermit, SinkContext
@@ -100,8 +99,8 @@ class Markers:
                     f"committed, can't be made: {error.args[0].str()}; make it with cleanup.policy=compact"
                 ) from error
 
-    def message(self, marker: Marker) -> Outgoing:
-        """Return the message that says so."""
+    def message(self, marker: Marker) -> tuple[str, bytes, bytes]:
+        """Return topic, key and value of the message that says so."""
         content: dict[str, object] = {
             "epoch": marker.epoch,
             "checkpoint": marker.checkpoint_id,

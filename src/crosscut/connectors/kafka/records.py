@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shortened
 from typing import Any, Literal
@@ -15,6 +15,9 @@ from crosscut.errors import ConnectorError
 Decoding = Literal["bytes", "text", "json", "message"]
 Encoding = Literal["bytes", "text", "json"]
 Headers = tuple[tuple[str, bytes], ...]
+
+_LENGTH_BYTES = 4
+_KINDS = frozenset({bytes, type(None)})
 
 
 class SchemaUnavailable(ConnectorError):
@@ -62,12 +65,12 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]]
     """
     match decode:
         case "bytes":
-            return lambda found: [one.value() for one in found]
+            return lambda found: list(_values(found))
         case "text":
-            return lambda found: [None if (data := one.value()) is None else data.decode() for one in found]
+            return lambda found: [None if data is None else data.decode() for data in _values(found)]
         case "json":
             loads = orjson.loads
-            return lambda found: [None if (data := one.value()) is None else loads(data) for one in found]
+            return lambda found: [None if data is None else loads(data) for data in _values(found)]
         case "message":
             return lambda found: list(map(message_of, found))
         case _ if callable(decode):
@@ -79,21 +82,41 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]]
             )
 
 
-def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Callable[[Any], bytes | None]:
-    """Return what makes bytes of a key or a value; None stays None.
+def _values(found: list[Any]) -> Iterator[bytes | None]:
+    # In one loop that is not Python's: there are hundreds of thousands a second.
+    return map(required("confluent_kafka", "kafka").Message.value, found)
+
+
+Column = list[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Messages for one topic, in order: as many keys as values.
+
+    Columns and no tuples, so that what is done with all of them is done in few calls.
+    """
+
+    keys: Column
+    values: Column
+
+
+def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Callable[[list[Any]], Column]:
+    """Return what makes bytes of keys or values; None stays None.
 
     Raises:
         ConnectorError: `encode` is none of those that there are.
     """
     match encode:
         case "json":
-            return lambda value: None if value is None else orjson.dumps(value)
+            dumps = orjson.dumps
+            return lambda values: [None if value is None else dumps(value) for value in values]
         case "text":
-            return lambda value: None if value is None else str(value).encode()
+            return lambda values: [None if value is None else str(value).encode() for value in values]
         case "bytes":
-            return lambda value: value
+            return lambda values: values
         case _ if callable(encode):
-            return encode
+            return lambda values: list(map(encode, values))
         case _:
             raise ConnectorError(
                 f"{what}={encode!r}: expected 'bytes', 'text', 'json' or a function that returns bytes or "
@@ -101,51 +124,55 @@ def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Call
             )
 
 
-Outgoing = tuple[str, bytes | None, bytes | None]
-"""Topic, key, value."""
+def packed(messages: Outgoing) -> bytes:
+    """Return messages as data that can stand before other such data, to be held in a snapshot."""
+    data: bytes = required("msgspec", "kafka").msgpack.encode((messages.keys, messages.values))
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
-def packed(messages: Sequence[Outgoing]) -> bytes:
-    """Return messages as data (MessagePack), to be held in a snapshot."""
-    data: bytes = required("msgspec", "kafka").msgpack.encode(messages)
-    return data
-
-
-def unpacked(data: bytes) -> list[Outgoing]:
-    """Return what `packed` was given.
+def unpacked(data: bytes) -> Iterator[Outgoing]:
+    """Yield what `packed` was given, each time that it was called for a part of `data`.
 
     Raises:
         ConnectorError: `data` is something else.
     """
     msgspec = required("msgspec", "kafka")
-    try:
-        messages: list[Outgoing] = msgspec.msgpack.decode(
-            data, type=list[tuple[str, bytes | None, bytes | None]]
-        )
-    except msgspec.MsgspecError as error:
-        raise ConnectorError(f"{len(data)} bytes held for Kafka can't be read: {error}") from error
-    return messages
+    decode = msgspec.msgpack.Decoder(tuple[list[bytes | None], list[bytes | None]]).decode
+    view, at = memoryview(data), 0
+    while at < len(view):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(view[at:begin], "big")
+        try:
+            keys, values = decode(view[begin:at])
+        except msgspec.MsgspecError as error:
+            raise ConnectorError(f"{len(data)} bytes held for Kafka can't be read: {error}") from error
+        yield Outgoing(keys, values)
 
 
-def checked(message: Outgoing, record: Any, largest_bytes: int) -> Outgoing:
-    """Return `message` if a broker can take it.
+def check(messages: Outgoing, records: Sequence[Any], topic: str, largest_bytes: int) -> None:
+    """Raise ConnectorError if a broker can't take a message: key or value is no bytes, or they are too large.
 
-    Raises:
-        ConnectorError: The key or value is not bytes, or it is too large; names the record.
+    Args:
+        records: What the messages were made of, for the error, which names the first one.
     """
-    topic, key, value = message
-    for what, data in (("key", key), ("value", value)):
-        if data is not None and type(data) is not bytes:
+    for what, column in (("key", messages.keys), ("value", messages.values)):
+        if not _KINDS.issuperset(map(type, column)):
+            index, data = next((i, data) for i, data in enumerate(column) if type(data) not in _KINDS)
             raise ConnectorError(
-                f"the {what} of record {shortened(record)} is a {type(data).__name__}: Kafka takes bytes; "
-                "set "
-                f"{what}='json' or 'text', or a function that returns bytes"
+                f"the {what} of record {shortened(records[index])} is a {type(data).__name__}: Kafka takes "
+                f"bytes; set encode_{what}='json' or 'text', or a function that returns bytes"
             )
-    size_bytes = len(key or b"") + len(value or b"")
-    if size_bytes > largest_bytes:
-        raise ConnectorError(
-            f"record {shortened(record)} is {size_bytes} bytes for topic {topic!r}, which takes "
-            f"{largest_bytes}: "
-            f"make it smaller, or raise max.message.bytes of the topic and message.max.bytes of the sink"
-        )
-    return message
+    if _largest(messages.keys) + _largest(messages.values) <= largest_bytes:
+        return
+    for record, key, value in zip(records, messages.keys, messages.values, strict=True):
+        size_bytes = len(key or b"") + len(value or b"")
+        if size_bytes > largest_bytes:
+            raise ConnectorError(
+                f"record {shortened(record)} is {size_bytes} bytes for topic {topic!r}, which takes "
+                f"{largest_bytes}: "
+                f"make it smaller, or raise max.message.bytes of the topic and message.max.bytes of the sink"
+            )
+
+
+def _largest(column: Column) -> int:
+    return max(map(len, filter(None, column)), default=0)

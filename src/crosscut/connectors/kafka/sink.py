@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import (
+    PARTITIONER,
     checked_options,
     checked_servers,
     configuration,
     library,
     partitions_of,
 )
+from crosscut.connectors.kafka.eager import EagerWriter
 from crosscut.connectors.kafka.history import committed_output
 from crosscut.connectors.kafka.marker import Marker, Markers, committed_up_to
-from crosscut.connectors.kafka.records import Encoding, Outgoing, checked, encoder, packed, unpacked
+from crosscut.connectors.kafka.records import Encoding, Outgoing, check, encoder, unpacked
+from crosscut.connectors.kafka.sending import Held, send
 from crosscut.connectors.secrets import shown
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
@@ -29,20 +29,12 @@ from crosscut.protocol.job.history import check_history
 COMMIT_TIMEOUT_S = 60.0
 """For one transaction, from its first message to its commit."""
 
-ANSWERS_S = 0.01
-"""Who waits for answers looks again after so long: another thread may have taken them."""
-
 LARGEST_BYTES = 1_000_000
 """Of a message, as brokers and librdkafka have it by default, less what goes around it."""
-
-PARTITIONER = "murmur2_random"
-"""As Java's producers: a key goes to the partition where theirs is."""
 
 _OURS = frozenset(
     {"bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks"}
 )
-
-_log = logging.getLogger("crosscut.kafka")
 
 
 def sink(
@@ -149,41 +141,22 @@ class KafkaSink(Sink):
         """Make the writer of one task for one epoch."""
         return TransactionalWriter(self, context) if self.is_exact else EagerWriter(self)
 
-    def messages(self, records: Sequence[Any]) -> list[Outgoing]:
+    def messages(self, records: list[Any]) -> Outgoing:
         """Return `records` as messages.
 
         Raises:
             ConnectorError: One can't be encoded or is too large; names it.
         """
-        topic, to_key, to_value = self.topic, self.key, self.value
+        to_key, to_value = self.key, self.value
         encode_key = encoder(self.encode_key, "encode_key")
         encode_value = encoder(self.encode_value, "encode_value")
+        messages = Outgoing(
+            [None] * len(records) if to_key is None else encode_key(list(map(to_key, records))),
+            encode_value(records if to_value is None else list(map(to_value, records))),
+        )
         found = self.options.get("message.max.bytes", LARGEST_BYTES)
-        largest_bytes = found if isinstance(found, int) else LARGEST_BYTES
-        messages: list[Outgoing] = []
-        for record in records:
-            key = None if to_key is None else encode_key(to_key(record))
-            value = encode_value(record if to_value is None else to_value(record))
-            messages.append(checked((topic, key, value), record, largest_bytes))
+        check(messages, records, self.topic, found if isinstance(found, int) else LARGEST_BYTES)
         return messages
-
-
-def send(
-    producer: Any, messages: Sequence[Outgoing], delivered: Callable[[Any, Any], None] | None = None
-) -> None:
-    """Hand messages to the producer, waiting while its queue is full.
-
-    Args:
-        delivered: Gets the error, if there is one, and the message once brokers have answered for it.
-    """
-    for topic, key, value in messages:
-        while True:
-            try:
-                producer.produce(topic, value, key, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.05)
-    producer.poll(0)
 
 
 class TransactionalWriter(SinkWriter):
@@ -196,7 +169,7 @@ class TransactionalWriter(SinkWriter):
         # Stable over epochs: the producer of a new epoch fences that of an older one by it.
         self._name = f"crosscut-{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{sink.topic}"
         self._where = f"topic {sink.topic!r} at {sink.servers}, sink {context.sink_uid!r}, task {task}"
-        self._open: list[Outgoing] = []
+        self._open = Held()
         self._restored: CommitPermit | None = None
         self._producer: Any = None
         owner = {
@@ -221,18 +194,18 @@ class TransactionalWriter(SinkWriter):
         """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
 
     def write(self, records: list[Any]) -> None:
-        self._open += self._sink.messages(records)
+        self._open.add(self._sink.messages(records))
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
-        if not self._open:
+        if not self._open.count:
             return None
-        messages, self._open = self._open, []
-        return checkpoint_id, messages
+        held, self._open = self._open, Held()
+        return checkpoint_id, held
 
     def prepare(self, transaction: Any) -> JSON:
-        checkpoint_id, messages = transaction
-        self._context.held.keep(checkpoint_id, packed(messages))
-        return {"checkpoint": checkpoint_id, "topic": self._sink.topic, "messages": len(messages)}
+        checkpoint_id, held = transaction
+        self._context.held.keep(checkpoint_id, held.data())
+        return {"checkpoint": checkpoint_id, "topic": self._sink.topic, "messages": held.count}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         pending = self._transactions(handles)
@@ -273,6 +246,8 @@ class TransactionalWriter(SinkWriter):
                     enable_idempotence=True,
                     transaction_timeout_ms=int(COMMIT_TIMEOUT_S * 1_000),
                     partitioner=sink.options.get("partitioner", PARTITIONER),
+                    # The transaction as a whole says whether all were delivered.
+                    delivery_report_only_error=True,
                 )
             )
             self._producer.init_transactions(COMMIT_TIMEOUT_S)
@@ -317,13 +292,15 @@ class TransactionalWriter(SinkWriter):
         try:
             producer.begin_transaction()
             for checkpoint_id, count in transactions:
-                messages = unpacked(context.held.data(checkpoint_id))
-                if len(messages) != count:
+                found = 0
+                for messages in unpacked(context.held.data(checkpoint_id)):
+                    send(producer, self._sink.topic, messages)
+                    found += len(messages.keys)
+                if found != count:
                     raise ConnectorError(
-                        f"{self._where}: {len(messages)} messages are held for checkpoint {checkpoint_id}, "
+                        f"{self._where}: {found} messages are held for checkpoint {checkpoint_id}, "
                         f"expected {count}"
                     )
-                send(producer, messages)
             topic, key, value = self._markers.message(Marker(context.epoch, up_to, context.driver))
             producer.produce(topic, value, key, self._marker_partition)
             producer.commit_transaction(COMMIT_TIMEOUT_S)
@@ -345,103 +322,3 @@ class TransactionalWriter(SinkWriter):
 
     def _failed(self, what: str, error: Any) -> ConnectorError:
         return ConnectorError(f"{self._where}: {what}: {error.args[0].str()}")
-
-
-class Sent:
-    """What was sent between two barriers, and how much of it brokers have answered for.
-
-    Answers come in whichever thread polls the producer: that of the task, or that of `prepare`.
-
-    Attributes:
-        failure: Why a message was not delivered, "" if all were so far.
-    """
-
-    def __init__(self) -> None:
-        self.failure = ""
-        self._left = 0
-        self._is_empty = True
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was sent."""
-        return self._is_empty
-
-    @property
-    def left(self) -> int:
-        """How many messages are not answered for."""
-        return self._left
-
-    def add(self, count: int) -> None:
-        """Note that so many messages are being sent."""
-        with self._lock:
-            self._left += count
-        self._is_empty = False
-
-    def delivered(self, error: Any, _message: Any) -> None:
-        """Take the answer for one of them."""
-        with self._lock:
-            self._left -= 1
-        if error is not None and not self.failure:
-            self.failure = error.str()
-
-
-class EagerWriter(SinkWriter):
-    """Sends at once; a checkpoint is prepared when everything before its barrier has been acknowledged.
-
-    It does not wait for what is sent after the barrier: there may be more of it all the time.
-    """
-
-    def __init__(self, sink: KafkaSink) -> None:
-        self._sink = sink
-        self._producer: Any = None
-        self._sent = Sent()
-
-    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        sink = self._sink
-        partitioner = sink.options.get("partitioner", PARTITIONER)
-        # Who chooses this guarantee wants records to be seen soon. What waits anyway leaves together.
-        options = {"linger.ms": 0, **sink.options}
-        self._producer = library().Producer(
-            configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
-        )
-
-    def write(self, records: list[Any]) -> None:
-        sent = self._sent
-        self._raise_failure(sent)
-        messages = self._sink.messages(records)
-        sent.add(len(messages))
-        send(self._producer, messages, sent.delivered)
-
-    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
-        if self._sent.is_empty:
-            return None
-        sent, self._sent = self._sent, Sent()
-        return checkpoint_id, sent
-
-    def prepare(self, transaction: Any) -> JSON:
-        checkpoint_id, sent = transaction
-        deadline_s = time.monotonic() + COMMIT_TIMEOUT_S
-        while sent.left and not sent.failure and time.monotonic() < deadline_s:
-            self._producer.poll(ANSWERS_S)
-        self._raise_failure(sent)
-        if sent.left:
-            raise ConnectorError(
-                f"topic {self._sink.topic!r} at {self._sink.servers}: {sent.left} messages were not "
-                f"acknowledged within {COMMIT_TIMEOUT_S:g} s"
-            )
-        return {"checkpoint": checkpoint_id, "sent": True}
-
-    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        """Nothing is left to be done: it has been visible since it was sent."""
-
-    def close(self) -> None:
-        if self._producer is not None:
-            self._producer.purge()
-
-    def _raise_failure(self, sent: Sent) -> None:
-        if sent.failure:
-            raise ConnectorError(
-                f"topic {self._sink.topic!r} at {self._sink.servers}: messages were not delivered: "
-                f"{sent.failure}"
-            )

@@ -1,0 +1,123 @@
+"""Messages that are sent at once, and a checkpoint that waits until brokers have answered for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from crosscut.connectors.kafka.client import PARTITIONER, configuration, library
+from crosscut.connectors.kafka.sending import send
+from crosscut.errors import ConnectorError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, SinkWriter
+
+if TYPE_CHECKING:
+    from crosscut.connectors.kafka.sink import KafkaSink
+
+ANSWERED_S = 60.0
+"""For brokers to answer for what was sent before a barrier."""
+
+ANSWERS_S = 0.01
+"""Who waits for answers looks again after so long: another thread may have taken them."""
+
+
+class Sent:
+    """What was sent between two barriers, and how much of it brokers have answered for.
+
+    Answers come in whichever thread polls the producer: that of the task, or that of `prepare`.
+
+    Attributes:
+        failure: Why a message was not delivered, "" if all were so far.
+    """
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._left = 0
+        self._is_empty = True
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was sent."""
+        return self._is_empty
+
+    @property
+    def left(self) -> int:
+        """How many messages are not answered for."""
+        return self._left
+
+    def add(self, count: int) -> None:
+        """Note that so many messages are being sent."""
+        with self._lock:
+            self._left += count
+        self._is_empty = False
+
+    def delivered(self, error: Any, _message: Any) -> None:
+        """Take the answer for one of them."""
+        with self._lock:
+            self._left -= 1
+        if error is not None and not self.failure:
+            self.failure = error.str()
+
+
+class EagerWriter(SinkWriter):
+    """Sends at once; a checkpoint is prepared when everything before its barrier has been acknowledged.
+
+    It does not wait for what is sent after the barrier: there may be more of it all the time.
+    """
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._producer: Any = None
+        self._sent = Sent()
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        sink = self._sink
+        partitioner = sink.options.get("partitioner", PARTITIONER)
+        # Who chooses this guarantee wants records to be seen soon. What waits anyway leaves together.
+        options = {"linger.ms": 0, **sink.options}
+        self._producer = library().Producer(
+            configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
+        )
+
+    def write(self, records: list[Any]) -> None:
+        sent = self._sent
+        self._raise_failure(sent)
+        messages = self._sink.messages(records)
+        sent.add(len(messages.keys))
+        send(self._producer, self._sink.topic, messages, sent.delivered)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if self._sent.is_empty:
+            return None
+        sent, self._sent = self._sent, Sent()
+        return checkpoint_id, sent
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, sent = transaction
+        deadline_s = time.monotonic() + ANSWERED_S
+        while sent.left and not sent.failure and time.monotonic() < deadline_s:
+            self._producer.poll(ANSWERS_S)
+        self._raise_failure(sent)
+        if sent.left:
+            raise ConnectorError(
+                f"topic {self._sink.topic!r} at {self._sink.servers}: {sent.left} messages were not "
+                f"acknowledged within {ANSWERED_S:g} s"
+            )
+        return {"checkpoint": checkpoint_id, "sent": True}
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        """Nothing is left to be done: it has been visible since it was sent."""
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+
+    def _raise_failure(self, sent: Sent) -> None:
+        if sent.failure:
+            raise ConnectorError(
+                f"topic {self._sink.topic!r} at {self._sink.servers}: messages were not delivered: "
+                f"{sent.failure}"
+            )

@@ -1,0 +1,82 @@
+"""Messages on their way to a producer: held together, and handed over many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from crosscut.connectors.kafka.client import library
+from crosscut.connectors.kafka.records import Outgoing, packed
+from crosscut.errors import ConnectorError
+
+FULL_S = 0.005
+"""Who finds the producer's queue full looks again after so long."""
+
+HELD_TOGETHER = 1_000
+"""So many messages are packed at once, at least, before they are held."""
+
+
+def send(
+    producer: Any, topic: str, messages: Outgoing, delivered: Callable[[Any, Any], None] | None = None
+) -> None:
+    """Hand messages to the producer in their order, waiting while its queue is full.
+
+    Args:
+        delivered: Gets the error, if there is one, and the message once brokers have answered for it.
+
+    Raises:
+        ConnectorError: The producer refuses one; some of the others may have been sent.
+    """
+    left = [{"key": key, "value": value} for key, value in zip(messages.keys, messages.values, strict=True)]
+    while left:
+        taken = producer.produce_batch(topic, left, on_delivery=delivered)
+        left = left[taken:]
+        if left:
+            _check_only_full(topic, left)
+            producer.poll(FULL_S)
+    producer.poll(0)
+
+
+def _check_only_full(topic: str, left: list[Any]) -> None:
+    """Raise ConnectorError unless all that are `left` were refused because the queue of the producer is full.
+
+    That it never takes one after it has refused another for this is librdkafka's word; were it broken, one of
+    `left` would have no error, and messages be out of order.
+    """
+    full = library().KafkaError._QUEUE_FULL
+    for one in left:
+        error = one.pop("_error", None)
+        if error is None or error.code() != full:
+            reason = "a message after it was taken" if error is None else error.str()
+            raise ConnectorError(f"topic {topic!r}: the producer refuses a message: {reason}")
+
+
+class Held:
+    """Messages between two barriers, packed as they come: thousands of objects are more than their bytes.
+
+    Attributes:
+        count: How many there are.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loose = Outgoing([], [])
+        self._packed: list[bytes] = []
+
+    def add(self, messages: Outgoing) -> None:
+        loose = self._loose
+        loose.keys.extend(messages.keys)
+        loose.values.extend(messages.values)
+        self.count += len(messages.keys)
+        if len(loose.keys) >= HELD_TOGETHER:
+            self._pack()
+
+    def data(self) -> bytes:
+        """Return all of them, packed."""
+        if self._loose.keys:
+            self._pack()
+        return b"".join(self._packed)
+
+    def _pack(self) -> None:
+        self._packed.append(packed(self._loose))
+        self._loose = Outgoing([], [])

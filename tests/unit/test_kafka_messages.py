@@ -1,0 +1,181 @@
+"""Messages in columns: held in a snapshot, handed to a producer, and dealt out to readers of partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import crosscut as cc
+from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.records import Outgoing, check, packed, unpacked
+from crosscut.connectors.kafka.sending import HELD_TOGETHER, Held, send
+from crosscut.connectors.kafka.sink import KafkaSink
+from crosscut.errors import ConnectorError
+
+ck = pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
+pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
+
+
+DATA = some.none() | some.binary(max_size=30)
+MESSAGES = some.lists(some.tuples(DATA, DATA), max_size=20)
+
+
+def outgoing(pairs: list[tuple[bytes | None, bytes | None]]) -> Outgoing:
+    return Outgoing([key for key, _ in pairs], [value for _, value in pairs])
+
+
+def pairs_of(messages: Outgoing) -> list[tuple[bytes | None, bytes | None]]:
+    return list(zip(messages.keys, messages.values, strict=True))
+
+
+@given(some.lists(MESSAGES, max_size=5))
+def test_what_is_held_comes_back_in_its_order(written: list[list[tuple[bytes | None, bytes | None]]]) -> None:
+    held = Held()
+    for pairs in written:
+        held.add(outgoing(pairs))
+    expected = [pair for pairs in written for pair in pairs]
+    assert held.count == len(expected)
+    found = [pair for messages in unpacked(held.data()) for pair in pairs_of(messages)]
+    assert found == expected
+
+
+def test_many_messages_are_held_in_parts_and_a_part_that_is_damaged_is_an_error() -> None:
+    held = Held()
+    for number in range(3 * HELD_TOGETHER):
+        held.add(Outgoing([None], [b"%d" % number]))
+    data = held.data()
+    parts = list(unpacked(data))
+    assert [len(one.values) for one in parts] == [HELD_TOGETHER] * 3
+    assert [value for one in parts for value in one.values] == [b"%d" % n for n in range(3 * HELD_TOGETHER)]
+    for damaged in (data[:-1], data[:2], packed(outgoing([(b"k", b"v")])) + b"\0\0"):
+        with pytest.raises(ConnectorError, match="held for Kafka can't be read"):
+            list(unpacked(damaged))
+
+
+class SmallQueue:
+    """A producer whose queue takes a few messages; brokers take them away while it is polled."""
+
+    def __init__(self, room: int, refused: bytes | None = None) -> None:
+        self.sent: list[tuple[bytes | None, bytes | None]] = []
+        self._room = self._left = room
+        self._refused = refused
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], on_delivery: Any) -> int:
+        taken = 0
+        for one in messages:
+            if one["value"] == self._refused:
+                one["_error"] = ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE)
+            elif not self._left:
+                one["_error"] = ck.KafkaError(ck.KafkaError._QUEUE_FULL)
+            else:
+                self.sent.append((one["key"], one["value"]))
+                self._left -= 1
+                taken += 1
+        return taken
+
+    def poll(self, timeout_s: float) -> None:
+        if timeout_s:
+            self._left = self._room
+
+
+def test_messages_keep_their_order_however_often_the_queue_of_the_producer_is_full() -> None:
+    pairs = [(b"key", b"%d" % number) for number in range(25)]
+    producer = SmallQueue(room=7)
+    send(producer, "out", outgoing(pairs))
+    assert producer.sent == pairs
+
+
+def test_a_message_that_the_producer_refuses_is_an_error_and_not_left_out() -> None:
+    pairs = [(None, b"%d" % number) for number in range(5)]
+    with pytest.raises(ConnectorError, match="topic 'out': the producer refuses a message"):
+        send(SmallQueue(room=100, refused=b"2"), "out", outgoing(pairs))
+
+
+def test_the_library_takes_the_first_messages_of_a_batch_and_none_after_one_that_finds_no_room() -> None:
+    """What `send` rests on; no broker is needed for it."""
+    producer = ck.Producer(
+        {"bootstrap.servers": "127.0.0.1:9", "queue.buffering.max.messages": 3, "log_level": 0}
+    )
+    batch = [{"key": None, "value": b"%d" % number} for number in range(5)]
+    assert producer.produce_batch("out", batch, on_delivery=None) == 3
+    assert ["_error" in one for one in batch] == [False, False, False, True, True]
+    producer.purge()
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "message"),
+    [
+        ([b"k", None], [b"v", 1], "the value of record 'second' is a int.* set encode_value="),
+        ([b"k", "no bytes"], [b"v", b"v"], "the key of record 'second' is a str.* set encode_key="),
+        ([b"k", b"k" * 5], [b"v", b"v" * 6], "record 'second' is 11 bytes for topic 'out', which takes 10"),
+    ],
+)
+def test_a_message_that_a_broker_can_not_take_names_its_record(
+    keys: list[Any], values: list[Any], message: str
+) -> None:
+    with pytest.raises(ConnectorError, match=message):
+        check(Outgoing(keys, values), ["first", "second"], "out", 10)
+
+
+def test_a_long_key_and_a_long_value_of_two_messages_are_not_too_large_together() -> None:
+    check(Outgoing([b"k" * 9, None], [b"v", b"v" * 9]), ["first", "second"], "out", 10)
+
+
+def test_records_become_keys_and_values_and_none_stays_none() -> None:
+    sink = cc.kafka.sink("localhost:1", "out", key=lambda pair: pair[0], value=lambda pair: pair[1])
+    assert isinstance(sink, KafkaSink)
+    messages = sink.messages([("a", [1]), (2, None), (None, "x")])
+    assert pairs_of(messages) == [(b"a", b"[1]"), (b"2", None), (None, b'"x"')]
+    bare = cc.kafka.sink("localhost:1", "out", encode_value="bytes")
+    assert isinstance(bare, KafkaSink)
+    assert pairs_of(bare.messages([b"x", None])) == [(None, b"x"), (None, None)]
+
+
+class Client:
+    """Gives what it was told to, a few messages at a time."""
+
+    def __init__(self, *found: Any) -> None:
+        self.found = list(found)
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        pass
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        taken, self.found = self.found[:count], self.found[count:]
+        return taken
+
+
+def message(topic: str, partition: int, offset: int, error: Any = None) -> Any:
+    value = f"{topic}-{partition}-{offset}".encode()
+    return ck.Message(topic=topic, partition=partition, offset=offset, value=value, error=error)
+
+
+def test_messages_of_several_topics_and_partitions_go_to_their_readers_in_order() -> None:
+    end = ck.KafkaError(ck.KafkaError._PARTITION_EOF)
+    client = Client(
+        message("a", 0, 0),
+        message("a", 0, 1),
+        message("b", 0, 7),
+        message("a", 1, 3),
+        # Its end, after a marker of a transaction, which is no message.
+        message("a", 1, 5, end),
+        # Of a partition that was given back.
+        message("a", 2, 0),
+        message("b", 0, 8),
+        message("a", 0, 2),
+    )
+    shared = SharedConsumer(client, "servers")
+    reading = Reading("text", "fail", has_group=False)
+    first, second, third = (
+        PartitionReader(reading, shared, place, start, float("inf"))
+        for place, start in ((("a", 0), 0), (("a", 1), 3), (("b", 0), 7))
+    )
+    assert first.read(100) == ["a-0-0", "a-0-1", "a-0-2"]
+    assert third.read(1) == ["b-0-7"]
+    assert (third.read(10), third.position) == (["b-0-8"], 9)
+    assert (second.read(10), second.position) == (["a-1-3"], 4)
+    assert isinstance(second.read(10), cc.Wait)
+    assert second.position == 5
