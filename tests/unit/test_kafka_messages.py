@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ DATA = some.none() | some.binary(max_size=30)
 MESSAGES = some.lists(some.tuples(DATA, DATA), max_size=20)
 
 
-def outgoing(pairs: list[tuple[bytes | None, bytes | None]]) -> Outgoing:
+def outgoing(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> Outgoing:
     return Outgoing([key for key, _ in pairs], [value for _, value in pairs])
 
 

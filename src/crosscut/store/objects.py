@@ -168,7 +168,8 @@ class ObjectFiles(Files):
             SettingsError: It has been caught.
             OSError: It could not be asked.
         """
-        for _ in range(_PROOF_ROUNDS):
+        proven = unheard = 0
+        while proven < _PROOF_ROUNDS:
             path = f"{directory}/probe-{secrets.token_hex(8)}"
             try:
                 created = self._raced(path)
@@ -177,6 +178,13 @@ class ObjectFiles(Files):
             finally:
                 with suppress(OSError):
                     self.delete(path)
+            if created == 0 and unheard < _PROOF_ROUNDS:
+                # Its answer was lost on the way, and it was asked again by the file system, on its own: this
+                # says nothing of the service.
+                unheard += 1
+                continue
+            if created == 0:
+                raise OSError(errno.EIO, f"no writer of {PROOF_WRITERS} hears that it has created a file", path)
             if created != 1:
                 raise SettingsError(
                     f"checkpoint_dir={self.root!r}: of {PROOF_WRITERS + 1} writers, {PROOF_WRITERS} of them "
@@ -184,6 +192,7 @@ class ObjectFiles(Files):
                     f"only if it is absent; expected 1, since two drivers could both own the job; update the "
                     f"service or the fsspec package for it, or choose another checkpoint_dir"
                 )
+            proven += 1
         self._proven = True
 
     def _raced(self, path: str) -> int:

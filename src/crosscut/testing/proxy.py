@@ -50,6 +50,7 @@ class TcpProxy:
         self._count = 0
         self._refuses = False
         self._judge: Judge | None = None
+        self._cuts_again = False
         self._pairs: set[_Pair] = set()
         self._loop = asyncio.new_event_loop()
         self._is_listening = threading.Event()
@@ -91,13 +92,16 @@ class TcpProxy:
 
         self.cut_when(judge)
 
-    def cut_when(self, judge: Judge) -> None:
+    def cut_when(self, judge: Judge, *, again: bool = False) -> None:
         """Cut once, in the first piece of data of which `judge` says so; it replaces the one before.
 
         It is called in the proxy's thread, and gets pieces as the network has made them: most messages of a
         protocol that waits for answers begin with a piece.
+
+        Args:
+            again: Not once but each time that it says so.
         """
-        self._judge = judge
+        self._judge, self._cuts_again = judge, again
 
     @property
     def is_armed(self) -> bool:
@@ -182,7 +186,8 @@ class TcpProxy:
         while data := await reader.read(_PIECE_BYTES):
             passed = self._judge(way, data, pair.number) if self._judge is not None else None
             if passed is not None:
-                self._judge = None
+                if not self._cuts_again:
+                    self._judge = None
                 writer.write(data[:passed])
                 with suppress(OSError):
                     await writer.drain()

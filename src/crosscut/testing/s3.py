@@ -6,6 +6,7 @@ atomic, which those of moto with threads are not. What it holds is in memory, an
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import signal
@@ -89,18 +90,60 @@ class S3Server:
         os.kill(self._process.pid, number)
 
 
+class _Lines:
+    """Remembers the last line that was read."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.last = b""
+
+    def readline(self, *size: int) -> bytes:
+        self.last = self._stream.readline(*size)
+        return self.last
+
+
+def _whole(application: Any) -> Any:
+    """Refuse, as S3 does, content that was cut off on its way; moto stores as much of it as has come."""
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        stream, is_chunked = environ["wsgi.input"], "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        try:
+            data = stream.read() if is_chunked else stream.read(size)
+        except OSError:
+            # No length of the next chunk has come.
+            data, is_chunked = b"", False
+            size = 1
+        if not is_chunked and len(data) < size:
+            start_response("400 IncompleteBody", [("Content-Length", "0")])
+            return []
+        environ["wsgi.input"] = io.BytesIO(data)
+        return application(environ, start_response)
+
+    return answer
+
+
 def _serve() -> None:
     import threading
 
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Silent(WSGIRequestHandler):
+    class Handler(WSGIRequestHandler):
         def log_request(self, *_: object) -> None:
             """Nobody reads it."""
 
+        def parse_request(self) -> bool:
+            """Refuse headers that were cut off on their way: without some a request is another one."""
+            stream = self.rfile
+            self.rfile = lines = _Lines(stream)  # type: ignore[assignment]
+            try:
+                return super().parse_request() and lines.last in (b"\r\n", b"\n")
+            finally:
+                self.rfile = stream
+
     application = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, application, threaded=False, request_handler=Silent)
+    server = make_server("127.0.0.1", 0, _whole(application), threaded=False, request_handler=Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)  # noqa: T201 - this is how the port is told
     # Until whoever has started it is gone, however that ended.
