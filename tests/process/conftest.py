@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attempts import Attempts
 from drivers import Driver
 from jobs import DEADLINE_S, Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
@@ -88,6 +90,20 @@ def started(spark: SparkContext) -> Iterator[Started]:
     jobs = Started(spark)
     yield jobs
     jobs.end()
+
+
+@pytest.fixture
+def attempts(tmp_path: Path) -> Iterator[Callable[[Any], Attempts]]:
+    """Start attempts of a job's workers that Spark knows nothing of."""
+    made: list[Attempts] = []
+
+    def of(job: Any) -> Attempts:
+        made.append(Attempts(job, tmp_path))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.end()
 
 
 @pytest.fixture

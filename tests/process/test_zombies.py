@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
+from attempts import Attempts
 from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 
 from crosscut.graph.channels import inputs_of
@@ -26,52 +23,6 @@ SLEEPER = {"heartbeat_timeout": "600ms"}
 
 def epoch_of(job: Any) -> int:
     return int(job.progress()["epoch"])
-
-
-RUN_WORKER = """
-import pickle, sys
-from crosscut.worker.worker_process import run_worker
-with open(sys.argv[1], "rb") as file:
-    run_worker(pickle.load(file), int(sys.argv[2]), int(sys.argv[3]))
-"""
-
-
-class Attempts:
-    """Live attempts of a worker index that Spark knows nothing of, and so does not kill."""
-
-    def __init__(self, job: Any, directory: Path) -> None:
-        self._plan = job._run.driver._supply._plan
-        self._directory = directory
-        self._processes: list[subprocess.Popen[str]] = []
-
-    def start(self, index: int, armed: Armed | None = None) -> subprocess.Popen[str]:
-        attempt = 1_000_000 + len(self._processes)
-        # Its own watchdog would end a worker that has slept as soon as it wakes up: not this one's.
-        plan = replace(self._plan, heartbeat_timeout_ms=60_000, failpoints=armed.plan if armed else None)
-        path = self._directory / f"plan-{attempt}"
-        path.touch(mode=0o600)
-        path.write_bytes(cloudpickle.dumps(plan))
-        arguments = [sys.executable, "-c", RUN_WORKER, str(path), str(index), str(attempt)]
-        self._processes.append(subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True))
-        return self._processes[-1]
-
-    def end(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def attempts(tmp_path: Path) -> Iterator[Callable[[Any], Attempts]]:
-    made: list[Attempts] = []
-
-    def of(job: Any) -> Attempts:
-        made.append(Attempts(job, tmp_path))
-        return made[-1]
-
-    yield of
-    for one in made:
-        one.end()
 
 
 @pytest.mark.parametrize(
