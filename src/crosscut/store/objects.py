@@ -184,7 +184,9 @@ class ObjectFiles(Files):
                 unheard += 1
                 continue
             if created == 0:
-                raise OSError(errno.EIO, f"no writer of {PROOF_WRITERS} hears that it has created a file", path)
+                raise OSError(
+                    errno.EIO, f"no writer of {PROOF_WRITERS} hears that it has created a file", path
+                )
             if created != 1:
                 raise SettingsError(
                     f"checkpoint_dir={self.root!r}: of {PROOF_WRITERS + 1} writers, {PROOF_WRITERS} of them "
