@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from crosscut.frozen import dataclass
 from crosscut.ids import Epoch, TaskId
 from crosscut.protocol.measures import Reading
 from crosscut.protocol.messages import TaskStatistics

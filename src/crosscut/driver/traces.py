@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened

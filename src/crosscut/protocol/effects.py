@@ -7,9 +7,9 @@ by an event or covered by a timer; losing one in a crash is harmless.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, CommitPermit
 from crosscut.protocol.events import LinkId, Timer

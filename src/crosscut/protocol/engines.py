@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, assert_never
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId
 
 Engine = Literal["continuous", "micro-batch"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.protocol.job.entries import LogEntry

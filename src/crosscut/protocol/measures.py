@@ -5,8 +5,7 @@ No decision reads any of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId
 
 

@@ -7,8 +7,9 @@ running job carries its epoch; a receiver drops and counts those of another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.measures import LogLine, Reading, SnapshotTimes

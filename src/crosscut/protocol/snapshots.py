@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crosscut.batch import Batch
+from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import StateError
+from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId, TaskId, VertexId
 from crosscut.task.items import LoggedBatch
 from crosscut.task.spilling import SpillFile, SpillSpace

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from crosscut.errors import WireError
+from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item

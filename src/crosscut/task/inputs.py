@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from crosscut.batch import Batch
+from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId
 from crosscut.task.channel_log import LENGTHS, MEMORY_BYTES_MAX, SpilledBlocks, encoded_block
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from crosscut.batch import Batch
+from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId, CheckpointId
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON
 from crosscut.operators.async_map import StartCall

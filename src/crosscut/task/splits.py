@@ -6,10 +6,10 @@ import json
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.operators.operator import shortened, user_code_error

@@ -12,11 +12,11 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn, Self
 
 from crosscut.errors import WireError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId
 from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 

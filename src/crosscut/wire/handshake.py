@@ -24,12 +24,12 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from hashlib import sha256
 from typing import NoReturn
 
 from crosscut.errors import WireError, invariant
+from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, ChannelId, Epoch, WorkerIndex
 from crosscut.keys import encoded_key
 

@@ -8,8 +8,8 @@ batch of another. Pure: the connection says when it takes more.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from crosscut.frozen import dataclass
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, Payload
 
 

@@ -8,8 +8,8 @@ one means for the job is the coordinator's business.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer

@@ -8,8 +8,9 @@ acknowledgement changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot

@@ -17,9 +17,9 @@ not stable: an operator may still have its results to say, because the end of th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
+from crosscut.frozen import dataclass
 from crosscut.ids import VertexId
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import TaskSnapshot

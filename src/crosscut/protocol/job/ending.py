@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.effects import Outcome
 from crosscut.protocol.events import CutJudged

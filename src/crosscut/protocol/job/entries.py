@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
 from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot

@@ -22,10 +22,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from crosscut.errors import ProtocolError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.effects import CancelTimer, FindSplits, JobEffect, StartTimer

@@ -10,10 +10,10 @@ the driver asks before it claims an epoch, so that in most cases nothing at all 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import assert_never
 
 from crosscut.errors import HistoryError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
 from crosscut.protocol.job.recovery import Claim

@@ -8,7 +8,9 @@ positions, or believe that all is done.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from crosscut.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

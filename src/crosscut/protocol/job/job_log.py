@@ -11,10 +11,10 @@ that has not returned in time has an unknown outcome, too; its late answer is st
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
+from crosscut.frozen import dataclass
 from crosscut.ids import LogIndex
 from crosscut.protocol.effects import AppendEntry, CancelTimer, ReadEntry, StartTimer
 from crosscut.protocol.events import (

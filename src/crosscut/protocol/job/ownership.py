@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer

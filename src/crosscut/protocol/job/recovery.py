@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
 from crosscut.protocol.job import rescaling
 from crosscut.protocol.job.entries import (

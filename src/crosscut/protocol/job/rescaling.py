@@ -21,11 +21,11 @@ Everything of a checkpoint has exactly one owner afterwards:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 from crosscut.errors import StateError
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON
 from crosscut.keys import groups_of_task

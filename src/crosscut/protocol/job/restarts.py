@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
+from crosscut.frozen import dataclass
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.messages import FailureCause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from crosscut.frozen import dataclass
 from crosscut.interfaces import CommittedOutput
 from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, LogEntry, OpenOutput
 from crosscut.protocol.job.history import ForeignOutput, NewerOutput

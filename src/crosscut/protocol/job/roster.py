@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from typing import assert_never
 
+from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, Epoch, Lineage, TaskId, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.events import LinkId, Timer

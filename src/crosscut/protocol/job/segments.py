@@ -19,8 +19,8 @@ So each segment leaves its head behind, and one entry more if a driver has taken
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from crosscut.frozen import dataclass
 from crosscut.ids import LogIndex
 from crosscut.protocol.job.entries import EpochClaimed, LogEntry, SegmentClosed, SegmentOpened
 

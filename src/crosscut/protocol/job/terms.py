@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from crosscut.frozen import dataclass
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.job.end_of_input import Component
 from crosscut.protocol.job.job_log import SEGMENT_ENTRIES_MAX

@@ -9,8 +9,9 @@ before it has read, and those that are taken together must have read each other,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from crosscut.frozen import dataclass
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot

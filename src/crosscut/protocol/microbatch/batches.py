@@ -16,9 +16,10 @@ and its fence are those of the continuous engine. What is particular to batches:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
+from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
 from crosscut.protocol.messages import FailureCause

@@ -8,7 +8,8 @@ yet: each batch opens its readers anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from crosscut.frozen import dataclass
 
 PATIENCE_MS = 5_000
 """A reader may need so long to come by its first records, or by the next ones where it says that some wait.
