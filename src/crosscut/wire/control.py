@@ -16,7 +16,8 @@ from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 Message = TypeVar("Message")
 
 # Made once: json.dumps and json.loads look at all of their options at each call.
-_TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
+# No value holds itself: the codec refuses what nests too deep.
+_TO_TEXT = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _DECODER = json.JSONDecoder()
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)

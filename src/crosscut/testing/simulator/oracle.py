@@ -500,7 +500,7 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
 
 def copied(value: Any) -> Any:
     """Return a deep copy of `value`; what can't change is shared, which is most of it."""
-    if _is_unchanging(value):
+    if type(value) in _UNCHANGING or _is_unchanging(value):
         return value
     if type(value) is list and all(map(_is_unchanging, value)):
         return list(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from crosscut.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
@@ -20,14 +20,15 @@ from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.wire.batches import decode_batch
-from crosscut.wire.frames import PEER_LIMITS, Frame, FrameDecoder, FrameType, Payload, decode_credit
+from crosscut.wire.frames import HEADER, PEER_LIMITS, Frame, FrameDecoder, FrameType, Payload, decode_credit
 from crosscut.wire.handshake import CLIENT_BYTES, SERVER_BYTES, epoch_of_hello
-from crosscut.wire.sealing import FrameSeals
+from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 from crosscut.worker.worker import Worker
 
 Sizes = tuple[int, int]
 """Records and bytes of a batch."""
 
+_SEEN = {kind.value: f"frame: {kind.name}" for kind in FrameType}
 CHANNELS_MAX = 1_000
 """More than there are between two workers of any world."""
 
@@ -43,23 +44,43 @@ class _Unchecked(FrameSeals):
 
 
 class _Direction:
-    """What passes one end in one direction: a handshake, then frames."""
+    """What passes in one direction: a handshake, then frames. It is decoded once, for both ends.
+
+    Attributes:
+        hello: What was written of the handshake.
+    """
 
     def __init__(self, *, is_of_client: bool, has_seals: bool) -> None:
         self.hello = b""
         self._skip = CLIENT_BYTES if is_of_client else SERVER_BYTES
+        self._seal_bytes = SEAL_BYTES if has_seals else 0
+        # Frames that nobody has read yet, with the bytes up to their ends.
+        self._under_way: deque[tuple[int, Frame]] = deque()
+        self._decoded_bytes = self._skip
+        self._read_bytes = 0
         self._decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
         self._decoder.expect_channels(CHANNELS_MAX)
         if has_seals:
             self._decoder.expect_seals(_Unchecked())
 
-    def frames(self, data: bytes) -> Iterable[Frame]:
+    def written(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` ends."""
         if self._skip:
             self.hello += data[: self._skip]
             data, self._skip = data[self._skip :], max(0, self._skip - len(data))
         if data:
             self._decoder.feed(data)
-        return self._decoder
+        frames = list(self._decoder)
+        for frame in frames:
+            self._decoded_bytes += HEADER.size + len(frame.payload) + self._seal_bytes
+            self._under_way.append((self._decoded_bytes, frame))
+        return frames
+
+    def read(self, size_bytes: int) -> Iterable[Frame]:
+        """Yield the frames that the next `size_bytes` end: all that arrives was written, in that order."""
+        self._read_bytes += size_bytes
+        while self._under_way and self._under_way[0][0] <= self._read_bytes:
+            yield self._under_way.popleft()[1]
 
 
 @dataclass(slots=True)
@@ -91,17 +112,17 @@ class _Flow:
 class _End:
     """One end of a connection between two workers."""
 
-    def __init__(self, end: VirtualTransport, *, has_seals: bool) -> None:
+    def __init__(self, end: VirtualTransport, out: _Direction, into: _Direction) -> None:
         self.end = end
-        self.wrote = _Direction(is_of_client=end.has_connected, has_seals=has_seals)
-        self.read = _Direction(is_of_client=not end.has_connected, has_seals=has_seals)
+        self.out = out
+        self.into = into
         self.looked_at_turn = 0
         self._flows: dict[int, _Flow] = {}
 
-    @property
+    @cached_property
     def epoch(self) -> Epoch:
-        """For which the connection was made."""
-        return epoch_of_hello(self.wrote.hello if self.end.has_connected else self.read.hello)
+        """For which the connection was made; not known before there are frames."""
+        return epoch_of_hello(self.out.hello if self.end.has_connected else self.into.hello)
 
     @property
     def neighbour(self) -> Neighbour | None:
@@ -155,8 +176,8 @@ class Wiretap:
         known = self._ends[end] if end in self._ends else self._known(end)
         if known is None:
             return
-        for frame in known.wrote.frames(data):
-            self._seen[f"frame: {frame.kind.name}"] += 1
+        for frame in known.out.written(data):
+            self._seen[_SEEN[frame.kind.value]] += 1
             flow = known.flow(frame.channel)
             if frame.kind in (FrameType.BATCH, FrameType.PIECE):
                 if flow.bytes >= self._channel_bytes:
@@ -175,7 +196,7 @@ class Wiretap:
         known = self._ends[end] if end in self._ends else self._known(end)
         if known is None:
             return
-        for frame in known.read.frames(data):
+        for frame in known.into.read(len(data)):
             flow = known.flow(frame.channel)
             if frame.kind is FrameType.CREDIT:
                 flow.bytes -= decode_credit(frame.payload)
@@ -192,30 +213,26 @@ class Wiretap:
 
     def check(self) -> None:
         """Whoever was busy is so no more: was credit given for what left the memory, and nothing else?"""
-        # What waits in memory is looked at again until it has left.
-        owing, self.changed = self.changed, {}
-        for end, known in owing.items():
+        for end, known in list(self.changed.items()):
             process = end.process
             if process.is_alive and process.turns == known.looked_at_turn:
                 # It has done nothing since.
-                self.changed[end] = known
                 continue
             known.looked_at_turn = process.turns
-            if self._owes(known):
-                self.changed[end] = known
-            worker = _worker_at(known.end)
+            coming = list(known.coming())
+            # What waits in memory is looked at again until it has left.
+            if not process.is_alive or not any(flow.bytes for _, flow, _ in coming):
+                del self.changed[end]
+            worker = _worker_at(end)
             pool = worker.pool if worker is not None else None
-            if pool is None or pool.is_over or known.end.is_closing():
+            if pool is None or pool.is_over or end.is_closing():
                 continue
-            for channel, flow, given_bytes in known.coming():
+            for channel, flow, given_bytes in coming:
                 task = pool.task_behind(channel)
                 if task is None:
                     ensure(known.epoch != pool.epoch, f"I7: {known.end.process} has no task behind {channel}")
                     continue
                 self._check_credit(known, flow.bytes - given_bytes, flow.sizes, task, channel)
-
-    def _owes(self, known: _End) -> bool:
-        return known.end.process.is_alive and any(flow.bytes for _, flow, _ in known.coming())
 
     def _check_credit(
         self, known: _End, uncredited: int, sizes: deque[Sizes], task: Task, channel: ChannelId
@@ -244,9 +261,14 @@ class Wiretap:
     def _known(self, end: VirtualTransport) -> _End | None:
         if end.peer is None:
             return None
-        is_between_workers = all(isinstance(one.process, WorkerProcess) for one in (end, end.peer))
-        known = self._ends[end] = _End(end, has_seals=self._has_seals) if is_between_workers else None
-        return known
+        ends = end, end.peer
+        self._ends |= dict.fromkeys(ends)
+        if all(isinstance(one.process, WorkerProcess) for one in ends):
+            out, into = (
+                _Direction(is_of_client=one.has_connected, has_seals=self._has_seals) for one in ends
+            )
+            self._ends[end], self._ends[end.peer] = _End(end, out, into), _End(end.peer, into, out)
+        return self._ends[end]
 
 
 def _whole_bytes(sizes: deque[Sizes], rows: int) -> int:
