@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 from kafka_jobs import KafkaDriver, check_prefix, counting, numbers
 
 from crosscut.events import EngineSwitched
+from crosscut.protocol.effects import EndJob
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.kafka import KafkaBroker
 
 
@@ -167,3 +170,35 @@ def test_whoever_asks_a_job_at_a_seam_is_answered(broker: KafkaBroker, started: 
 
 def status_of(event: cc.events.JobEvent) -> str:
     return "switching" if isinstance(event, EngineSwitched) else ""
+
+
+def test_offsets_that_are_gone_and_a_topic_that_was_made_anew_fail_a_job_in_batches_by_name(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """I12, without Spark."""
+    topic = "gone"
+    broker.create_topic(topic, 1)
+    flow = cc.Flow("gone")
+    source = cc.kafka.source(broker.servers, topic, decode="json", discover_every="10ms")
+    flow.source(source).sink(cc.collect(tmp_path / "out"))
+
+    def run(**others: Any) -> EndJob:
+        given = settings(tmp_path, parallelism=1, restart=cc.Restart(failures=0), **others)
+        end, _ = run_batches(
+            flow.compile(1, 128), given, lambda graph, url: LocalJobs(graph, url, Random(1), Weather())
+        )
+        assert end is not None
+        return end
+
+    numbers(broker, topic, 0, 10)
+    assert run(trigger="available_now").outcome == "stopped"
+    numbers(broker, topic, 10, 10)
+    broker.delete_records(topic, 0, 15)
+    end = run()
+    assert end.outcome == "failed"
+    assert "messages 10 to 14 are gone before they were read" in str(end.cause)
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    end = run()
+    assert end.outcome == "failed"
+    assert "made anew" in str(end.cause)

@@ -20,6 +20,7 @@ from crosscut.protocol.messages import AssignSplits
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.microbatch.reading import PATIENCE_MS, SplitRead, empty_splits, is_enough
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
+from crosscut.worker.bounded_splits import BoundedSplits
 
 STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
 CALM = Weather()
@@ -302,6 +303,19 @@ def test_a_split_that_may_not_have_come_by_its_first_records_yet_is_not_called_e
     assert empty_splits([knows, silent, gave], 0, is_full=False) == ("knows", "gave")
     assert empty_splits([silent, read("lags", 3)], PATIENCE_MS, is_full=False) == ("silent", "lags")
     assert empty_splits([silent, read("lags", 3)], PATIENCE_MS, is_full=True) == ()
+
+
+def test_nobody_knows_how_much_waits_while_there_are_splits_that_were_never_opened() -> None:
+    source = Coming()
+    source.open_splits_max = 1
+    unread = [(cc.Split(f"s{n:02}", n * RECORDS), n * RECORDS) for n in range(2)]
+    splits = BoundedSplits(source, unread, "in", 4)
+    splits.read(4)
+    assert splits.is_full
+    assert splits.lag is None
+    alone = BoundedSplits(source, unread[:1], "in", 4)
+    alone.read(4)
+    assert alone.lag == RECORDS - 4
 
 
 def test_a_batch_has_enough_when_all_have_had_their_say_or_have_had_the_time_for_it() -> None:

@@ -278,6 +278,20 @@ def test_each_split_keeps_its_watermark_wherever_it_goes() -> None:
         assert one.assigned == {"times": [5, {"a": 7, "b": 5, "c": 8}], "again": [4, {"": 4}]}
 
 
+def test_since_when_a_split_is_quiet_in_batches_is_known_wherever_it_goes() -> None:
+    saved = [
+        {"times": [5, {"a": 7}, {"b": 100}], "again": [4, {"": 4}, {"": 300}]},
+        {"times": [8, {"c": 8}], "again": [6, {"": 6}, {"": 200}]},
+    ]
+    old = checkpoint(2, source=[Snapshot(assigned=one) for one in saved])
+    for one in of(rescaled(old, 3, GROUPS, ()), SOURCE):
+        # Something came to one of the tasks later than to the other.
+        assert one.assigned == {
+            "times": [5, {"a": 7, "c": 8}, {"b": 100}],
+            "again": [4, {"": 4}, {"": 300}],
+        }
+
+
 def test_no_task_sees_a_time_again_that_was_over() -> None:
     """I-1: processing time."""
     old = checkpoint(2, counts=[Snapshot(now_ms=5), Snapshot(now_ms=9)])

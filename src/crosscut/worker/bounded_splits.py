@@ -50,6 +50,11 @@ class BoundedSplits(SplitQueue):
         return self._left <= 0
 
     @property
+    def lag(self) -> int | None:
+        """As `SplitQueue.lag`, but None while there are splits of which nobody knows yet."""
+        return None if self._unread else super().lag
+
+    @property
     def is_enough(self) -> bool:
         """Whether there is nothing more to be had for this batch."""
         if self.is_full or self.is_drained:
