@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
@@ -28,9 +25,7 @@ from crosscut.driver.watching import PROGRESS_MAX, Watching
 from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
-from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.ids import CheckpointId, Epoch
@@ -38,7 +33,6 @@ from crosscut.interfaces import Sink
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.engines import EndAsked, Engine, EngineEnded, StartEngine, StopEngine, Switch
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
-from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.messages import FailureCause
 from crosscut.settings import Settings
 from crosscut.spark import session
@@ -49,28 +43,15 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
-from crosscut.spark.microbatch.output import check_sinks
-from crosscut.spark.placing import placed
-from crosscut.spark.python_sink import spread
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.staging import Staging
-from crosscut.spark.stretch import WORKERS_END_TIMEOUT_S, Ground, Stretch
-from crosscut.spark.terms import committed_output, engines_of, settings_of
+from crosscut.spark.stretch import WORKERS_END_TIMEOUT_S, EnginePlan, Ground, Stretch, plans_of
+from crosscut.spark.terms import engines_of
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
-from crosscut.urls import shown_url
 from crosscut.web.answers import Actions
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """What runs under one engine: the graph, itself and packed, and the settings with that engine."""
-
-    graph: JobGraph
-    packed: bytes
-    settings: Settings
 
 
 SWITCH_LOOK_S = 0.25
@@ -165,7 +146,13 @@ class Run:
         self._holding = holding
         self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
-        self._plan_engines()
+        self._plans = plans_of(
+            self._graph, self._compiled, self._settings, self._slots, absolute(self._checkpoint_dir)
+        )
+        self._graph = next(iter(self._plans.values())).graph
+        for vertex in self._graph.vertices:
+            if vertex.sink is not None:
+                vertex.sink.sink.check()
         self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
         self._staging = Staging(
             context,
@@ -176,7 +163,17 @@ class Run:
         self.store = open_store(self._checkpoint_dir, key=log_key())
         LOGGER.info("job %r: %s", self._name, self.store.protection)
         if self._settings.restore_from is not None:
-            self._begin_with_savepoint(self._settings.restore_from)
+            # No job is started slower because it could begin so.
+            from crosscut.spark.beginning import begin_with_savepoint
+
+            begin_with_savepoint(
+                self._settings.restore_from,
+                self._name,
+                self._graph,
+                self.store,
+                self._staging,
+                self._settings,
+            )
         self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings)
         self._thread.start()
         try:
@@ -335,37 +332,6 @@ class Run:
         store = open_store(self._checkpoint_dir, create=False, key=log_key())
         return newest_values(store, self._graph, uid, state)
 
-    def _begin_with_savepoint(self, path: str | os.PathLike[str]) -> None:
-        from crosscut.savepoints.loading import EPOCH
-        from crosscut.savepoints.migrations import Migrations
-        from crosscut.savepoints.starting import begin_with, has_begun
-        from crosscut.savepoints.tables import as_savepoint, origin_of
-
-        settings = self._settings
-        shown = shown_url(os.fspath(path))
-        # Before anything is copied: a job is started often, and begins once.
-        if has_begun(origin_of(path), self.store):
-            LOGGER.info("job %r: has begun with %s before, and goes on", self._name, shown)
-            return
-        with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
-            found = begin_with(
-                as_savepoint(path, Path(scratch) / "savepoint"),
-                self.store,
-                self._graph,
-                discover=lambda graph: self._staging.assignments(graph, EPOCH),
-                look=lambda: committed_output(self._graph),
-                allow_dropped_state=settings.allow_dropped_state,
-                accept_changes=settings.accept_changes,
-                is_fresh=settings.fresh,
-                migrations=Migrations(settings.migrate_state),
-                claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
-            )
-        if found is not None:
-            n, then = found.checkpoint_id, found.parallelism
-            LOGGER.info(
-                "job %r: begins with checkpoint %s of %s, of parallelism %s", self._name, n, shown, then
-            )
-
     def _run(self) -> None:
         try:
             asyncio.run(self._drive())
@@ -384,32 +350,6 @@ class Run:
             if self.seeing is not None:
                 self.seeing.close()
             self.ended.set()
-
-    def _plan_engines(self) -> None:
-        """Make the graph of each engine that may run, and look whether they can.
-
-        Raises:
-            FlowError: The flow, or one of its sinks, can't run in batches.
-            ConnectorError: A sink can't be written.
-        """
-        settings, url = self._settings, absolute(self._checkpoint_dir)
-        engines: tuple[Engine, ...] = (
-            ("continuous", "micro-batch") if settings.engine == "auto" else (settings.engine,)
-        )
-        compiled = self._graph
-        for engine in engines:
-            own = settings_of(settings, engine, self._slots)
-            is_same = own.parallelism == self._settings.parallelism
-            graph = placed(compiled if is_same else self._compiled(own.parallelism), url)
-            if engine == "micro-batch":
-                check_batches(graph)
-                check_sinks(graph)
-                graph = spread(graph)
-            self._plans[engine] = EnginePlan(graph, pack_graph(graph), own)
-        self._graph = self._plans[engines[0]].graph
-        for vertex in self._graph.vertices:
-            if vertex.sink is not None:
-                vertex.sink.sink.check()
 
     async def _drive(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -15,24 +15,28 @@ from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.status import Observations
 from crosscut.driver.worker_lines import WorkerLines
 from crosscut.events import JobEvent as WatchedEvent
+from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.graph.stages import stages_of
+from crosscut.graph.stages import check_batches, stages_of
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan, armed
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.engines import EngineEvent, LagSeen, behind
+from crosscut.protocol.engines import Engine, EngineEvent, LagSeen, behind
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.job.phases import Phase
 from crosscut.settings import Settings
 from crosscut.spark.checks import is_loopback
 from crosscut.spark.microbatch.job import BatchJobs
+from crosscut.spark.microbatch.output import check_sinks
 from crosscut.spark.microbatch.workers import BatchWorkers
+from crosscut.spark.placing import placed
 from crosscut.spark.planned_source import PlannedCommits
+from crosscut.spark.python_sink import spread
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
-from crosscut.spark.terms import batch_terms, committed_output, job_terms, task_terms
+from crosscut.spark.terms import batch_terms, committed_output, job_terms, settings_of, task_terms
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.discovery import found_in
@@ -65,6 +69,48 @@ class Ground:
     is_encrypted: bool
     slots: int | None
     invariants: Sequence[Invariant]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What runs under one engine: the graph, itself and packed, and the settings with that engine."""
+
+    graph: JobGraph
+    packed: bytes
+    settings: Settings
+
+
+def plans_of(
+    graph: JobGraph,
+    compiled: Callable[[int], JobGraph],
+    settings: Settings,
+    slots: int | None,
+    checkpoint_url: str,
+) -> dict[Engine, EnginePlan]:
+    """Return the plan of each engine that may run.
+
+    Args:
+        graph: At the parallelism that was asked for.
+        compiled: Makes the same one at another.
+        slots: That Spark has; None: not known.
+
+    Raises:
+        FlowError: The flow, or one of its sinks, can't run in batches.
+    """
+    engines: tuple[Engine, ...] = (
+        ("continuous", "micro-batch") if settings.engine == "auto" else (settings.engine,)
+    )
+    plans: dict[Engine, EnginePlan] = {}
+    for engine in engines:
+        own = settings_of(settings, engine, slots)
+        is_same = own.parallelism == settings.parallelism
+        one = placed(graph if is_same else compiled(own.parallelism), checkpoint_url)
+        if engine == "micro-batch":
+            check_batches(one)
+            check_sinks(one)
+            one = spread(one)
+        plans[engine] = EnginePlan(one, pack_graph(one), own)
+    return plans
 
 
 class Stretch:
