@@ -88,7 +88,8 @@ class SplitReader(ABC, Generic[Record]):
         """Every record before `position` is part of a completed checkpoint: nobody asks for it again.
 
         Called between reads, for some of the completed checkpoints, in order, and never for one that
-        may still be undone; after a crash perhaps not for the newest. Must not block. For systems
+        may still be undone; after a crash perhaps not for the newest. In micro-batches a reader hears of
+        the position that it begins with, once, before it reads. Must not block. For systems
         that keep or show how far a reader has come; a failure of theirs must not fail the job.
         """
 
