@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attempts import Attempts
+from class_archive import archived_classes
 from drivers import Driver
 from jobs import DEADLINE_S, Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
@@ -29,6 +30,16 @@ def interruptible() -> Iterator[None]:
     yield
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """In a run with several processes, the JVMs of all share one archive of classes."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with archived_classes(tmp_path_factory.getbasetemp().parent):
+        yield
 
 
 @pytest.fixture(scope="session")
