@@ -15,7 +15,8 @@ import time
 from typing import Any
 
 import crosscut as cc
-from bench.throughput import Discard, _DiscardWriter, counted
+from bench.rates import measured, warm_up
+from bench.throughput import Discard, _DiscardWriter
 
 KEYS = 1_000
 SLEEPS = 100
@@ -83,14 +84,8 @@ def run(place: str, fixed_ms: float, seconds: float, parallelism: int) -> dict[s
     flow.source(source).key_by(key_of).count().sink(sink)
     job = flow.start(cc.Settings(parallelism=parallelism, checkpoint_dir=directory))
     try:
-        deadline = time.monotonic() + 60
-        while job.status != "running" or not job.progress()["records_read"]:
-            if job.wait(0.1) or time.monotonic() > deadline:
-                raise SystemExit("the job did not start")
-        job.wait(3)
-        before, started = counted(job)
-        job.wait(seconds)
-        after, ended = counted(job)
+        warm_up(job)
+        rates = measured(job, seconds)
         durations = [one.duration_ms for one in job.checkpoints()]
     finally:
         job.cancel()
@@ -99,7 +94,7 @@ def run(place: str, fixed_ms: float, seconds: float, parallelism: int) -> dict[s
         "benchmark": "fixed_cost",
         "place": place,
         "fixed_ms": fixed_ms,
-        "records_per_s": round((after - before) / (ended - started)),
+        "records_per_s": rates.records_per_s,
         "checkpoint_ms": round(statistics.median(durations), 1) if durations else None,
         "checkpoint_ms_max": max(durations, default=None),
     }

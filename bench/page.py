@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import crosscut as cc
-from bench.throughput import counts, cpu_seconds, flow_of
+from bench.rates import counts, cpu_seconds
+from bench.throughput import flow_of
 
 START_S = 120.0
 WARM_S = 3.0

@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import crosscut as cc
+from bench.rates import measured
 from bench.recovery import wait_until
-from bench.throughput import Discard, counted, cpu_seconds, first
+from bench.throughput import Discard, first
 from crosscut.settings import BackendName
 
 OPERATORS = ("count", "aggregate", "process", "bytes")
@@ -125,11 +126,7 @@ def run(
         until_complete = job.report().checkpoints_completed + 1
         wait_until(job, lambda status: status.checkpoints_completed >= until_complete)
         first_id = job.checkpoints()[-1].checkpoint_id
-        before, started = counted(job)
-        cpu_before = cpu_seconds(job)
-        job.wait(seconds)
-        after, ended = counted(job)
-        cpu_after = cpu_seconds(job)
+        rates = measured(job, seconds)
         checkpoints = [one for one in job.checkpoints() if one.checkpoint_id > first_id]
         memory = sum(resident_bytes(worker.pid) for worker in job.workers())
         state_keys = job.report().state_keys
@@ -152,8 +149,7 @@ def run(
         "operator": operator,
         "backend": backend,
         "keys": keys,
-        "records_per_s": round((after - before) / (ended - started)),
-        "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
+        **rates._asdict(),
         "checkpoints": len(checkpoints),
         "checkpoint_ms": [one.duration_ms for one in checkpoints],
         "median_checkpoint_ms": statistics.median(one.duration_ms for one in checkpoints)

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import statistics
 import tempfile
-import time
 from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import crosscut as cc
+from bench.rates import measured, warm_up
 
 KEYS = 100_000
 ZIPF = 1.1
@@ -165,16 +163,8 @@ def run(workload: str, snapshots: str, seconds: float, batch_rows: int) -> dict[
     )
     job = flow.start(settings)
     try:
-        deadline = time.monotonic() + 60
-        while job.status != "running" or not job.progress()["records_read"]:
-            if job.wait(0.1) or time.monotonic() > deadline:
-                raise SystemExit("the job did not start")
-        job.wait(3)
-        before, started = counted(job)
-        cpu_before = cpu_seconds(job)
-        job.wait(seconds)
-        after, ended = counted(job)
-        cpu_after = cpu_seconds(job)
+        warm_up(job)
+        rates = measured(job, seconds)
         checkpoints = job.checkpoints()
         keys = job.report().state_keys
     finally:
@@ -184,36 +174,13 @@ def run(workload: str, snapshots: str, seconds: float, batch_rows: int) -> dict[
         "benchmark": "throughput",
         "workload": workload,
         "snapshots": snapshots,
-        "records_per_s": round((after - before) / (ended - started)),
-        "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
+        **rates._asdict(),
         "checkpoints": len(checkpoints),
         "checkpoint_ms": [one.duration_ms for one in checkpoints][-5:],
         "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
         "state_bytes": checkpoints[-1].state_bytes if checkpoints else 0,
         "state_keys": keys,
     }
-
-
-def cpu_seconds(job: Any) -> float:
-    """Return the processor time of all workers: less noisy than the clock on a shared machine."""
-    ticks = 0
-    for worker in job.workers():
-        fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def counted(job: Any) -> tuple[int, float]:
-    """Return records counted so far and the time, right after a heartbeat came in."""
-    seen = counts(job)
-    while True:
-        job.wait(0.002)
-        if counts(job) != seen:
-            return counts(job), time.monotonic()
-
-
-def counts(job: Any) -> int:
-    return sum(one.records_in for one in job.report().tasks if "source" not in one.task.vertex)
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ import json
 import shutil
 import statistics
 import tempfile
-import time
 from typing import Any
 
 import crosscut as cc
-from bench.throughput import Discard, counted, cpu_seconds
+from bench.rates import measured, warm_up
+from bench.throughput import Discard
 
 KEYS = 1_000
 KINDS = ["count", "window count", "window sum", "window reduce"]
@@ -70,16 +70,8 @@ def run(kind: str, seconds: float) -> dict[str, Any]:
     )
     job = flow_of(kind).start(settings)
     try:
-        deadline = time.monotonic() + 60
-        while job.status != "running" or not job.progress()["records_read"]:
-            if job.wait(0.1) or time.monotonic() > deadline:
-                raise SystemExit("the job did not start")
-        job.wait(3)
-        before, started = counted(job)
-        cpu_before = cpu_seconds(job)
-        job.wait(seconds)
-        after, ended = counted(job)
-        cpu_after = cpu_seconds(job)
+        warm_up(job)
+        rates = measured(job, seconds)
         state_keys = job.progress()["state_keys"]
         written = sum(one.records_out for one in job.report().tasks if one.task.vertex == "operator")
     finally:
@@ -88,8 +80,7 @@ def run(kind: str, seconds: float) -> dict[str, Any]:
     return {
         "benchmark": "windows",
         "kind": kind,
-        "records_per_s": round((after - before) / (ended - started)),
-        "records_per_cpu_s": round((after - before) / (cpu_after - cpu_before)),
+        **rates._asdict(),
         "state_keys": state_keys,
         "results": written,
     }
