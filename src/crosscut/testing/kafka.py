@@ -25,6 +25,7 @@ from typing import Any
 from crosscut.connectors.extras import required
 from crosscut.errors import ConnectorError
 from crosscut.testing.proxy import TcpProxy
+from crosscut.testing.server_process import ServerProcess
 
 VERSION = "4.1.0"
 SCALA = "2.13"
@@ -126,7 +127,7 @@ class KafkaBroker:
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._settings = dict(settings or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("Kafka broker", directory / "broker.log", START_TIMEOUT_S)
         self.port, self._controller_port, self._behind_port, self._proxy_port = _free_ports(4)
 
     @property
@@ -158,32 +159,24 @@ class KafkaBroker:
             self._run_tool(
                 classpath, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)
             )
-        with (self._directory / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    str(java()),
-                    "-Xmx512m",
-                    "-XX:+UseSerialGC",
-                    "-cp",
-                    classpath,
-                    "kafka.Kafka",
-                    str(properties),
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                # Ctrl-C in the terminal is for the test, which then stops the broker.
-                start_new_session=True,
-            )
-        self._wait_until_it_answers()
+        command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath, "kafka.Kafka"]
+        admin = self.admin()
+
+        def answers() -> bool:
+            try:
+                return bool(admin.list_topics(timeout=1).brokers)
+            except required("confluent_kafka", "kafka").KafkaException:
+                return False
+
+        self._process.start([*command, str(properties)], answers)
 
     def stop(self) -> None:
         """Stop it in order; its data stays."""
-        self._end(signal.SIGTERM)
+        self._process.end(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill it, as a crash would."""
-        self._end(signal.SIGKILL)
+        self._process.end(signal.SIGKILL)
 
     def create_topic(self, name: str, partitions: int = 2, **settings: str) -> None:
         """Make a topic, and wait until it is known."""
@@ -309,7 +302,7 @@ class KafkaBroker:
 
     def _run_tool(self, classpath: str, *arguments: str) -> None:
         found = subprocess.run(
-            [str(java()), "-cp", classpath, *arguments],
+            [str(java()), "-XX:TieredStopAtLevel=1", "-cp", classpath, *arguments],
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
@@ -318,34 +311,6 @@ class KafkaBroker:
         )
         if found.returncode:
             raise ConnectorError(f"{arguments[0]} has failed: {found.stdout}{found.stderr}")
-
-    def _wait_until_it_answers(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        admin = self.admin()
-        while time.monotonic() < deadline_s:
-            if self._process is None or self._process.poll() is not None:
-                break
-            try:
-                if admin.list_topics(timeout=1).brokers:
-                    return
-            except required("confluent_kafka", "kafka").KafkaException:
-                continue
-        log = (self._directory / "broker.log").read_text(errors="replace")
-        self.kill()
-        raise ConnectorError(
-            f"the Kafka broker does not answer at {self.servers}; its log ends: {log[-2_000:]}"
-        )
-
-    def _end(self, number: int) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     def _wait(self, answers: Mapping[Any, Any]) -> None:
         for answer in answers.values():

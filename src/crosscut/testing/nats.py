@@ -11,16 +11,15 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.errors import ConnectorError
+from crosscut.testing.server_process import ServerProcess, free_port
 
 START_TIMEOUT_S = 60.0
 
@@ -30,11 +29,9 @@ class NatsServer:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="crosscut-nats-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("NATS server", self._directory / "log", START_TIMEOUT_S)
         self.password = secrets.token_hex(8)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -67,33 +64,19 @@ class NatsServer:
             f"jetstream {{ store_dir: {str(self._directory / 'data')!r} }}\n"
             f"authorization {{ user: tests, password: {self.password!r} }}\n"
         )
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [found, "-c", str(configuration)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 2).close()
-                self.call(lambda stream: stream.account_info())
-            except (TimeoutError, OSError, required("nats.errors", "nats").Error):
-                time.sleep(0.02)
-            else:
-                return
-        said = (self._directory / "log").read_text(errors="replace")[-2_000:]
-        self.kill()
-        raise ConnectorError(f"the NATS server does not answer; its log ends: {said}")
+        self._process.start([found, "-c", str(configuration)], self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 2).close()
+            self.call(lambda stream: stream.account_info())
+        except (TimeoutError, OSError, required("nats.errors", "nats").Error):
+            return False
+        return True
 
     def kill(self) -> None:
         """Crash it; its data stays until the end of the `with`."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        self._process.end(signal.SIGKILL)
 
     def call(self, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Return what `function` of a JetStream context of nats-py returns."""

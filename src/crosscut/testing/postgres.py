@@ -11,15 +11,14 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.errors import ConnectorError
+from crosscut.testing.server_process import ServerProcess, free_port
 
 START_TIMEOUT_S = 120.0
 
@@ -45,13 +44,11 @@ class PostgresServer:
         self._directory = Path(tempfile.mkdtemp(prefix="crosscut-postgres-"))
         self._data = self._directory / "data"
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("Postgres server", self._directory / "log", START_TIMEOUT_S)
         self._install = _binaries()
         self._user: dict[str, Any] = {}
         self.password = secrets.token_hex(8)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
 
     @property
     def conninfo(self) -> str:
@@ -73,36 +70,24 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, with the data that is there, and wait until it answers."""
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._install / "bin" / "postgres"), "-D", str(self._data)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd=self._directory,
-                **self._user,
-            )
+        command = [str(self._install / "bin" / "postgres"), "-D", str(self._data)]
+        self._process.start(command, self._answers, cwd=self._directory, **self._user)
+
+    def _answers(self) -> bool:
         psycopg = required("psycopg", "postgres")
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            try:
-                psycopg.connect(self.conninfo, connect_timeout=2).close()
-            except psycopg.Error:
-                time.sleep(0.05)
-            else:
-                return
-        said = (self._directory / "log").read_text(errors="replace")[-2_000:]
-        self.kill()
-        raise ConnectorError(f"the Postgres server does not answer; its log ends: {said}")
+        try:
+            psycopg.connect(self.conninfo, connect_timeout=2).close()
+        except psycopg.Error:
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop it in order, without waiting for clients; its data stays until the end of the `with`."""
-        self._end(signal.SIGINT)
+        self._process.end(signal.SIGINT)
 
     def kill(self) -> None:
         """Crash it: the postmaster and, by their own watch over it, all its children."""
-        self._end(signal.SIGQUIT)
+        self._process.end(signal.SIGQUIT)
 
     def query(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Execute one statement, and return its rows."""
@@ -162,14 +147,3 @@ class PostgresServer:
         )
         if found.returncode:
             raise ConnectorError(f"{program} has failed: {found.stdout}{found.stderr}")
-
-    def _end(self, number: int) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -14,9 +14,9 @@ from uuid import UUID
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.rows import Table, quoted
-from crosscut.connectors.tables.writer import Database, Session
+from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, marker_of
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import CheckpointId
 from crosscut.interfaces import CommittedOutput, SinkContext
 
 CONNECT_TIMEOUT_S = 15
@@ -24,7 +24,7 @@ LOCK_TIMEOUT_MS = 60_000
 """For a lock that somebody else holds on the table or the marker."""
 
 _MARKERS = "crosscut_markers"
-_COLUMNS = "target, lineage, sink, vertex, task, epoch, driver, checkpoint"
+_COLUMNS = f"target, {MARKER_COLUMNS}"
 _CREATE_MARKERS = f"""
     create table if not exists {_MARKERS} (
         target text not null, lineage text not null, sink text not null, vertex text not null,
@@ -106,11 +106,8 @@ class PostgresDatabase(Database):
         table = self._table
         connection.execute(_MAKING)
         connection.execute(_CREATE_MARKERS)
-        if all(table.types.values()):
-            columns = [f"{quoted(name)} {kind}" for name, kind in table.types.items()]
-            if table.key:
-                columns.append(f"primary key ({', '.join(map(quoted, table.key))})")
-            connection.execute(f"create table if not exists {quoted(table.name)} ({', '.join(columns)})")
+        if table.making:
+            connection.execute(table.making)
         found = [
             name
             for (name,) in connection.execute(
@@ -119,15 +116,7 @@ class PostgresDatabase(Database):
                 (quoted(table.name),),
             )
         ]
-        if not found:
-            raise ConnectorError(
-                f"{self._location} is not there: make it, or give columns their types, such as "
-                f"{{{table.columns[0]!r}: 'text'}}"
-            )
-        if missing := sorted(set(table.columns) - set(found)):
-            raise ConnectorError(
-                f"{self._location} has no column {', '.join(missing)}; it has {', '.join(found)}"
-            )
+        table.check_columns(found, self._location)
         if table.key:
             # Once a connection, not once a transaction: each would leave dead rows in the catalogue.
             connection.execute(
@@ -171,22 +160,10 @@ class PostgresSession(Session):
 
     def _markers(self, condition: str, parameters: tuple[Any, ...]) -> tuple[CommittedOutput, ...]:
         rows = self._connection.execute(
-            f"select lineage, sink, vertex, task, epoch, driver, checkpoint from {_MARKERS} "
-            f"where target = %s {condition}",
+            f"select {MARKER_COLUMNS} from {_MARKERS} where target = %s {condition}",
             parameters,
         )
-        return tuple(
-            CommittedOutput(
-                self._location,
-                Lineage(lineage),
-                sink_uid,
-                TaskId(VertexId(vertex), task),
-                Epoch(epoch),
-                driver,
-                CheckpointId(n),
-            )
-            for lineage, sink_uid, vertex, task, epoch, driver, n in rows
-        )
+        return tuple(marker_of(self._location, row) for row in rows)
 
     def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         task = context.task
@@ -213,12 +190,9 @@ class PostgresSession(Session):
         # A key may come more than once in a checkpoint: the order of arrival decides.
         count = self._copied(f"copy crosscut_rows ({columns}) from stdin", data)
         keys = ", ".join(map(quoted, table.key))
-        rest = [name for name in table.columns if name not in table.key]
-        changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
-        what = f"update set {changes}" if changes else "nothing"
         self._connection.execute(
             f"insert into {target} ({columns}) select distinct on ({keys}) {columns} "
-            f"from crosscut_rows order by {keys}, crosscut_order desc on conflict ({keys}) do {what}"
+            f"from crosscut_rows order by {keys}, crosscut_order desc {table.replacing}"
         )
         self._connection.execute("truncate crosscut_rows")
         return count

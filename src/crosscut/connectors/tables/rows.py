@@ -32,6 +32,38 @@ class Table:
         """The names, in order."""
         return tuple(self.types)
 
+    @property
+    def making(self) -> str:
+        """The statement that makes the table if it is not there; "" where the types are not known."""
+        if not all(self.types.values()):
+            return ""
+        columns = [f"{quoted(name)} {kind}" for name, kind in self.types.items()]
+        if self.key:
+            columns.append(f"primary key ({', '.join(map(quoted, self.key))})")
+        return f"create table if not exists {quoted(self.name)} ({', '.join(columns)})"
+
+    @property
+    def replacing(self) -> str:
+        """The end of an insert: what becomes of a row whose key is there."""
+        rest = [name for name in self.columns if name not in self.key]
+        changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
+        what = f"update set {changes}" if changes else "nothing"
+        return f"on conflict ({', '.join(map(quoted, self.key))}) do {what}"
+
+    def check_columns(self, found: Sequence[str], location: str) -> None:
+        """Raise ConnectorError unless the database has the table with all columns.
+
+        Args:
+            found: The columns that it has; none: the table is not there.
+        """
+        if not found:
+            raise ConnectorError(
+                f"{location} is not there: make it, or give columns their types, such as "
+                f"{{{self.columns[0]!r}: 'text'}}"
+            )
+        if missing := sorted(set(self.columns) - set(found)):
+            raise ConnectorError(f"{location} has no column {', '.join(missing)}; it has {', '.join(found)}")
+
 
 def table_of(name: object, columns: object, key: object) -> Table:
     """Return the table that the arguments of a sink describe.

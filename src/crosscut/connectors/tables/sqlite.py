@@ -20,9 +20,9 @@ import orjson
 from crosscut.connectors.local_paths import local_path
 from crosscut.connectors.rows import row_maker
 from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
-from crosscut.connectors.tables.writer import Database, Session, TableWriter
+from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, TableWriter, marker_of
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import CheckpointId
 from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 
 LOCK_TIMEOUT_S = 60.0
@@ -161,21 +161,10 @@ class _Sqlite(Database):
     def _prepare(self, connection: sqlite3.Connection) -> None:
         table = self._table
         connection.execute(_CREATE_MARKERS)
-        if all(table.types.values()):
-            columns = [f"{quoted(name)} {kind}" for name, kind in table.types.items()]
-            if table.key:
-                columns.append(f"primary key ({', '.join(map(quoted, table.key))})")
-            connection.execute(f"create table if not exists {quoted(table.name)} ({', '.join(columns)})")
+        if table.making:
+            connection.execute(table.making)
         found = [row[1] for row in connection.execute(f"pragma table_info({quoted(table.name)})")]
-        if not found:
-            raise ConnectorError(
-                f"{self._location} is not there: make it, or give columns their types, such as "
-                f"{{{table.columns[0]!r}: 'text'}}"
-            )
-        if missing := sorted(set(table.columns) - set(found)):
-            raise ConnectorError(
-                f"{self._location} has no column {', '.join(missing)}; it has {', '.join(found)}"
-            )
+        table.check_columns(found, self._location)
 
 
 class _SqliteSession(Session):
@@ -188,10 +177,7 @@ class _SqliteSession(Session):
         # Identifiers are quoted, values are parameters.
         self._insert = f"insert into {quoted(table.name)} ({columns}) values ({marks})"
         if table.key:
-            rest = [name for name in table.columns if name not in table.key]
-            changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
-            what = f"update set {changes}" if changes else "nothing"
-            self._insert += f" on conflict ({', '.join(map(quoted, table.key))}) do {what}"
+            self._insert += f" {table.replacing}"
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
@@ -207,22 +193,10 @@ class _SqliteSession(Session):
     def markers(self) -> tuple[CommittedOutput, ...]:
         """Return the markers of all tasks that have ever written to the table."""
         rows = self._connection.execute(
-            f"select lineage, sink, vertex, task, epoch, driver, checkpoint from {MARKERS} "
-            f"where target = ? order by lineage, sink, vertex, task",
+            f"select {MARKER_COLUMNS} from {MARKERS} where target = ? order by lineage, sink, vertex, task",
             (self._table.name,),
         )
-        return tuple(
-            CommittedOutput(
-                self._location,
-                Lineage(lineage),
-                sink_uid,
-                TaskId(VertexId(vertex), task),
-                Epoch(epoch),
-                driver,
-                CheckpointId(n),
-            )
-            for lineage, sink_uid, vertex, task, epoch, driver, n in rows
-        )
+        return tuple(marker_of(self._location, row) for row in rows)
 
     def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         task = context.task

@@ -16,12 +16,23 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
 
 _ATTEMPTS = 50
 _PAUSE_S = 0.05
+
+
+MARKER_COLUMNS = "lineage, sink, vertex, task, epoch, driver, checkpoint"
+"""Of the row that is the marker of a logical task, as `marker_of` takes them."""
+
+
+def marker_of(location: str, row: Sequence[Any]) -> CommittedOutput:
+    """Return a marker from its columns."""
+    lineage, sink_uid, vertex, task, epoch, driver, n = row
+    owner = TaskId(VertexId(vertex), task)
+    return CommittedOutput(location, Lineage(lineage), sink_uid, owner, Epoch(epoch), driver, CheckpointId(n))
 
 
 class Overtaken(ConnectorError):
