@@ -12,7 +12,8 @@ from crosscut.operators.async_map import AsyncMap
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.state.table import Table
 from crosscut.task.calls import TaskCalls
-from crosscut.testing.simulator.drawn import drawn_options
+from crosscut.testing.simulator.drawn import drawn_job, drawn_options
+from crosscut.testing.simulator.oracle import has_sequential_run
 from crosscut.testing.simulator.shrink import live
 
 
@@ -62,3 +63,19 @@ def test_a_bug_in_asynchronous_calls_is_found(
     )
     worlds = (replace(drawn_options(seed, (protocol,)), flow=flow) for seed in range(60))
     assert any(live(options).failure for options in worlds)
+
+
+BEFORE_WINDOWS = (
+    "timed_source 6,4 0; timed_source 4 0; map_async 0 coroutine 2 unordered; side_output 2 0; "
+    "key_by 2 number 2; key_by 1 number 2; join 4 5 interval outer 50; key_by 2 number 2; "
+    "window 7 session 50 process; sink 8; sink 6; sink 3"
+)
+
+
+def test_a_cut_with_calls_in_front_of_windows_and_joins_is_judged_as_any_other() -> None:
+    """What waits for a call holds the watermark: none of it is late, in whatever order the judge goes on."""
+    for seed in range(6):
+        options = replace(drawn_options(seed, ("aligned", "unaligned")), flow=BEFORE_WINDOWS)
+        assert has_sequential_run(drawn_job(options).graph)
+        life = live(options)
+        assert life.failure == "", life.report()

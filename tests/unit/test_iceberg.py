@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.tables.iceberg import _IcebergSession
+from crosscut.connectors.tables.iceberg import _Iceberg, _IcebergSession
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import SinkContext
@@ -18,6 +18,7 @@ from crosscut.testing.sinks import open_writer, permit, stage
 
 catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'crosscut[iceberg]'")
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[iceberg]'")
+errors = pytest.importorskip("pyiceberg.exceptions", reason="pip install 'crosscut[iceberg]'")
 
 TASKS = 6
 SCHEMA = {"id": "int64", "country": "string"}
@@ -38,6 +39,23 @@ def table_in(directory: Path) -> Any:
 
 def ids_in(directory: Path) -> list[int]:
     return sorted(table_in(directory).scan().to_arrow().column("id").to_pylist())
+
+
+def files_in(directory: Path) -> set[str]:
+    """The files of the table, but for the metadata that catalogs write."""
+    return {str(one) for kind in ("parquet", "avro") for one in directory.rglob(f"*.{kind}")}
+
+
+def named_in(directory: Path) -> set[str]:
+    """Those that any snapshot names."""
+    table = table_in(directory)
+    found: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            found |= {one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)}
+    return {one.removeprefix("file://") for one in found}
 
 
 def made(directory: Path, schema: Any) -> Any:
@@ -157,6 +175,7 @@ def test_many_tasks_commit_at_once_and_each_record_is_there_once(tmp_path: Path)
     assert ids_in(tmp_path) == list(range(TASKS))
     assert {one.checkpoint_id for one in sink.committed()} == {1}
     assert len(sink.committed()) == TASKS
+    assert files_in(tmp_path) == named_in(tmp_path), "who was refused has left nothing"
 
 
 def test_a_commit_is_decided_on_anew_when_another_one_came_first(tmp_path: Path) -> None:
@@ -179,6 +198,57 @@ def test_a_commit_is_decided_on_anew_when_another_one_came_first(tmp_path: Path)
             zombie.commit(permit(1), [handle])
     assert ids_in(tmp_path) == [1]
     zombie.close()
+
+
+def test_files_of_a_commit_that_was_made_after_all_stay(tmp_path: Path) -> None:
+    """I8: an answer that was lost, and the same request once more, look like a refusal."""
+    sink = sink_in(tmp_path)
+    sink.check()
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [(1, "a")], 1)
+    commit = _IcebergSession.commit
+    with pytest.MonkeyPatch.context() as patch:
+
+        def refused_after_all(session: _IcebergSession) -> None:
+            patch.undo()
+            commit(session)
+            raise errors.CommitFailedException("the branch has changed")
+
+        patch.setattr(_IcebergSession, "commit", refused_after_all)
+        writer.commit(permit(1), [handle])
+    writer.close()
+    assert ids_in(tmp_path) == [1]
+    assert files_in(tmp_path) == named_in(tmp_path)
+
+
+def test_files_stay_where_it_can_not_be_seen_what_has_become_of_a_commit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = sink_in(tmp_path)
+    sink.check()
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [(1, "a")], 1)
+    commit = _IcebergSession.commit
+    before = files_in(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def refused(session: _IcebergSession) -> None:
+            patch.undo()
+            # It begins with a commit of its own.
+            open_writer(sink, 1, task=TaskId(VertexId("v"), 1)).close()
+            patch.setattr(_Iceberg, "_loaded", unreachable)
+            commit(session)
+
+        def unreachable(self: _Iceberg) -> Any:
+            patch.undo()
+            raise ConnectorError("the catalog is away")
+
+        patch.setattr(_IcebergSession, "commit", refused)
+        writer.commit(permit(1), [handle])
+    assert ids_in(tmp_path) == [1]
+    assert before < named_in(tmp_path) < files_in(tmp_path)
+    assert "its files stay" in caplog.text
+    writer.close()
 
 
 def test_a_marker_that_is_gone_or_changed_is_never_guessed_at(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ the fence. Snapshots expire, properties of a table don't: so those are what is a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ Catalog = Mapping[str, "str | Environment"]
 _PREFIX = "crosscut/"
 _NOTE = "crosscut"
 _EXTRA = "iceberg"
+
+_log = logging.getLogger("crosscut.iceberg")
 
 _RETRIES = "commit.retry.num-retries"
 """Of a table. The library would put the same commit on top of what came first, without asking us again."""
@@ -142,13 +145,38 @@ class _Iceberg(Database):
     def transaction(self) -> Iterator[_IcebergSession]:
         session = _IcebergSession(self._loaded(), self._what, self._held)
         yield session
+        errors = required("pyiceberg.exceptions", _EXTRA)
         with self._explained("write to"):
-            session.commit()
+            try:
+                session.commit()
+            except errors.CommitFailedException:
+                self._remove_unnamed(session.made)
+                raise
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             catalog.close()
+
+    def _remove_unnamed(self, made: Sequence[str]) -> None:
+        """Remove the files of a commit that was refused; best effort.
+
+        Not if the table names any of them after all: the request may have come twice, the first time with
+        success, and the answer to that may be lost.
+        """
+        try:
+            table = self._loaded()
+            with self._explained("look into"):
+                # A snapshot that has expired since has left its manifests to the current one.
+                newest = table.current_snapshot()
+                named = {one.manifest_list for one in table.metadata.snapshots}
+                named |= {one.manifest_path for one in newest.manifests(table.io)} if newest else set()
+                if named.isdisjoint(made):
+                    for location in made:
+                        with suppress(FileNotFoundError):
+                            table.io.delete(location)
+        except ConnectorError as error:
+            _log.warning("%s: a commit was refused, and its files stay: %s", self._what, error)
 
     def check(self) -> None:
         """Make the table if there is none, and look at its columns.
@@ -248,7 +276,11 @@ class _Iceberg(Database):
 
 
 class _IcebergSession(Session):
-    """One commit: everything is collected, and decided on by the table as it was loaded."""
+    """One commit: everything is collected, and decided on by the table as it was loaded.
+
+    Attributes:
+        made: The files that it has begun to write.
+    """
 
     def __init__(self, table: Any, what: str, held: HeldRows) -> None:
         self._table = table
@@ -256,6 +288,7 @@ class _IcebergSession(Session):
         self._held = held
         self._rows: list[Any] = []
         self._place = self._note = ""
+        self.made: list[str] = []
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         text = self._table.properties.get(place_of(context))
@@ -284,10 +317,26 @@ class _IcebergSession(Session):
         rows = arrow.concat_tables(self._rows) if self._rows else table.schema().as_arrow().empty_table()
         # Of this copy only: properties go to the catalog as what is set below.
         table.metadata.properties[_RETRIES] = "0"
+        table.io = _Noting(table.io, self.made)
         with table.transaction() as commit:
             # A commit without rows is a snapshot too: else nobody would ask where the branch is.
             commit.append(rows, snapshot_properties={_NOTE: self._note})
             commit.set_properties({self._place: self._note})
+
+
+class _Noting:
+    """The files of a table, with a list of those that are made."""
+
+    def __init__(self, files: Any, made: list[str]) -> None:
+        self._files = files
+        self._made = made
+
+    def new_output(self, location: str) -> Any:
+        self._made.append(location)
+        return self._files.new_output(location)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
 
 
 def _fits(ours: Any, there: Any) -> bool:

@@ -124,17 +124,10 @@ def has_sequential_run(graph: JobGraph, *, ignores_tasks: bool = False) -> bool:
     """Whether `run_from` can run `graph`: all its states belong to keys, and none to a task.
 
     Unless `ignores_tasks`: what its processes say does not depend on these.
-
-    Nor what calls hold back in front of windows and joins: a sequential run takes records that were on their
-    way behind a call for late.
     """
-    specs = [node.spec for vertex in graph.vertices for node in vertex.chain]
-    if any(isinstance(spec, AsyncMapSpec) for spec in specs) and any(
-        isinstance(spec, WindowSpec | IntervalJoinSpec | WindowJoinSpec | LatestJoinSpec) for spec in specs
-    ):
-        return False
     if ignores_tasks:
         return True
+    specs = (node.spec for vertex in graph.vertices for node in vertex.chain)
     processes = (spec.process for spec in specs if isinstance(spec, StreamProcessSpec | ConnectSpec))
     return not any(kind in TASK_KINDS for process in processes for _, kind in kinds_of(process))
 
