@@ -1,4 +1,7 @@
-"""Draws pictures/*.svg from conversations that were recorded in tests: `python docs/sequences.py`."""
+"""Draws pictures/*.svg: conversations that were recorded in tests, and the phases of a job, from their table.
+
+`python docs/sequences.py` does so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+
+from crosscut.protocol.job.phases import TRANSITIONS, Phase, Turn
 
 DOCS = Path(__file__).parent
 CONVERSATIONS = DOCS.parent / "tests" / "conversations"
@@ -74,6 +79,23 @@ def picture(conversation: str) -> str:
     names = list(dict.fromkeys(name for step in told for name in (step.source, *step.targets)))
     # The driver and its log stand on the left, the tasks in the order in which they speak.
     names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    return drawing(title, names, told)
+
+
+def phases() -> str:
+    """Return the SVG of the phases of a job, and what takes it from one to another."""
+    told = [Step("", "CLAIMING", (), "start")]
+    for (before, turn), after in TRANSITIONS.items():
+        # That the end can be reached from everywhere would hide the rest; it is said in words.
+        if turn is Turn.END and before not in (Phase.FINISHING, Phase.STOPPING):
+            continue
+        targets = () if before is after else (after.name,)
+        told.append(Step("", before.name, targets, turn.value))
+    return drawing("The phases of a job", [phase.name for phase in Phase], told)
+
+
+def drawing(title: str, names: list[str], told: Iterable[Step]) -> str:
+    """Return the SVG of what happens between those who are named, from left to right."""
     lanes = {name: LEFT + index * (RIGHT - LEFT) / (len(names) - 1) for index, name in enumerate(names)}
     parts: list[str] = []
     y = TOP + 34.0
@@ -141,7 +163,8 @@ def _text(x: float, y: float, lines: Iterable[str], kind: str, anchor: str) -> s
 
 def pictures() -> dict[str, str]:
     """Return the pictures, by their names."""
-    return {name: picture((CONVERSATIONS / f"{name}.txt").read_text(encoding="utf-8")) for name in NAMES}
+    told = {name: picture((CONVERSATIONS / f"{name}.txt").read_text(encoding="utf-8")) for name in NAMES}
+    return {**told, "phases": phases()}
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ OPENING = 1_000
 Transfer = tuple[str, int, int, int, int]
 """ ("transfer" or "deposit" or "receipt", number, from, to, amount) """
 
-Account = tuple[int, Transfer | None]
+Account = tuple[int, Transfer]
 """(balance, what the last transfer has become)"""
+
+NEW: Account = (OPENING, ("", 0, 0, 0, 0))
 
 
 def transfer(accounts: int, index: int) -> Transfer:
@@ -49,7 +51,7 @@ def once_round(loop: cc.Stream) -> tuple[cc.Stream, cc.Stream]:
     booked_ones = (
         loop.named("counter")
         .key_by(account_of)
-        .aggregate((OPENING, None), booked)
+        .aggregate(NEW, booked)
         .named("accounts")
         .map(lambda update: update[1][1])
     )

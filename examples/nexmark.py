@@ -168,19 +168,19 @@ class LocalItems(cc.KeyedProcess[Person | Auction, tuple[str, str, str, int]]):
 def local_items(events: cc.Stream[Event]) -> cc.Stream[tuple[str, str, str, int]]:
     """3: who sells in category 10, in Oregon, Idaho or California?"""
 
-    def wanted(one: Event) -> bool:
+    def wanted(one: Event) -> list[Person | Auction]:
         match one:
             case Person():
-                return one.state in ("OR", "ID", "CA")
+                return [one] if one.state in ("OR", "ID", "CA") else []
             case Auction():
-                return one.category == FIRST_CATEGORY
+                return [one] if one.category == FIRST_CATEGORY else []
             case _:
-                return False
+                return []
 
     def seller(one: Any) -> int:
         return int(one.id if isinstance(one, Person) else one.seller)
 
-    return events.filter(wanted).key_by(seller).process(LocalItems())
+    return events.flat_map(wanted).key_by(seller).process(LocalItems())
 
 
 def rank(bid: Bid) -> tuple[int, int, int]:
@@ -235,15 +235,20 @@ def winning_bids(events: cc.Stream[Event]) -> cc.Stream[tuple[Auction, Bid]]:
     def auction(one: Any) -> int:
         return int(one.auction if isinstance(one, Bid) else one.id)
 
-    return events.filter(lambda one: not isinstance(one, Person)).key_by(auction).process(Lots())
+    def lots(one: Event) -> list[Auction | Bid]:
+        return [] if isinstance(one, Person) else [one]
+
+    return events.flat_map(lots).key_by(auction).process(Lots())
 
 
 def average_price_by_category(events: cc.Stream[Event]) -> cc.Stream[tuple[int, float]]:
     """4: for how much are things of each category sold?"""
+
+    def added(total: tuple[int, int], one: tuple[int, int]) -> tuple[int, int]:
+        return total[0] + one[1], total[1] + 1
+
     prices = winning_bids(events).map(lambda won: (won[0].category, won[1].price))
-    totals = prices.key_by(lambda one: one[0]).aggregate(
-        lambda: (0, 0), lambda total, one: (total[0] + one[1], total[1] + 1), emit="final"
-    )
+    totals = prices.key_by(lambda one: one[0]).aggregate((0, 0), added, emit="final")
     return totals.map(lambda one: (one[0], one[1][0] / one[1][1]))
 
 

@@ -18,8 +18,10 @@ MEMBERS = 12
 Token = tuple[int, int, int]
 """(number, at which member, how many hops are left)"""
 
-Member = tuple[int, Token | None]
+Member = tuple[int, Token]
 """(how often it held a token, the token it hands on now)"""
+
+NEW: Member = (0, (0, 0, 0))
 
 
 def handed_on(member: Member, token: Token) -> Member:
@@ -35,7 +37,7 @@ def once_round(loop: cc.Stream) -> tuple[cc.Stream, cc.Stream]:
     tokens = (
         loop.named("ring")
         .key_by(lambda token: token[1])
-        .aggregate((0, None), handed_on)
+        .aggregate(NEW, handed_on)
         .named("members")
         .map(lambda update: update[1][1])
     )

@@ -1,4 +1,4 @@
-"""The pictures and tables of docs/protocol.md that are made from tables of the code.
+"""The tables of docs/protocol.md that are made from tables of the code.
 
 `make tables` writes them; a test finds any that is not current.
 """
@@ -6,42 +6,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.barriers.snapshotting import SnapshotState
 from crosscut.protocol.barriers.transitions import IMPOSSIBLE, TRANSITIONS, Happening, Outcome
 from crosscut.protocol.effects import TaskEffect
-from crosscut.protocol.job import phases
-from crosscut.protocol.job.phases import MOVES, Phase, Turn
+from crosscut.protocol.job.phases import MOVES, Phase
 
 PROTOCOL = Path(__file__).parents[1] / "docs" / "protocol.md"
 BLOCK = re.compile(r"(<!-- made from code: ([\w -]+) -->\n).*?(\n<!-- end -->)", re.S)
 
 NOTHING = "·"
 _SHORT = re.compile(r"State|Barrier|WithBarrier|Snapshot|Checkpoint")
-
-
-def phases_drawn() -> str:
-    """Return the phases of a job and the turns between them, as a picture."""
-    arrows = [f"    {before.name} --> {after.name}: {turn.value}" for before, turn, after in _turns()]
-    lines = [
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> CLAIMING: start",
-        *arrows,
-        "    ENDED --> [*]",
-        "```",
-    ]
-    return "\n".join(lines)
-
-
-def _turns() -> Iterator[tuple[Phase, Turn, Phase]]:
-    # That the end can be reached from everywhere would hide the rest; it is said in words.
-    for (before, turn), after in phases.TRANSITIONS.items():
-        if turn is not Turn.END or before in (Phase.FINISHING, Phase.STOPPING):
-            yield before, turn, after
 
 
 def moves() -> str:
@@ -105,7 +83,6 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
-    "phases": phases_drawn,
     "moves": moves,
     "states": states,
     **{kind: lambda kind=kind: snapshots(kind) for kind in TRANSITIONS},  # type: ignore[misc]

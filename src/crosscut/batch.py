@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Tells how long records take from a source to a task. No operator sees it.
+
+    Attributes:
+        source: The vertex that it comes from.
+        sent_us: When the records were read that it follows, in microseconds since 1970.
+    """
+
+    source: str
+    sent_us: int
 
 
 class Batch:
@@ -19,10 +33,12 @@ class Batch:
         timestamps: With event time: `timestamps[i]` is when `records[i]` happened, in ms since 1970.
         watermark: No record older than this will come after these. None: nothing new.
         idle: Whether nobody is to wait for a next watermark, for a while. None: nothing new.
+        mark: Follows the records, as the news does, but for that it is never kept: what is written to disk or
+            into a snapshot has none. Of two that meet the older one stays.
         input: Which input of its vertex it came on; set where it is delivered, and nowhere else.
     """
 
-    __slots__ = ("idle", "input", "keys", "records", "timestamps", "watermark")
+    __slots__ = ("idle", "input", "keys", "mark", "records", "timestamps", "watermark")
 
     def __init__(
         self,
@@ -38,6 +54,7 @@ class Batch:
         self.timestamps = timestamps
         self.watermark = watermark
         self.idle = idle
+        self.mark: Mark | None = None
         self.input = 0
 
     def __len__(self) -> int:
@@ -61,8 +78,13 @@ class Batch:
         self.watermark = self.idle = None
         return news
 
+    def take_mark(self) -> Mark | None:
+        """Return its mark; it has none any more."""
+        mark, self.mark = self.mark, None
+        return mark
+
     def part(self, start: int, end: int) -> Batch:
-        """Return the records from `start` up to `end`, without the news."""
+        """Return the records from `start` up to `end`, without the news and the mark."""
         records = self.records[start:end]
         timestamps = None if self.timestamps is None else self.timestamps[start:end]
         if self.keys is None:
@@ -74,6 +96,7 @@ class Batch:
         """Return the first `rows` records and the rest."""
         rest = self.part(rows, len(self.records))
         rest.add_news(self.watermark, idle=self.idle)
+        rest.mark = self.mark
         return self.part(0, rows), rest
 
     def drop(self, rows: int) -> Batch:
@@ -82,6 +105,7 @@ class Batch:
         rest = self.part(count - rows, count)
         rest.add_news(self.watermark, idle=self.idle)
         self.watermark = self.idle = None
+        rest.mark = self.take_mark()
         if self.keys is not None and self.keys is not self.records:
             del self.keys[-rows:]
         if self.timestamps is not None:
@@ -101,3 +125,4 @@ class Batch:
             if self.timestamps is not None and more.timestamps is not None:
                 self.timestamps += more.timestamps
         self.add_news(more.watermark, idle=more.idle)
+        self.mark = self.mark or more.mark

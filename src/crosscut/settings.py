@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import SettingsError
@@ -119,6 +120,8 @@ class Settings:
             checkpoint; exactly once, and slow: a baseline to compare with), or "none" (no checkpoint until
             the end: a failure starts from the beginning; output is committed at the end).
         linger: How long a batch that is not full may wait for more records.
+        latency_interval: How often a source task lets a mark follow its records, by which every task behind
+            it measures how long they take. A few bytes each. 0: never.
         batch_rows: Records in a full batch.
         restart: What happens after a failure.
         max_parallelism: Number of key groups; fixed for the life of the job's state.
@@ -152,6 +155,9 @@ class Settings:
         web_port: The first port that is tried for it; the next free one is taken. 0: any.
         web_host: Address that it binds to. Default: loopback. There is no encryption: beyond loopback put a
             proxy with TLS in front of it.
+        web_url: Where browsers find the page if a reverse proxy serves it, as
+            "https://gateway.example/jobs/payments/". The proxy may hand on the path and the name of the host,
+            or its own. Default: there is none.
         log_level: Of what workers log, with `logging`: from here on it is shown on their standard error, and
             found on the driver.
         log_format: Of these lines: "text", or "json", one object a line.
@@ -182,6 +188,7 @@ class Settings:
     checkpoint_failures: int = 10
     snapshots: str = "aligned"
     linger: Duration = "1ms"
+    latency_interval: Duration = "1s"
     batch_rows: int = 1_000
     restart: Restart = field(default_factory=Restart)
     max_parallelism: int = 128
@@ -200,6 +207,7 @@ class Settings:
     web: bool = False
     web_port: int = 4400
     web_host: str = "127.0.0.1"
+    web_url: str = ""
     log_level: LogLevel = "WARNING"
     log_format: LogFormat = "text"
 
@@ -243,6 +251,7 @@ class Settings:
             ("behind_for", 0),
             ("checkpoint_timeout", 100),
             ("linger", 0),
+            ("latency_interval", 0),
             ("heartbeat_timeout", 200),
             ("start_timeout", 100),
         ):
@@ -293,6 +302,11 @@ class Settings:
             )
         if not isinstance(self.web_host, str) or not self.web_host:
             raise SettingsError(f"web_host={self.web_host!r}: expected an address of this machine")
+        if not isinstance(self.web_url, str) or not _is_page_url(self.web_url):
+            raise SettingsError(
+                f"web_url={self.web_url!r}: expected the http or https URL of the page at a proxy, as "
+                f"'https://gateway.example/jobs/payments/', without user, query or fragment"
+            )
         for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
@@ -359,6 +373,18 @@ def _are_migrations(given: object) -> bool:
         callable(one) or (isinstance(one, Mapping) and one and all(map(callable, one.values())))
         for one in given.values()
     )
+
+
+def _is_page_url(url: str) -> bool:
+    if not url:
+        return True
+    try:
+        found = urlsplit(url)
+        _ = found.port
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and not any(one in url for one in '@?# "<>')
+    return is_plain and found.scheme in ("http", "https") and bool(found.hostname)
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:

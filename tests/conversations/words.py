@@ -236,6 +236,8 @@ class Words:
                 return f"Spark has ended the workers ({_reason(reason)})"
             case on.StopRequested():
                 return "the user wants the job to stop"
+            case on.RestartRequested():
+                return "the user wants the job to restart"
             case on.CancelRequested():
                 return "the user cancels the job"
             case on.CheckpointRequested():

@@ -4,23 +4,37 @@ names and errors full of markup, a narrow screen, a wrong token, the end of the 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
 import signal
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, Once, until
+from tests.reverse_proxy import ReverseProxy
+from tests.simulation.conversation import LINKS, completed
+from tests.unit.watched import E1, MS, WALL_MS, Watched
 
 import crosscut as cc
+from crosscut.driver.metrics import build_metrics, shown_settings
+from crosscut.driver.status import build_status
+from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.protocol.effects import SendMessage
+from crosscut.protocol.measures import SnapshotTimes
+from crosscut.protocol.messages import TaskStatistics, TriggerCheckpoint
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
+from crosscut.web.series import Series, point_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -51,6 +65,22 @@ class Raises:
         return number
 
 
+def refuses_some(total: int) -> int:
+    if total % 7 == 0:
+        raise ValueError(MARKUP)
+    return total
+
+
+def ignored(total: int) -> None:
+    """Nobody needs it."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[ReverseProxy]:
+    with ReverseProxy("/jobs/payments/", keeps_path=False, keeps_host=True) as one:
+        yield one
+
+
 class Payments(cc.KeyedProcess[int, int]):
     total = cc.ValueState(default=0)
 
@@ -61,7 +91,8 @@ class Payments(cc.KeyedProcess[int, int]):
 
 
 def document_of(job: Any, path: str = "api/job") -> Any:
-    address, _, token = job.page.partition("#")
+    token = job.page.partition("#")[2]
+    address = job._run.seeing.page.address
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         content = answer.read()
@@ -94,17 +125,30 @@ def row_texts(page: Any, table: str) -> list[str]:
     return found
 
 
-def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: Any, browser: Any) -> None:
+def test_a_browser_sees_a_job_live_and_does_it_no_harm(
+    tmp_path: Path, started: Any, browser: Any, proxy: ReverseProxy
+) -> None:
     directory = tmp_path / "<b>checkpoints</b>"
     flow = cc.Flow("payments")
     numbers = flow.source(cc.generate(lambda number: number, rate=3_000)).named("numbers")
     checked = numbers.map(Raises(Once(tmp_path / "raised"))).named("check")
     paid = checked.key_by(lambda number: number % 50).process(Payments()).named("payments")
     paid.sink(cc.files.jsonl(tmp_path / "out")).named("out")
+    refused = paid.map(refuses_some, on_error="dead letters").named("refuse")
+    refused.side_output("dead letters").map(repr).sink(cc.files.text(tmp_path / "letters"))
+    refused.for_each(ignored)
     settings = cc.Settings(
-        parallelism=2, checkpoint_dir=directory, checkpoint_interval="300ms", web=True, web_port=0
+        parallelism=2,
+        checkpoint_dir=directory,
+        checkpoint_interval="300ms",
+        web=True,
+        web_port=0,
+        web_url=proxy.url,
     )
     job = started.flow(flow, settings)
+    # The browser comes through the proxy, under its path and name, all the time.
+    proxy.target = job._run.seeing.page.port
+    assert job.page.startswith(proxy.url)
     told: list[Any] = []
     job.on_event(told.append)
     ended_meanwhile: list[bool] = []
@@ -144,6 +188,31 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
         page.keyboard.press("Enter")
         page.wait_for_selector("#tasks tbody tr")
         assert len(row_texts(page, "tasks")) == 2
+
+        # Dead letters, as text.
+        until(lambda: len(row_texts(page, "letters")) > 2, "dead letters")
+        newest_letter = row_texts(page, "letters")[0].split("\t")
+        assert (newest_letter[2], newest_letter[5]) == ("refuse", f"ValueError: {MARKUP}")
+        assert int(newest_letter[3]) % 7 == 0
+
+        # The way of a barrier, at any moment of it, with the keyboard.
+        page.click("#checkpoints tr:not(.failed) button >> nth=1")
+        page.focus("#moment")
+        page.keyboard.press("Home")
+        vertices = len(job.metrics().vertices)
+        assert page.text_content("#cells").count("0 durable of 2") == vertices
+        page.keyboard.press("End")
+        assert page.text_content("#cells").count("2 come, 2 frozen, 2 durable of 2") == vertices
+
+        # A restart that is asked for: the same as a failover, without a failure.
+        failures = len(job.metrics().errors)
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.click("#restart")
+        until(lambda: len(job.metrics().failovers) == 3, "the restart")
+        until(lambda: job.metrics().failovers[-1].flowing_ms is not None, "records to flow again")
+        assert job.metrics().failovers[-1].cause.message == "a restart was asked for"
+        assert len(job.metrics().errors) == failures
+        until(lambda: len(row_texts(page, "failovers")) == 3, "the page to show it")
 
         # State, of all keys and of one.
         page.wait_for_selector("#looking:not([hidden])")
@@ -241,6 +310,8 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
         "Recovered",
         "FailedOver",
         "Recovered",
+        "FailedOver",
+        "Recovered",
         "Ended",
     ]
     raised = next(one for one in told if isinstance(one, cc.events.FailedOver))
@@ -254,3 +325,141 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(tmp_path: Path, started: 
     # Which is more can't be said: what the killed worker did after its last report is counted nowhere.
     assert payments_in > 0
     assert metrics.status == "stopped"
+
+
+# A page of 400 tasks.
+
+PARALLELISM = 100
+LOOKS = 12
+MEBIBYTE = 1024 * 1024
+OVERLAPS = """(chosen) => {
+  const found = [...document.querySelectorAll(chosen)].filter((one) => one.getClientRects().length);
+  const boxes = found.map((one) => one.getBoundingClientRect());
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => meet(a, b))).length;
+}"""
+
+
+class Crowd(Watched):
+    """What is seen of a job of 400 tasks in the midst of a checkpoint, with a hundred others before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running()
+        flow = cc.Flow("crowd")
+        read = flow.source(cc.items([1])).named("numbers").rebalance().map(str).named("text")
+        counted = read.key_by(len).count().named("counts")
+        counted.rebalance().sink(cc.collect("out")).named("out")
+        self.graph = flow.compile(PARALLELISM, 128)
+        self.vertices = [one.vertex_id for one in self.graph.vertices]
+        assert len(self.vertices) * PARALLELISM == 400
+        self.tasks = [TaskId(VertexId(one), index) for one in self.vertices for index in range(PARALLELISM)]
+        self.second = 0
+        for n in range(1, 102):
+            trigger = SendMessage(LINKS[0], TriggerCheckpoint(E1, CheckpointId(n)))
+            self.watching.checkpoints.performed(n, lambda: WALL_MS, [trigger])
+            # Of the last one half of the tasks have none yet.
+            for task in self.tasks if n <= 100 else self.tasks[:200]:
+                times = SnapshotTimes(alignment_us=500 * task.index, store_us=2_000)
+                self.watching.checkpoints.acknowledged(n + 50 * MS, CheckpointId(n), task, Snapshot(), times)
+            if n <= 100:
+                entry = replace(completed(1), checkpoint_id=CheckpointId(n))
+                self.watching.checkpoints.completed(n + 60 * MS, entry, 10, 1)
+
+    def document(self) -> dict[str, Any]:
+        self.second += 1
+        reports = tuple(
+            TaskStatistics(
+                task,
+                records_in=1_000 * self.second,
+                records_out=900 * self.second,
+                sent=(900 * self.second,),
+                running_us=1_000_000 * self.second,
+                busy_us=400_000 * self.second,
+                barrier=CheckpointId(101 if place < 300 else 100),
+                captured=CheckpointId(101 if place < 250 else 100),
+            )
+            for place, task in enumerate(self.tasks)
+        )
+        self.watching.meter.note(1_000 * MS * self.second, E1, reports)
+        status = replace(build_status("crowd", self.coordinator, self.seen, frozenset()), tasks=reports)
+        shown = shown_settings(cc.Settings(parallelism=PARALLELISM))
+        now_ms = WALL_MS + 1_000 * self.second
+        metrics = build_metrics(self.graph, status, "running", self.watching, None, shown, now_ms)
+        self.series.note(point_of(metrics))
+        return {"job": metrics.as_dict(), "series": self.series.as_dict()}
+
+    series = Series()
+
+
+def test_a_page_of_400_tasks_shows_them_all_and_stays_small(browser: Any) -> None:
+    crowd = Crowd()
+    # Each look finds another document.
+    served = Page(crowd.document, None, None, clock_s=partial(next, itertools.count()))
+    problems: list[str] = []
+    try:
+        page = browser.new_page(viewport={"width": 1_300, "height": 900})
+        page.set_default_timeout(DEADLINE_MS)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.clock.install()
+        page.goto(served.link)
+        page.wait_for_selector("#graph .vertex")
+        loaded = len(asked)
+        assert loaded <= 8, "what it takes to load is counted, not timed"
+        assert len(page.query_selector_all("#graph .vertex")) == 4
+
+        # The barrier under way, as far as each task is.
+        assert page.inner_text("#way h3") == "Barrier 101 on its way"
+        ways = page.evaluate("() => [...document.querySelectorAll('#cells g')].map((one) => one.ariaLabel)")
+        assert [one.partition(": ")[2] for one in ways] == [
+            "100 come, 100 frozen, 100 durable of 100",
+            "100 come, 100 frozen, 100 durable of 100",
+            "100 come, 50 frozen, 0 durable of 100",
+            "0 come, 0 frozen, 0 durable of 100",
+        ]
+        drawn = page.evaluate(
+            "() => [...document.querySelectorAll('#cells rect')].map((one) => one.classList[0])"
+        )
+        assert Counter(drawn) == {"stored": 200, "frozen": 50, "arrived": 50, "ahead": 100}
+
+        page.click("#graph .vertex >> nth=2")
+        page.wait_for_selector("#tasks tbody tr")
+        assert len(row_texts(page, "tasks")) == PARALLELISM
+        page.click("#checkpoints button >> nth=1")
+        assert "Barrier 100 from task to task" in page.inner_text("#way h3")
+        assert len(page.query_selector_all("#cells rect")) == 400
+
+        # Nothing overlaps, on wide screens and on narrow ones.
+        for width in (1_300, 360):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for chosen in (
+                "#graph .vertex",
+                "#cells rect",
+                "main > section",
+                "#way > *",
+                "header > *",
+                "#facts > div",
+                "#plots figure",
+                "#actions > *",
+            ):
+                assert page.evaluate(OVERLAPS, chosen) == 0, (width, chosen)
+
+        # However long it is looked at: each answer replaces what was shown of the one before.
+        nodes = page.evaluate("document.querySelectorAll('*').length")
+        for _ in range(LOOKS):
+            with page.expect_response("**/api/job"):
+                page.clock.run_for(1_000)
+        page.wait_for_function("second => document.body.dataset.at >= second", arg=WALL_MS + 1_000 * LOOKS)
+        assert page.evaluate("document.querySelectorAll('*').length") <= nodes + 50
+        session = page.context.new_cdp_session(page)
+        session.send("HeapProfiler.collectGarbage")
+        used = session.send("Runtime.getHeapUsage")["usedSize"]
+        assert used < 50 * MEBIBYTE, used
+        assert problems == []
+        page.close()
+    finally:
+        served.close()

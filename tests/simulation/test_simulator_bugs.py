@@ -123,6 +123,27 @@ def log_not_replayed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deployment, "decoded_log", nothing)
 
 
+def marks_kept_in_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    plain = channel_log.encode_batch
+    patch.setattr(channel_log, "encode_batch", lambda batch: plain(batch, is_kept=False))
+
+
+def marks_counted_as_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Batch, "__len__", lambda self: len(self.records) + (self.mark is not None))
+
+
+def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
+    plain = Task._deliver
+
+    def deliver(self: Task, channel: ChannelId) -> None:
+        plain(self, channel)
+        mark, self._mark = self._mark, None
+        if mark is not None and not self._chain.is_midway:
+            self.departures.add(Batch([mark], [mark.source]))
+
+    patch.setattr(Task, "_deliver", deliver)
+
+
 def halt_and_older_channels_ignored(patch: pytest.MonkeyPatch) -> None:
     plain_told = Worker._told
 
@@ -1114,6 +1135,11 @@ BUGS: dict[Plant, Where] = {
             "batch_rows": 1,
         },
     ),
+    marks_kept_in_a_snapshot: Where(
+        COUNTS, ("unaligned",), changed={"marks_every_ms": 1, "parallelism": 2, "interval_ms": 20}
+    ),
+    marks_counted_as_records: Where(COUNTS, changed={"marks_every_ms": 1, "parallelism": 2}),
+    marks_delivered_as_records: Where(COUNTS, changed={"marks_every_ms": 1}),
     credit_given_twice: Where(COUNTS),
     credit_never_given: Where(COUNTS),
     credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}),

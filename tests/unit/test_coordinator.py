@@ -67,6 +67,7 @@ from crosscut.protocol.events import (
     LogTailRead,
     PartsDeleted,
     PartsListed,
+    RestartRequested,
     SplitsDiscovered,
     StopRequested,
     Timer,
@@ -103,6 +104,7 @@ from crosscut.protocol.messages import (
     SourceDrained,
     StandBy,
     StartTasks,
+    TaskFailed,
     TransactionsCommitted,
     TriggerCheckpoint,
     WorkerFailed,
@@ -434,6 +436,58 @@ def test_a_failed_task_keeps_its_worker() -> None:
         timer("gather", 2, 30_000),
         *deploy(2, 1, 2, told=(1, 2)),
     ]
+
+
+def test_a_restart_that_is_asked_for_goes_back_to_the_newest_checkpoint() -> None:
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    assert talk.hear(RestartRequested()) == [
+        timer("forget-failure", 0, 300_000, 1),
+        *both(HaltTasks(E1)),
+        *appends(3, claim(2, 2)),
+    ]
+    assert talk.hear(EntryAppended(at(3))) == [
+        *answered(3),
+        timer("gather", 2, 30_000),
+        *deploy(2, 1, 2, restore=1, told=(1, 2)),
+    ]
+    assert talk.coordinator.restart_count == 1
+
+
+def test_a_restart_that_is_asked_for_counts_against_nobody() -> None:
+    """However many there are, the job may fail as often as before, and waits no longer."""
+    talk = Talk(failures_max=1, delay_ms=0)
+    talk.running()
+    for epoch in range(1, 6):
+        talk.hear(RestartRequested(), EntryAppended(at(epoch + 1)))
+        assert talk.ready(epoch + 1)
+    assert talk.failed(6)[-2:] == appends(7, claim(7)), "the first failure, so there is no delay either"
+    talk.hear(EntryAppended(at(7)))
+    talk.ready(7)
+    assert isinstance(talk.failed(7)[-1], EndJob)
+
+
+def test_a_restart_between_two_failures_of_a_record_lets_it_go_on_counting() -> None:
+    talk = Talk()
+    talk.running()
+    guilty = FailureCause("ValueError", "no", operator="map", record="7")
+    for epoch in (1, 3):
+        talk.message(0, TaskFailed(Epoch(epoch), S0, guilty))
+        talk.fire("restart", epoch)
+        talk.hear(EntryAppended(at(epoch + 1)))
+        talk.ready(epoch + 1)
+        talk.hear(RestartRequested(), EntryAppended(at(epoch + 2)))
+        talk.ready(epoch + 2)
+    assert isinstance(talk.message(0, TaskFailed(Epoch(5), S0, guilty))[-1], EndJob)
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING])
+def test_a_restart_is_asked_for_in_vain_while_no_records_flow(phase: Phase) -> None:
+    talk = talk_in(phase)
+    assert talk.hear(RestartRequested()) == []
+    assert talk.coordinator.phase is phase
+    assert talk.coordinator.dropped["restart while no records flow"] == (phase is not Phase.ENDED)
 
 
 def test_the_next_epoch_waits_for_the_restart_delay() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests.simulation.conversation import CAUSE, K0, K1, LINKS, S0, S1, at
@@ -13,12 +13,20 @@ import crosscut as cc
 from crosscut import events
 from crosscut.driver.meter import Meter, TaskRates, TaskTotals
 from crosscut.driver.metrics import build_metrics, shown_settings
+from crosscut.driver.plain import plain
 from crosscut.driver.status import Observations, build_status
 from crosscut.driver.traces import CheckpointTraces
+from crosscut.driver.watching import LETTERS_MAX
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.events import CancelRequested, EntryAppended, LinkClosed, StopRequested
-from crosscut.protocol.measures import Reading, SnapshotTimes
+from crosscut.protocol.events import (
+    CancelRequested,
+    EntryAppended,
+    LinkClosed,
+    RestartRequested,
+    StopRequested,
+)
+from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
 from crosscut.protocol.messages import (
     RecordsFlowing,
     SnapshotDeclined,
@@ -290,3 +298,54 @@ def test_settings_are_shown_without_passwords() -> None:
     assert shown["parallelism"] == "1"
     assert "secret" not in json.dumps(shown)
     assert set(shown) == set(cc.Settings.names())
+
+
+# What people see of tasks and records.
+
+
+def test_plain_data_is_what_the_standard_library_makes_of_it() -> None:
+    talk = Watched()
+    talk.running()
+    for second in range(3):
+        heartbeat(talk, second, blocked=0.2, busy=0.4)
+    talk.fire("trigger")
+    acknowledge(talk, N1, S0, SnapshotTimes(1_000, 0, 2_000))
+    talk.failed()
+    metrics = talk.metrics()
+    assert metrics.failovers and metrics.errors and metrics.checkpoints
+    assert plain(metrics) == asdict(metrics)
+
+
+def test_a_restart_that_is_asked_for_is_a_failover_and_no_error() -> None:
+    talk = Watched()
+    talk.running()
+    talk.hear(RestartRequested())
+    (failover,) = talk.metrics().failovers
+    assert failover.cause.message == "a restart was asked for"
+    assert talk.metrics().errors == ()
+    assert [type(one).__name__ for one in talk.told] == ["Started", "FailedOver"]
+
+
+def test_dead_letters_are_remembered_the_newest_of_them_and_each_once() -> None:
+    talk = Watched()
+    talk.running()
+    for number in range(LETTERS_MAX + 20):
+        letters = (Letter("parse", f"<b>{number}</b>", "ValueError: no"),)
+        batch = TaskStatistics(S0, letters=letters)
+        # A batch's counters are said again until the next one has some.
+        talk.at(number).message(0, WorkerHeartbeat(E1, (batch, TaskStatistics(K0))))
+        talk.message(0, WorkerHeartbeat(E1, (batch, TaskStatistics(K0))))
+    seen = talk.metrics().dead_letters
+    assert [one.letter.record for one in seen] == [f"<b>{n}</b>" for n in range(20, LETTERS_MAX + 20)]
+    assert (seen[0].task, seen[0].at_ms, seen[0].epoch) == (S0, WALL_MS + 20, E1)
+
+
+def test_how_far_a_barrier_is_comes_from_each_task() -> None:
+    talk = Watched()
+    talk.running()
+    aligning, source = TaskStatistics(K0, barrier=N1), TaskStatistics(S0, captured=N1)
+    talk.message(0, WorkerHeartbeat(E1, (source, aligning)))
+    shown = {one.task: (one.barrier, one.captured) for one in talk.metrics().tasks}
+    assert shown[S0] == (1, 1), "a source hears of it from the coordinator"
+    assert shown[K0] == (1, 0)
+    assert shown[K1] == (0, 0)

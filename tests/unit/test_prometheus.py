@@ -37,6 +37,8 @@ def metrics() -> JobMetrics:
     """A job with all that there can be: a checkpoint, a failover, lag, watermarks."""
     talk = Watched()
     talk.running()
+    latency = Reading("numbers", "latency", "histogram", 0.9, (0.1, 1.0), (3, 1, 0))
+    talk.message(0, WorkerHeartbeat(E1, (TaskStatistics(S0), TaskStatistics(K0, latencies=(latency,)))))
     heartbeat(talk, 1, blocked=0.3, busy=0.6)
     talk.fire("trigger", 1)
     for task in (S0, S1, K0, K1):
@@ -159,10 +161,23 @@ def test_the_legends_of_the_board_name_labels_that_are_there(metrics: JobMetrics
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(found[name][0][0]), target
 
 
+def test_latencies_are_a_histogram_by_vertex_and_source(metrics: JobMetrics) -> None:
+    found = samples(metrics)
+    labels = {"job": "a job", "vertex": "out", "source": "numbers"}
+    assert found["crosscut_latency_seconds_bucket"] == [
+        ({**labels, "le": "0.1"}, 3.0),
+        ({**labels, "le": "1.0"}, 4.0),
+        ({**labels, "le": "+Inf"}, 4.0),
+    ]
+    assert found["crosscut_latency_seconds_count"] == [(labels, 4.0)]
+    assert found["crosscut_latency_seconds_sum"] == [(labels, 0.9)]
+
+
 def test_every_name_is_documented_and_every_documented_name_is_there(metrics: JobMetrics) -> None:
     guide = (ROOT / "docs" / "guide" / "seeing.md").read_text()
     documented = set(re.findall(r"`(crosscut_\w+)`", guide)) - {"crosscut_user_"}
-    there = {name for name in samples(metrics) if not name.startswith("crosscut_user_")}
+    names = (re.sub(r"_(bucket|count|sum)$", "", name) for name in samples(metrics))
+    there = {name for name in names if not name.startswith("crosscut_user_")}
     assert there == documented
 
 

@@ -723,11 +723,13 @@ def test_the_counters_tell_what_came_in_what_went_out_and_what_waits() -> None:
     offer(task, A, [1, 2, 3], Barrier(N1), [4])
     work(task)
     offer(task, B, [5, 6])
-    assert task.statistics() == TaskStatistics(HERE, records_in=3, records_out=3, queued_records=3, sent=(3,))
+    assert task.statistics() == TaskStatistics(
+        HERE, records_in=3, records_out=3, queued_records=3, sent=(3,), barrier=N1
+    )
     assert state.values["a"] == 0
     work(task)
     assert task.statistics() == TaskStatistics(
-        HERE, records_in=5, records_out=5, state_keys=1, queued_records=1, sent=(5,)
+        HERE, records_in=5, records_out=5, state_keys=1, queued_records=1, sent=(5,), barrier=N1
     )
 
 
@@ -738,7 +740,7 @@ def test_the_counters_go_on_from_those_of_the_restored_snapshot(
     task, writer = sink_task(tmp_path, restored=Snapshot(records_in=100, records_out=50))
     offer(task, A, [1, 2], Barrier(N1), [3])
     work(task)
-    assert task.statistics() == TaskStatistics(HERE, records_in=103, records_out=53)
+    assert task.statistics() == TaskStatistics(HERE, records_in=103, records_out=53, barrier=N1, captured=N1)
     handle = stored(task, writer, N1)
     pending = (PendingTransaction(N1, handle),)
     assert said(task) == [acknowledged(N1, pending=pending, records_in=102, records_out=52)]

@@ -38,15 +38,12 @@ def test_mypy_passes_what_is_right_and_finds_each_thing_that_is_wrong(tmp_path: 
     assert sorted(found) == sorted(expected), checked.stdout + checked.stderr
 
 
-EXAMPLES = ("collatz.py", "components.py", "orders.py", "word_count.py")
-
-
 def test_pyright_passes_what_is_right_and_the_examples_and_finds_each_thing_that_is_wrong(
     tmp_path: Path,
 ) -> None:
     """basedpyright, with the rules of pyright: it is pyright with its Node in the package."""
     root = PROGRAMS.parents[2]
-    right = [PROGRAMS / "right.py", *(root / "examples" / name for name in EXAMPLES)]
+    right = [PROGRAMS / "right.py", *sorted((root / "examples").glob("*.py"))]
     wrong = PROGRAMS / "wrong.py"
     project = tmp_path / "pyrightconfig.json"
     project.write_text(

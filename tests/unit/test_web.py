@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reverse_proxy import ReverseProxy
 from tests.unit.watched import Watched
 
+from crosscut import Settings
 from crosscut.errors import CheckpointError, SettingsError, StateError, StoreError
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
@@ -41,6 +43,9 @@ class Done:
 
     def stop(self) -> None:
         self.done.append("stop")
+
+    def restart(self) -> None:
+        self.done.append("restart")
 
     def take_checkpoint(self) -> str:
         raise CheckpointError("no checkpoint: <b>the disk</b> is full")
@@ -77,7 +82,9 @@ def post(path: str, body: Any = None, **headers: str) -> Request:
 # Who may see what.
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/api/job", "/api/stop", "/api/checkpoint", "/api/savepoint"])
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/api/job", "/api/stop", "/api/restart", "/api/checkpoint", "/api/savepoint"]
+)
 @pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x", TOKEN[:-1], "\xe4"])
 def test_nothing_of_the_job_is_told_or_done_without_the_token(path: str, token: str | None) -> None:
     actions = Done()
@@ -89,7 +96,7 @@ def test_nothing_of_the_job_is_told_or_done_without_the_token(path: str, token: 
 
 
 def test_the_page_itself_needs_no_token_and_holds_nothing_of_the_job() -> None:
-    for path in ("/", "/?x=1", "/page.js", "/graph.js", "/page.css"):
+    for path in ("/", "/?x=1", "/page.js", "/graph.js", "/barrier.js", "/elements.js", "/page.css"):
         found = answers().answer(request(path, token=None))
         assert (found.status, b"127.0.0.1" in found.body) == (200, False)
 
@@ -130,7 +137,9 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() ->
     for name, text in texts.items():
         addresses = re.findall(r"https?://[^\"'\s]*", text)
         assert set(addresses) <= {"http://www.w3.org/2000/svg"}, name
-    for name in ("page.js", "graph.js"):
+    scripts = [name for name in texts if name.endswith(".js")]
+    assert len(scripts) == 4
+    for name in scripts:
         for way in (
             "innerHTML",
             "outerHTML",
@@ -197,6 +206,74 @@ def test_what_is_not_plainly_asked_for_is_not_done(one: Request, status: int) ->
 def test_the_page_s_own_origin_may_act() -> None:
     actions = Done()
     assert answers(actions).answer(post("/api/stop", origin="http://127.0.0.1:4400")).status == 200
+
+
+def test_a_restart_is_asked_for_by_whom_the_token_knows() -> None:
+    actions = Done()
+    assert answers(actions).answer(post("/api/restart")).status == 200
+    assert answers(actions).answer(request("/api/restart")).status == 405
+    assert answers(actions).answer(post("/api/restart", origin="http://evil.example")).status == 403
+    assert actions.done == ["restart"]
+
+
+# Behind a reverse proxy.
+
+
+@pytest.mark.parametrize("keeps_path", [True, False])
+@pytest.mark.parametrize("keeps_host", [True, False])
+def test_behind_a_reverse_proxy_a_page_is_seen_and_acts(keeps_path: bool, keeps_host: bool) -> None:
+    actions = Done()
+    with ReverseProxy("/jobs/7/", keeps_path=keeps_path, keeps_host=keeps_host) as proxy:
+        page = Page(lambda: {"job": {"at_ms": 0}, "series": {}}, None, actions, url=proxy.url)
+        proxy.target = page.port
+        try:
+            assert page.link.startswith(f"{proxy.url}#")
+            name = proxy.url.split("/")[2]
+            for path in ("", "page.js", "api/job"):
+                status, _ = through(proxy, f"/jobs/7/{path}", page, Host=name)
+                assert status == 200, path
+            asked = {"Host": name, "Content-Type": "application/json"}
+            assert through(proxy, "/jobs/7/api/stop", page, b"{}", Origin=f"http://{name}", **asked)[0] == 200
+            assert actions.done == ["stop"]
+            for origin in ("http://evil.example", "null"):
+                assert through(proxy, "/jobs/7/api/stop", page, b"{}", Origin=origin, **asked)[0] == 403
+            assert actions.done == ["stop"]
+            assert get(page, Host="evil.example")[0] == 403
+        finally:
+            page.close()
+
+
+def through(
+    proxy: ReverseProxy, path: str, page: Page, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_address[1], timeout=DEADLINE_S)
+    try:
+        known = {"Authorization": f"Bearer {page.link.partition('#')[2]}"}
+        connection.request("GET" if body is None else "POST", path, body, {**known, **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gateway/jobs",
+        "ftp://gateway/",
+        "https://",
+        "https://user@gateway/",
+        "https://gateway/?x=1",
+        "https://gateway/#x",
+        "https://gateway:port/",
+        "https://g\u00e4teway/",
+        "https://gate way/",
+        7,
+    ],
+)
+def test_only_a_plain_url_is_one_of_a_page(url: Any) -> None:
+    with pytest.raises(SettingsError, match="web_url="):
+        Settings(web_url=url)
 
 
 def test_nothing_can_be_done_to_a_job_that_has_ended() -> None:

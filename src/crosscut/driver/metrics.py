@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from crosscut.driver.latency import LatencyMetrics
 from crosscut.driver.meter import TaskRates, TaskTotals
+from crosscut.driver.plain import plain
 from crosscut.driver.status import JobStatus
 from crosscut.driver.traces import CheckpointTrace, FailoverTrace
-from crosscut.driver.watching import SeenError, Watching
+from crosscut.driver.watching import SeenError, SeenLetter, Watching
 from crosscut.driver.worker_lines import WorkerLine
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import Edge, JobGraph, Vertex
@@ -33,6 +35,10 @@ class TaskMetrics:
         state_bytes: Of its part of the newest checkpoint.
         watermark: In milliseconds since 1970, None if there is none.
         watermark_delay_ms: How far it is behind the driver's clock.
+        barrier: The newest checkpoint whose barrier has come to it, in this epoch; 0: none yet.
+        captured: The newest that has its state, likewise.
+        latencies: By the name of each source, how long its records took to get here, in seconds, since the
+            driver started.
     """
 
     task: TaskId
@@ -48,6 +54,9 @@ class TaskMetrics:
     held_up_by: str
     lag: int | None
     readings: tuple[Reading, ...] = ()
+    barrier: int = 0
+    captured: int = 0
+    latencies: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ class VertexMetrics:
         lag_seconds: In how long it would have read them at its present rate; None: it can't tell, or does not
             move.
         is_bottleneck: It is busy, and who sends to it has to wait for it.
+        latencies: How long records take from each source to here, of late; empty without `latency_interval`.
     """
 
     vertex: VertexId
@@ -87,6 +97,7 @@ class VertexMetrics:
     late_records: int
     dead_letters: int
     is_bottleneck: bool
+    latencies: tuple[LatencyMetrics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,7 @@ class JobMetrics:
         failovers: The newest 100, oldest first.
         errors: Likewise.
         settings: As text, without passwords.
+        dead_letters: The newest 100 that are known of: a task that sets many aside says a few a second.
         logs: The newest 200 lines that workers have logged, oldest first.
     """
 
@@ -133,6 +145,7 @@ class JobMetrics:
     failovers: tuple[FailoverTrace, ...]
     errors: tuple[SeenError, ...]
     settings: Mapping[str, str]
+    dead_letters: tuple[SeenLetter, ...] = ()
     logs: tuple[WorkerLine, ...] = ()
 
     @property
@@ -144,7 +157,7 @@ class JobMetrics:
         """Return plain JSON-like data. What the summary repeats of the rest is left out of it."""
         # Emptied first: a long job has thousands of them, and this is asked for each second.
         summary = replace(self.summary, tasks=(), checkpoints=(), recoveries=())
-        data = asdict(replace(self, summary=summary))
+        data: dict[str, Any] = plain(replace(self, summary=summary))
         for repeated in ("tasks", "checkpoints", "recoveries"):
             del data["summary"][repeated]
         data["settings"] = dict(self.settings)
@@ -191,13 +204,14 @@ def build_metrics(
         started_ms=seen.started_ms,
         parallelism=graph.parallelism,
         summary=status,
-        vertices=_vertices(graph, of),
+        vertices=_vertices(graph, of, seen),
         edges=edges,
         tasks=tasks,
         checkpoints=seen.checkpoints.all(),
         failovers=seen.failovers.all(),
         errors=tuple(seen.errors),
         settings=settings,
+        dead_letters=tuple(seen.letters),
         logs=logs,
     )
 
@@ -217,6 +231,9 @@ def _task(one: TaskStatistics, seen: Watching, state_bytes: int, now_ms: int) ->
         held_up_by=one.held_up_by,
         lag=one.lag,
         readings=seen.meter.readings(one.task),
+        barrier=max(one.barrier, one.captured),
+        captured=one.captured,
+        latencies=seen.latencies.totals(one.task),
     )
 
 
@@ -258,9 +275,16 @@ def _edge(edge: Edge, output: int, senders: Iterable[TaskMetrics]) -> EdgeMetric
     )
 
 
-def _vertices(graph: JobGraph, of: Mapping[str, list[TaskMetrics]]) -> tuple[VertexMetrics, ...]:
+def _vertices(
+    graph: JobGraph, of: Mapping[str, list[TaskMetrics]], seen: Watching
+) -> tuple[VertexMetrics, ...]:
     slow = _bottleneck(graph, of)
-    return tuple(_vertex(vertex, of[vertex.vertex_id], vertex.vertex_id == slow) for vertex in graph.vertices)
+    found = []
+    for vertex in graph.vertices:
+        tasks = of[vertex.vertex_id]
+        one = _vertex(vertex, tasks, vertex.vertex_id == slow)
+        found.append(replace(one, latencies=seen.latencies.recent(task.task for task in tasks)))
+    return tuple(found)
 
 
 def _vertex(vertex: Vertex, tasks: list[TaskMetrics], is_bottleneck: bool) -> VertexMetrics:

@@ -12,21 +12,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crosscut import events
+from crosscut.driver.latency import LatencyMeter
 from crosscut.driver.meter import Meter
 from crosscut.driver.query_progress import BatchTimes, progress_of, query_ids
 from crosscut.driver.traces import CheckpointTraces, FailoverTraces
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.job.restarts import ASKED
+from crosscut.protocol.measures import Letter
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     DeployTasks,
     FailureCause,
     RecordsFlowing,
     SnapshotAcknowledged,
+    TaskStatistics,
     TransactionsCommitted,
     WorkerHeartbeat,
     WorkerMessage,
@@ -35,6 +39,7 @@ from crosscut.protocol.messages import (
 ERRORS_MAX = 100
 PROGRESS_MAX = 100
 """As many as Structured Streaming keeps."""
+LETTERS_MAX = 100
 
 _RUNNING = (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING)
 
@@ -46,6 +51,16 @@ class SeenError:
     at_ms: int
     epoch: Epoch
     cause: FailureCause
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLetter:
+    """A dead letter, and when the driver was told of it, in milliseconds since 1970."""
+
+    at_ms: int
+    epoch: Epoch
+    task: TaskId
+    letter: Letter
 
 
 class Watching:
@@ -75,9 +90,12 @@ class Watching:
         self._before: CheckpointCompleted | None = None
         self._since_ns = 0
         self.meter = Meter()
+        self.latencies = LatencyMeter()
         self.checkpoints = CheckpointTraces()
         self.failovers = FailoverTraces()
         self.errors: deque[SeenError] = deque(maxlen=ERRORS_MAX)
+        self.letters: deque[SeenLetter] = deque(maxlen=LETTERS_MAX)
+        self._letters_said: dict[TaskId, tuple[Letter, ...]] = {}
         self.started_ms = 0
         self._name = name
         self._parallelism = parallelism
@@ -166,6 +184,8 @@ class Watching:
         match message:
             case WorkerHeartbeat() if message.epoch == epoch:
                 self.meter.note(now_ns, epoch, message.tasks)
+                self.latencies.note(now_ns, epoch, message.tasks)
+                self._note_letters(epoch, message.tasks)
             case SnapshotAcknowledged(_, n, task, snapshot, times) if message.epoch == epoch:
                 self.checkpoints.acknowledged(now_ns, n, task, snapshot, times)
             case TransactionsCommitted(_, n) if message.epoch == epoch:
@@ -197,6 +217,14 @@ class Watching:
             )
         )
 
+    def _note_letters(self, epoch: Epoch, tasks: Iterable[TaskStatistics]) -> None:
+        for one in tasks:
+            # What a batch has counted is said again and again until the next one has.
+            if one.letters and one.letters is not self._letters_said.get(one.task):
+                self._letters_said[one.task] = one.letters
+                at_ms = self._wall_ms()
+                self.letters += [SeenLetter(at_ms, epoch, one.task, letter) for letter in one.letters]
+
     def _flowing(self, now_ns: int, epoch: Epoch) -> None:
         over = self.failovers.flowing(now_ns)
         if over is not None:
@@ -223,7 +251,8 @@ class Watching:
             return
         self._failure = newest
         at_ms, epoch = self._wall_ms(), coordinator.epoch
-        self.errors.append(SeenError(at_ms, epoch, newest))
+        if newest.kind != ASKED:
+            self.errors.append(SeenError(at_ms, epoch, newest))
         if coordinator.restart_count == self._restart_count:
             return
         self._restart_count = coordinator.restart_count

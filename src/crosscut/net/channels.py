@@ -56,7 +56,7 @@ class OutgoingChannel:
         """
         match item:
             case Batch():
-                payload = encode_batch(item)
+                payload = encode_batch(item, is_kept=False)
                 self._send(FrameType.BATCH, payload)
                 return len(payload)
             case Barrier(checkpoint_id):

@@ -14,7 +14,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.callables import several
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.dead_letters import DeadLetter
 from crosscut.errors import CrosscutError, InternalError
 from crosscut.graph.specs import Emit
 from crosscut.keyed_process import KeyedProcess
@@ -62,8 +62,7 @@ def set_aside(
     trace = traceback_of(error)
     if len(trace) > _TRACEBACK_MAX:
         trace = f"{trace[: _TRACEBACK_MAX // 2]}\n  ...\n{trace[-_TRACEBACK_MAX // 2 :]}"
-    sides.say(DEAD_LETTERS, DeadLetter(record, text_of(error), uid, key, timer, trace), timestamp)
-    sides.letter_count += 1
+    sides.set_aside(DeadLetter(record, text_of(error), uid, key, timer, trace), timestamp)
 
 
 class Attempts(Operator):

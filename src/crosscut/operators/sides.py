@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import FlowError
 from crosscut.graph.specs import SideOutput
+
+LETTERS_KEPT = 5
+"""For people; the records stay in memory for as long."""
 
 
 class Sides:
@@ -20,9 +25,10 @@ class Sides:
     Attributes:
         has_some: Whether there is something to take.
         letter_count: Dead letters, in this epoch.
+        letters: The newest of them, until somebody shows them to people.
     """
 
-    __slots__ = ("_records", "_timestamps", "_uid", "has_some", "letter_count")
+    __slots__ = ("_records", "_timestamps", "_uid", "has_some", "letter_count", "letters")
 
     def __init__(self, uid: str, names: Collection[str] = ()) -> None:
         self._uid = uid
@@ -30,6 +36,7 @@ class Sides:
         self._timestamps: dict[str, list[int]] = {name: [] for name in self._records}
         self.has_some = False
         self.letter_count = 0
+        self.letters: deque[DeadLetter] = deque(maxlen=LETTERS_KEPT)
 
     @property
     def outputs(self) -> list[SideOutput]:
@@ -57,6 +64,12 @@ class Sides:
         if timestamp is not None:
             self._timestamps[name].append(timestamp)
         self.has_some = True
+
+    def set_aside(self, letter: DeadLetter, timestamp: int | None = None) -> None:
+        """Send a dead letter to those who read them, and count it."""
+        self.say(DEAD_LETTERS, letter, timestamp)
+        self.letter_count += 1
+        self.letters.append(letter)
 
     def mark(self) -> list[tuple[int, int]]:
         """Return how far it has come, for `go_back`."""

@@ -301,6 +301,11 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRequested:
+    """The user wants the job to go back to its newest checkpoint, with all tasks made anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRequested:
     """Somebody wants a checkpoint now; `request` names the wish and is never used again.
 
@@ -356,5 +361,5 @@ JobEvent = (
     ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | SplitsFound | FindingFailed | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
-    | StopRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten
+    | StopRequested | RestartRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten
 )  # fmt: skip

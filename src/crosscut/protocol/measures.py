@@ -50,6 +50,24 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as people see it: everything is text, and shortened.
+
+    Attributes:
+        operator: uid.
+        record: "" of a timer.
+        key: "" if it has none.
+        timer: The time of the timer, None of a record.
+    """
+
+    operator: str
+    record: str
+    error: str
+    key: str = ""
+    timer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """A line that was logged in a worker.
 

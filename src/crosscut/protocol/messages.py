@@ -12,7 +12,7 @@ from dataclasses import field
 from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
-from crosscut.protocol.measures import LogLine, Reading, SnapshotTimes
+from crosscut.protocol.measures import Letter, LogLine, Reading, SnapshotTimes
 from crosscut.protocol.snapshots import KnownSplits, Snapshot, TaskSnapshot
 
 # Worker -> coordinator
@@ -176,6 +176,11 @@ class TaskStatistics:
         blocked_us: For so much of it an output took no more.
         readings: Metrics of user code; None: as they were said last in this epoch, or none.
         held_splits: Of a source: splits that wait for slower ones (`align_within`).
+        barrier: The newest checkpoint of which a barrier has come in this epoch, 0 if none has.
+        captured: The newest that has the task's state, in this epoch, 0 if none has.
+        latencies: By the name of each source, how long its records took to get here, in seconds; None: as
+            they were said last in this epoch, or none.
+        letters: Dead letters, the newest of those since some were said last.
     """
 
     task: TaskId
@@ -197,6 +202,10 @@ class TaskStatistics:
     blocked_us: int = 0
     readings: tuple[Reading, ...] | None = None
     held_splits: int = 0
+    barrier: CheckpointId = CheckpointId(0)
+    captured: CheckpointId = CheckpointId(0)
+    letters: tuple[Letter, ...] = ()
+    latencies: tuple[Reading, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

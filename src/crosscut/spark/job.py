@@ -6,6 +6,7 @@ import asyncio
 import os
 import warnings
 from collections.abc import Callable, Generator
+from dataclasses import asdict
 from typing import Any
 
 from pyspark import SparkContext
@@ -28,7 +29,7 @@ from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import JobGraph
 from crosscut.interfaces import Sink
-from crosscut.protocol.events import StopRequested
+from crosscut.protocol.events import RestartRequested, StopRequested
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
@@ -132,8 +133,10 @@ class Job:
         return self._run.status()
 
     def progress(self) -> dict[str, Any]:
-        """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates."""
-        return {**self.report().as_dict(), "status": self.status}
+        """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates; and by vertex how
+        long records take from each source to there, of late."""
+        latencies = {one.vertex: [asdict(each) for each in one.latencies] for one in self.metrics().vertices}
+        return {**self.report().as_dict(), "latencies": latencies, "status": self.status}
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
@@ -386,6 +389,15 @@ class Job:
             if savepoint is not None:
                 self._last_as_savepoint(os.fspath(savepoint))
         return has_ended
+
+    def restart(self) -> None:
+        """Have the job go back to its newest checkpoint, and make all of its tasks anew; returns at once.
+
+        As after a failure, but that it doesn't count as one: workers stay, whatever they hold in memory is
+        given up, and read again, sources and sinks are opened again. A job whose records don't flow at the
+        moment, because it starts, stops or fails over, is left alone.
+        """
+        self._run.post(RestartRequested())
 
     def cancel(self) -> None:
         """End now, without a last checkpoint; the next start resumes from the newest one."""

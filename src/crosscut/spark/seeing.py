@@ -37,6 +37,10 @@ class JobActions:
         """Take a last checkpoint, and end; returns at once."""
         self._job.stop(timeout=0)
 
+    def restart(self) -> None:
+        """Have the job go back to its newest checkpoint; returns at once."""
+        self._job.restart()
+
     def take_checkpoint(self) -> str:
         """Take a checkpoint."""
         taken = self._job.checkpoint(CHECKPOINT_PATIENCE_S)
@@ -89,6 +93,7 @@ class Seeing:
                 actions,
                 host=settings.web_host,
                 port=settings.web_port,
+                url=settings.web_url,
             )
             if settings.web_port not in (0, self.page.port):
                 LOGGER.warning(

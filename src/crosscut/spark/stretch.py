@@ -272,6 +272,7 @@ class Stretch:
             store_url=ground.store_url,
             terms=task_terms(settings),
             linger_ms=settings.milliseconds("linger"),
+            marks_every_ms=settings.milliseconds("latency_interval"),
             heartbeat_timeout_ms=int(settings.milliseconds("heartbeat_timeout")),
             failpoints=failpoints,
             log=LogTerms(ground.name, settings.log_level, settings.log_format),

@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.dead_letters import DeadLetter
 from crosscut.errors import StateError
 from crosscut.graph.specs import SideOutput
 from crosscut.interfaces import JSON
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
-from crosscut.operators.operator import Operator
+from crosscut.operators.operator import Operator, shortened
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.measures import Reading
+from crosscut.protocol.measures import Letter, Reading
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.user_metrics import Histogram
 
@@ -91,6 +92,15 @@ class Chain:
     def letter_count(self) -> int:
         """Dead letters, in this epoch."""
         return sum(one.sides.letter_count for one in self._operators if one.sides is not None)
+
+    def take_letters(self) -> tuple[Letter, ...]:
+        """Return the newest dead letters since this was asked last, as text."""
+        found: list[Letter] = []
+        for one in self._operators:
+            if one.sides is not None and one.sides.letters:
+                found += map(_shown, one.sides.letters)
+                one.sides.letters.clear()
+        return tuple(found)
 
     @property
     def timer_count(self) -> int:
@@ -351,3 +361,13 @@ class Chain:
                     # Said at the end of input, of no record in particular.
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
                 self._emit_aside(self._timed(batch, operator), side)
+
+
+def _shown(letter: DeadLetter) -> Letter:
+    return Letter(
+        letter.operator,
+        "" if letter.timer is not None else shortened(letter.record),
+        letter.error,
+        "" if letter.key is None else shortened(letter.key),
+        letter.timer,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
-from crosscut.batch import Batch
+from crosscut.batch import Batch, Mark
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.task.flow_control import SendingEnd
@@ -62,6 +62,11 @@ class Departures:
         for output in self._by_side[side]:
             if output.add(batch):
                 self._outlets.outbox += output.take()
+
+    def mark(self, mark: Mark) -> None:
+        """Let `mark` go on, on each output, after what was added."""
+        for output in self.outputs:
+            output.mark(mark)
 
     def flush(self) -> None:
         """Send the records in the output buffers."""

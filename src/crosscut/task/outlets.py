@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crosscut.batch import Mark
 from crosscut.ids import ChannelId
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.task.items import Item
@@ -15,13 +16,15 @@ class Outlets:
         errands: Work for the background.
         outbox: Items for other tasks, to be handed over now.
         emptied: Inputs in which nothing waits any more, though `run` has not read them empty.
+        marks: That have come by; the records before them are processed.
         messages: For the coordinator.
     """
 
-    __slots__ = ("emptied", "errands", "messages", "outbox")
+    __slots__ = ("emptied", "errands", "marks", "messages", "outbox")
 
     def __init__(self) -> None:
         self.errands: list[Errand] = []
         self.outbox: list[tuple[ChannelId, Item]] = []
         self.emptied: list[ChannelId] = []
+        self.marks: list[Mark] = []
         self.messages: list[WorkerMessage] = []

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.batch import Batch, Mark
 from crosscut.errors import FlowError
 from crosscut.graph.specs import Partitioning, SideOutput
 from crosscut.ids import ChannelId
@@ -32,13 +32,19 @@ class Output(ABC):
         self._batch_rows = batch_rows
         self.buffered_rows = self.added_rows = 0
         self._news: Batch | None = None
+        self._mark: Mark | None = None
+        self._next_marked = 0
         # A buffer for each channel, beside that of its records; None if they have no event time.
         self._timestamps: list[list[int]] | None = None
 
     @property
     def has_buffered(self) -> bool:
         """Whether something waits."""
-        return bool(self.buffered_rows) or self._news is not None
+        return bool(self.buffered_rows) or self._news is not None or self._mark is not None
+
+    def mark(self, mark: Mark) -> None:
+        """Let `mark` follow what has been added, to one channel: they have it in turn."""
+        self._mark = self._mark or mark
 
     def add(self, batch: Batch) -> bool:
         """Take the batch in; return whether a buffer is full."""
@@ -59,6 +65,9 @@ class Output(ABC):
         if self._news is not None:
             taken = self._with_news(taken, self._news)
             self._news = None
+        if self._mark is not None:
+            taken = self._with_mark(taken, self._mark)
+            self._mark = None
         return [(channel, piece) for channel, batch in taken for piece in pieces(batch, self._batch_rows)]
 
     def _timestamp_buffers(self) -> list[list[int]]:
@@ -79,6 +88,17 @@ class Output(ABC):
             batch.add_news(news.watermark, idle=news.idle)
         return told
 
+    def _with_mark(self, taken: list[tuple[ChannelId, Batch]], mark: Mark) -> list[tuple[ChannelId, Batch]]:
+        """Let `mark` follow the records of the next channel, also if there are none."""
+        marked = self.channels[self._next_marked % len(self.channels)]
+        self._next_marked += 1
+        batch = dict(taken).get(marked)
+        if batch is None:
+            batch = Batch([])
+            taken = [*taken, (marked, batch)]
+        batch.mark = mark
+        return taken
+
     @abstractmethod
     def _take(self) -> list[tuple[ChannelId, Batch]]:
         """Return everything buffered, at most one batch for each channel, and empty the buffers."""
@@ -93,6 +113,7 @@ def pieces(batch: Batch, rows: int) -> Iterator[Batch]:
         piece = batch.part(start, start + rows)
         if start + rows >= len(batch):
             piece.add_news(batch.watermark, idle=batch.idle)
+            piece.mark = batch.mark
         yield piece
 
 

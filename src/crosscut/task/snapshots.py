@@ -222,7 +222,8 @@ class Snapshots:
         self._outlets.errands.append(NotePause(n))
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
-        self._captures.log(n, channel, batch, by_sender=by_sender)
+        if batch.records or batch.has_news:
+            self._captures.log(n, channel, batch, by_sender=by_sender)
 
     def _overtaken_by(self, n: CheckpointId) -> Log:
         return partial(self._log, n, by_sender=True)

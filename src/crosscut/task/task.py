@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
-from crosscut.batch import Batch
+from crosscut.batch import Batch, Mark
 from crosscut.errors import ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
@@ -36,7 +36,7 @@ from crosscut.protocol.events import (
     SourcesResumed,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
-from crosscut.protocol.measures import Reading, SnapshotTimes
+from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
@@ -158,6 +158,8 @@ class Task:
         )
         self.hears_time = self._time.hears_clock
         self._has_rung = False
+        self._mark: Mark | None = None
+        self._marks_at_us: int | None = None
         self._chain.restore(
             self._time.watermark,
             before.assigned,
@@ -233,6 +235,15 @@ class Task:
         """The machine's clock says `clock_ms`; to be told before `run` where `hears_time`."""
         self._time.tell_clock(clock_ms)
 
+    def mark(self, now_us: int) -> None:
+        """Let a mark of this time, in microseconds since 1970, follow what the source reads next."""
+        self._marks_at_us = now_us
+
+    @property
+    def awaits_mark(self) -> bool:
+        """Whether no record has been read since `mark`."""
+        return self._marks_at_us is not None
+
     @property
     def is_awaited(self) -> bool:
         """Whether a snapshot waits until the task is through with the batch that it has begun.
@@ -287,6 +298,8 @@ class Task:
         busy_us: int = 0,
         blocked_us: int = 0,
         readings: tuple[Reading, ...] | None = None,
+        letters: tuple[Letter, ...] = (),
+        latencies: tuple[Reading, ...] | None = None,
     ) -> TaskStatistics:
         """Return the counters and the length of the queues, and with them what else is said of the task."""
         is_over = self._ending.is_forwarded
@@ -312,7 +325,15 @@ class Task:
             busy_us=busy_us,
             blocked_us=blocked_us,
             readings=readings,
+            barrier=self.newest_barrier,
+            captured=self.newest_captured,
+            letters=letters,
+            latencies=latencies,
         )
+
+    def take_letters(self) -> tuple[Letter, ...]:
+        """Return the newest dead letters since this was asked last."""
+        return self._chain.take_letters()
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -389,6 +410,7 @@ class Task:
                 self._pass_on_end()
         elif self._reading is not None:
             self._read(self._reading)
+        self._pass_mark()
         self._snapshots.let_in()
         return channel
 
@@ -501,6 +523,8 @@ class Task:
         batch = reading.read(self.rows_max, is_first=self.records_in == self._records_before)
         if batch is not None:
             self.records_in += len(batch)
+            if self._marks_at_us is not None:
+                self._mark, self._marks_at_us = Mark(self.task_id.vertex, self._marks_at_us), None
             rest = self._chain.process(batch)
             if rest is not None:
                 self._chain.keep(rest)
@@ -522,10 +546,12 @@ class Task:
                     )
                 rows = len(item)
                 item.input = channel.input
+                mark = item.take_mark()
                 news = item.take_news() if item.has_news else None
                 rest_of_slice = self._chain.process(item) if rows else None
                 if rest_of_slice is not None:
                     rows -= len(rest_of_slice)
+                    rest_of_slice.mark, mark = mark, None
                     if news is not None:
                         rest_of_slice.add_news(news.watermark, idle=news.idle)
                     self.intake.put_back(channel, rest_of_slice)
@@ -533,6 +559,9 @@ class Task:
                     self._chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._time.heard(channel, news)
+                if mark is not None and channel not in self._back_edges:
+                    # What goes round would count the rounds, and never come to an end.
+                    self._mark = self._mark or mark
                 self.records_in += rows
                 self.calls.request()
             case Barrier() if item == REPLAYED:
@@ -552,6 +581,16 @@ class Task:
         if self.departures.lead_on(side):
             self._sent_on += len(batch)
             self.departures.add(batch, side)
+
+    def _pass_mark(self) -> None:
+        """Let a mark go on, once what came before it has gone through the operators."""
+        mark = self._mark
+        if mark is None or self._chain.is_midway:
+            return
+        self._mark = None
+        if not self._ending.is_forwarded:
+            self.outlets.marks.append(mark)
+            self.departures.mark(mark)
 
     def _input_ended(self) -> None:
         if self._ending.begin(waits=self.calls.is_calling):

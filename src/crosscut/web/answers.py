@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from crosscut.errors import CrosscutError
 
@@ -20,7 +21,8 @@ BODY_BYTES_MAX = 4_096
 TOKEN_CHARACTERS_MIN = 16
 
 _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_STATIC = {"/": "page.html", "/page.js": "page.js", "/graph.js": "graph.js", "/page.css": "page.css"}
+_SCRIPTS = ("page.js", "graph.js", "barrier.js", "elements.js")
+_STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _HEADERS = {
     "Content-Security-Policy": (
@@ -73,6 +75,9 @@ class Actions(Protocol):
     def stop(self) -> None:
         """Take a last checkpoint, and end; returns at once."""
 
+    def restart(self) -> None:
+        """Go back to the newest checkpoint, with all tasks made anew; returns at once."""
+
     def take_checkpoint(self) -> str:
         """Take a checkpoint; return what has become of it, for people."""
 
@@ -97,6 +102,8 @@ class Answers:
         actions: None: there are none.
         is_local: The server is bound to loopback: then requests under other names are refused: somebody's
             own page may have had its name lead here.
+        url: Where a reverse proxy serves the page; "": none does. Then its host is another name of the
+            server, its origin that of the page, and its path may stand in front of any other.
     """
 
     def __init__(
@@ -107,7 +114,12 @@ class Answers:
         actions: Actions | None = None,
         *,
         is_local: bool = True,
+        url: str = "",
     ) -> None:
+        proxy = urlsplit(url)
+        self._names = _LOOPBACK | {_name_of(proxy.netloc)} if url else _LOOPBACK
+        self._origin = f"{proxy.scheme}://{proxy.netloc}" if url else ""
+        self._prefix = proxy.path.rstrip("/")
         self._token = token.encode()
         self._document = document
         self._exposition = exposition
@@ -119,9 +131,11 @@ class Answers:
     def answer(self, request: Request) -> Answer:
         """Return the answer to `request`; never raises for what a request holds."""
         host = request.headers.get("host", "")
-        if self._is_local and _name_of(host) not in _LOOPBACK:
+        if self._is_local and _name_of(host) not in self._names:
             return _said(403, f"this server is called 127.0.0.1 or localhost, not {host[:100]!r}")
         path = request.path.partition("?")[0]
+        if self._prefix and path.startswith(f"{self._prefix}/"):
+            path = path.removeprefix(self._prefix)
         if path in self._static:
             if request.method not in ("GET", "HEAD"):
                 return _said(405, "expected GET")
@@ -131,6 +145,7 @@ class Answers:
             "/metrics",
             "/api/job",
             "/api/stop",
+            "/api/restart",
             "/api/checkpoint",
             "/api/savepoint",
             "/api/state",
@@ -168,7 +183,7 @@ class Answers:
         if request.method != "POST":
             return _said(405, "expected POST")
         origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is not None and origin != self._origin and origin.partition("://")[2] != host:
             return _said(403, f"another page asks for it: {origin[:100]!r}")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _said(415, "expected application/json")
@@ -180,6 +195,9 @@ class Answers:
                 case "/api/stop", {}:
                     actions.stop()
                     return _said(200, "the job stops, with a last checkpoint")
+                case "/api/restart", {}:
+                    actions.restart()
+                    return _said(200, "the job is asked to go back to its newest checkpoint")
                 case "/api/checkpoint", {}:
                     return _said(200, actions.take_checkpoint())
                 case "/api/savepoint", {"path": str(where)} if where.strip():

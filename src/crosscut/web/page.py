@@ -46,6 +46,7 @@ class Page:
         document: Returns what the page shows: JSON-like data with "job" and "series".
         metrics: Returns the job as it is now, for Prometheus; None: there is nothing to scrape.
         actions: None: the job has ended.
+        url: Where a reverse proxy serves it; "": none does.
         clock_s: Says how old an answer is.
 
     Raises:
@@ -60,6 +61,7 @@ class Page:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        url: str = "",
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._document = document
@@ -72,7 +74,10 @@ class Page:
         self._made_s = clock_s() - FRESH_S
         self._looked: JobMetrics | None = None
         self._looked_s = 0.0
-        answers = Answers(self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK)
+        answers = Answers(
+            self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK, url=url
+        )
+        self._url = f"{url.rstrip('/')}/" if url else ""
         self._host = host
         self._server = PageServer(host, port, answers)
 
@@ -90,7 +95,7 @@ class Page:
     @property
     def link(self) -> str:
         """What to open in a browser; whoever has it may look, and stop the job."""
-        return f"{self.address}#{self._token}"
+        return f"{self._url or self.address}#{self._token}"
 
     def close(self) -> None:
         """Close the port."""

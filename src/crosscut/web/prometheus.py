@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from crosscut.driver.latency import merged
 from crosscut.driver.metrics import JobMetrics, TaskMetrics, VertexMetrics
 from crosscut.protocol.measures import Reading
 
@@ -81,6 +82,7 @@ class _Collected(Collector):
         ends = ("source", "target", "input", "side")
         text = "Records from one vertex to another; again after a failover"
         yield _family(CounterMetricFamily, "edge_records", text, ends, metrics, edges)
+        yield _latencies(metrics)
         yield from _of_user_code(metrics)
 
 
@@ -221,14 +223,31 @@ def _series(name: str, kind: str) -> set[str]:
             return {name}
 
 
+def _latencies(metrics: JobMetrics) -> Metric:
+    text = "From reading records at a source until they are processed here, by marks that follow them"
+    family = HistogramMetricFamily("crosscut_latency_seconds", text, labels=("job", "vertex", "source"))
+    by_vertex: dict[str, list[Reading]] = {}
+    for task in metrics.tasks:
+        by_vertex.setdefault(task.task.vertex, []).extend(task.latencies)
+    for vertex, readings in by_vertex.items():
+        for one in merged(readings):
+            family.add_metric((metrics.name, vertex, one.operator), _buckets([one]), one.value)
+    return family
+
+
 def _histogram(name: str, metrics: JobMetrics, by_operator: dict[str, list[Reading]]) -> Metric:
     family = HistogramMetricFamily(f"crosscut_{name}", "Of the flow's own code", labels=("job", "operator"))
     for uid, readings in sorted(by_operator.items()):
         bounds = readings[0].bounds
         alike = [one for one in readings if one.bounds == bounds]
-        running, buckets = 0, []
-        for index, bound in enumerate((*bounds, float("inf"))):
-            running += sum(one.counts[index] for one in alike)
-            buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
-        family.add_metric((metrics.name, uid), buckets, sum(one.value for one in alike))
+        family.add_metric((metrics.name, uid), _buckets(alike), sum(one.value for one in alike))
     return family
+
+
+def _buckets(alike: list[Reading]) -> list[tuple[str, float]]:
+    """Return how many observations of histograms with the same buckets stay within each bound."""
+    running, buckets = 0, []
+    for index, bound in enumerate((*alike[0].bounds, float("inf"))):
+        running += sum(one.counts[index] for one in alike)
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), float(running)))
+    return buckets

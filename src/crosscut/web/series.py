@@ -18,6 +18,7 @@ class Point:
         at_ms: In milliseconds since 1970.
         blocked: The highest share of any vertex.
         delay_ms: The longest watermark delay of any vertex.
+        latency_ms: From a source to a sink, 99 of 100 of late; the longest of any two.
         checkpoint_ms: Duration of the newest completed checkpoint.
     """
 
@@ -31,6 +32,7 @@ class Point:
     lag: int | None
     delay_ms: int | None
     checkpoint_ms: float | None
+    latency_ms: float | None = None
 
 
 def point_of(metrics: JobMetrics) -> Point:
@@ -51,6 +53,10 @@ def point_of(metrics: JobMetrics) -> Point:
             (one.watermark_delay_ms for one in vertices if one.watermark_delay_ms is not None), default=None
         ),
         checkpoint_ms=round(completed[-1], 1) if completed else None,
+        latency_ms=max(
+            (round(latency.p99_ms, 2) for one in vertices if one.is_sink for latency in one.latencies),
+            default=None,
+        ),
     )
 
 

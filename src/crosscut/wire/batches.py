@@ -11,22 +11,25 @@ import pickle  # noqa: S403 - see above and rule S7
 import reprlib
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.batch import Batch, Mark
 from crosscut.errors import WireError
 from crosscut.wire.frames import BATCH_BYTES_MAX
 
 _SHOWN = 120
 
 
-def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX) -> bytes:
+def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: bool = True) -> bytes:
     """Return the payload of a BATCH frame, or of the pieces that it goes in.
+
+    Args:
+        is_kept: On disk, or in a snapshot: without its mark, which would tell of another time.
 
     Raises:
         WireError: A record can't be pickled, or the batch is longer than `bytes_max`. The message names
             the record to blame, its type, and what to do; both are attributes, `record` and `record_type`.
     """
     try:
-        data = pickle.dumps(_content(batch), protocol=5)
+        data = pickle.dumps(_content(batch, None if is_kept else batch.mark), protocol=5)
     except Exception as error:  # A record's own __reduce__ may raise anything.
         raise _unpicklable(batch, error) from error
     if len(data) > bytes_max:
@@ -60,6 +63,16 @@ def decode_batch(data: bytes | memoryview) -> Batch:
             f"must be able to import the classes of the records, in the same version"
         ) from error
     match content:
+        case (tuple() as inner, str() as source, int() as sent_us):
+            batch = _batch_of(inner, len(data))
+            batch.mark = Mark(source, sent_us)
+            return batch
+        case _:
+            return _batch_of(content, len(data))
+
+
+def _batch_of(content: object, size_bytes: int) -> Batch:
+    match content:
         case (list() as records, None):
             return Batch(records)
         case (list() as records, list() as keys) if len(records) == len(keys):
@@ -72,11 +85,13 @@ def decode_batch(data: bytes | memoryview) -> Batch:
             bool() | None as idle,
         ) if len(records) == _length(keys, records) == _length(timestamps, records):
             return Batch(records, keys, timestamps, watermark, idle=idle)
-    raise WireError(f"a BATCH frame of {len(data)} bytes holds something else than records, keys and times")
+    raise WireError(f"a BATCH frame of {size_bytes} bytes holds something else than records, keys and times")
 
 
-def _content(batch: Batch) -> tuple[Any, ...]:
-    """Return what is sent: of event time nothing, where there is none."""
+def _content(batch: Batch, mark: Mark | None) -> tuple[Any, ...]:
+    """Return what is sent: of event time and marks nothing, where there is none."""
+    if mark is not None:
+        return _content(batch, None), mark.source, mark.sent_us
     if batch.timestamps is None and not batch.has_news:
         return batch.records, batch.keys
     return batch.records, batch.keys, batch.timestamps, batch.watermark, batch.idle

@@ -56,6 +56,7 @@ class TaskPool:
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so many bytes more.
         start_thread: Starts the threads in which the store and sinks are called.
+        marks_every_ms: That follow the records of a source, to tell how long they take; 0: none.
         pace_of: How much a task takes at a time; one that was there before goes on as it did.
         slices: Is told of each slice of work.
     """
@@ -74,6 +75,7 @@ class TaskPool:
         give_credit: Callable[[ChannelId, int], None],
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
+        marks_every_ms: float = 0,
         pace_of: Callable[[TaskId], Pace] | None = None,
         slices: Slices = _UNWATCHED,
     ) -> None:
@@ -85,7 +87,8 @@ class TaskPool:
         self.threads = Threads(epoch, sink_timeout_ms, start_thread)
         self.now_ns = clock.monotonic_ns
         # The date is read once: whoever sets the machine's clock moves no timer.
-        self._began_ms = int(clock.now().timestamp() * 1_000) - clock.monotonic_ns() // 1_000_000
+        self._began_us = int(clock.now().timestamp() * 1_000_000) - clock.monotonic_ns() // 1_000
+        self.marks_every_ns = int(marks_every_ms * 1e6)
         self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
         self.slices = slices
         self.failpoints = failpoints
@@ -111,7 +114,11 @@ class TaskPool:
 
     def clock_ms(self, now_ns: int) -> int:
         """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
-        return self._began_ms + now_ns // 1_000_000
+        return self.clock_us(now_ns) // 1_000
+
+    def clock_us(self, now_ns: int) -> int:
+        """Return the microseconds since 1970, likewise."""
+        return self._began_us + now_ns // 1_000
 
     @property
     def tasks(self) -> list[Task]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from crosscut.batch import Batch
 from crosscut.interfaces import SinkWriter
-from crosscut.protocol.measures import ReadingsSaid
+from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
+from crosscut.worker.latencies import Latencies
 from crosscut.worker.lines import SPEAKING, Speaking
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class TaskRunner:
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
         self._readings_said = ReadingsSaid()
+        self._letters_ns = -LOOK_EVERY_NS
+        self._latencies = Latencies()
+        self._mark_due_ns = 0
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
@@ -80,7 +84,15 @@ class TaskRunner:
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
             readings=said.news(now_ns, task.readings) if is_due else None,
+            letters=self._letters(now_ns),
+            latencies=self._latencies.news(now_ns, is_over=task.is_over),
         )
+
+    def _letters(self, now_ns: int) -> tuple[Letter, ...]:
+        if not self.task.is_over and now_ns - self._letters_ns < LOOK_EVERY_NS:
+            return ()
+        self._letters_ns = now_ns
+        return self.task.take_letters()
 
     def set_alarm(self, now_ns: int) -> None:
         """Tell the task the time, and note when something is due by it."""
@@ -124,6 +136,9 @@ class TaskRunner:
         rows_before = task.records_in
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
+        is_mark_due = task.is_source and pool.marks_every_ns > 0 and self._mark_due_ns <= now_ns
+        if is_mark_due:
+            task.mark(pool.clock_us(now_ns))
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
         try:
             channel = task.run()
@@ -135,6 +150,12 @@ class TaskRunner:
         rows = task.records_in - rows_before
         ended_ns = self._now_ns()
         self._note(rows, ended_ns - now_ns)
+        if is_mark_due and not task.awaits_mark:
+            self._mark_due_ns = now_ns + pool.marks_every_ns
+        if task.outlets.marks:
+            marks, task.outlets.marks = task.outlets.marks, []
+            for mark in marks:
+                self._latencies.note(mark, pool.clock_us(ended_ns))
         if task.is_source:
             self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
         self.set_alarm(ended_ns)

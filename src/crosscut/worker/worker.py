@@ -81,6 +81,7 @@ class WorkerPlan:
     store_url: str = field(repr=False)
     terms: TaskTerms
     linger_ms: float
+    marks_every_ms: float
     heartbeat_timeout_ms: int
     failpoints: Plan | None
     log: LogTerms
@@ -357,6 +358,7 @@ class Worker:
                 store=self._store,
                 batch_rows=self._plan.terms.batch_rows,
                 linger_ms=self._plan.linger_ms,
+                marks_every_ms=self._plan.marks_every_ms,
                 alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
                 sink_timeout_ms=self._plan.terms.sink_timeout_ms,
                 failpoints=self._failpoints,

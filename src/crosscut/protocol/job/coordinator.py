@@ -185,6 +185,8 @@ class Coordinator:
                 return self.series.deleted()
             case on.StopRequested():
                 return self._stop_requested()
+            case on.RestartRequested():
+                return self._restart_requested()
             case on.CheckpointRequested(request, is_savepoint):
                 if is_savepoint:
                     self.series.savepoints.ask(request)
@@ -464,6 +466,13 @@ class Coordinator:
             case _:
                 over = self._ending.stopped_between_epochs(self._newest_id)
                 return self._end(over.outcome, over.cause)
+
+    def _restart_requested(self) -> list[JobEffect]:
+        if self.phase is not Phase.RUNNING:
+            # It starts anyway, or is to end.
+            self.dropped["restart while no records flow"] += 1
+            return []
+        return self._failed(restarts.asked())
 
     def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
         """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""

@@ -104,6 +104,7 @@ MOVES: Mapping[str, Moves] = {
         **_ends(Phase.CLAIMING, Phase.GATHERING, Phase.RESTORING, Phase.WAITING),
         Phase.RUNNING: frozenset({Phase.STOPPING}),
     },
+    "RestartRequested": {Phase.RUNNING: frozenset({Phase.WAITING})},
     "CutJudged": _ends(*_ALL_BUT_ENDED),
     "LogTailRead": _ends(Phase.CLAIMING),
     "EntryAppended": _DURABLE,

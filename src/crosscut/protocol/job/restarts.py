@@ -94,13 +94,22 @@ def _is_fault_of_record(cause: FailureCause) -> bool:
     return not cause.is_first or cause.kind in MISTAKES
 
 
+ASKED = "restart requested"
+"""The kind of a cause that is no failure. No exception can be called that."""
+
+
+def asked() -> FailureCause:
+    """Return the cause of a restart that the user wants."""
+    return FailureCause(ASKED, "a restart was asked for")
+
+
 class Failures:
     """What `crosscut.protocol.job.restart` has to know, epoch after epoch."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self.failures: tuple[FailureCause, ...] = ()
-        """Those within the window, the newest last."""
+        """Those within the window, the newest last; restarts that were asked for, too, which don't count."""
         self.restart_count = 0
         self.hopeless: FailureCause | None = None
         """A failure that no restart can mend, if this driver still owns the job: its next claim tells."""
@@ -111,9 +120,12 @@ class Failures:
         """Note a failure; return the timer that has it forgotten, and whether to restart."""
         self.failures = (*self.failures, cause)
         self._failures_seen += 1
-        self._failures_in_a_row += 1
         forget = StartTimer(Timer("forget-failure", number=self._failures_seen), self._policy.window_ms)
-        return forget, restart(self.failures, self._failures_in_a_row, self._policy)
+        if cause.kind == ASKED:
+            return forget, RestartAfter(self._policy.delay_ms)
+        self._failures_in_a_row += 1
+        counted = [one for one in self.failures if one.kind != ASKED]
+        return forget, restart(counted, self._failures_in_a_row, self._policy)
 
     def failover(
         self, cause: FailureCause, *, is_restoring: bool

@@ -10,7 +10,7 @@ from crosscut.errors import CheckpointError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
-from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested, Timer
+from crosscut.protocol.events import CancelRequested, JobEvent, RestartRequested, StopRequested, Timer
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.rescaling import read_said
@@ -194,6 +194,11 @@ class DriverProcess(Process):
     def stop(self) -> None:
         """As `Job.stop`."""
         self.post(StopRequested())
+
+    def restart(self) -> None:
+        """As `Job.restart`."""
+        self.world.seen["restart requested"] += 1
+        self.post(RestartRequested())
 
     def cancel(self) -> None:
         """As `Job.cancel`."""

@@ -82,6 +82,8 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             driver.cancel()
         case "ask for a checkpoint" if driver is not None:
             driver.ask_for_checkpoint()
+            if choice % 5 == 4:
+                driver.restart()
         case "repeat a message" if worker is not None and worker.said:
             worker.say_again(_recent(worker.said, choice))
         case "repeat a word" if worker is not None and worker.told:

@@ -139,6 +139,7 @@ class Options:
         channel_bytes: Credit of a channel between workers.
         spill_bytes: Disk for blocked channels; 0: their senders wait.
         linger_ms: How long a partial batch waits for more.
+        marks_every_ms: How often marks follow the records of a source; 0: never.
         is_encrypted: All connections are inside TLS.
         is_sealed: Without TLS, all frames carry seals.
         piece_bytes: Of a batch that go at once to another worker, in front of what other channels send there.
@@ -195,6 +196,7 @@ class Options:
     savepoint_after: int = 0
     flow: str = ""
     splits_every_ms: int = 0
+    marks_every_ms: int = 0
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})
@@ -402,6 +404,7 @@ def options_of(
         # Drawn apart, so that all else of a seed is what it was before there was this option.
         "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
         "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
+        "marks_every_ms": random.Random(f"crosscut marks {seed}").choice((0, 0, 1, 20)),
         "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,
         "is_sealed": random.Random(f"crosscut seals {seed}").random() < 0.3,
         "piece_bytes": random.Random(f"crosscut pieces {seed}").choice((30, 200, 65_536)),

@@ -1,24 +1,10 @@
 // The graph of the job: drawn once for each structure, and then only its texts and bars are changed.
 // Nothing here makes markup of a text: every text is the content of a text node.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { Way } from "./barrier.js";
+import { count, drawn, duration, percent } from "./elements.js";
+
 const WIDTH = 210, HEIGHT = 104, GAP_X = 110, GAP_Y = 26, MARGIN = 40;
-
-export function drawn(kind, attributes = {}, text = null) {
-  const one = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
-  if (text !== null) one.textContent = text;
-  return one;
-}
-
-export function count(value) {
-  if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  if (size >= 1e9) return (value / 1e9).toFixed(1) + " G";
-  if (size >= 1e6) return (value / 1e6).toFixed(1) + " M";
-  if (size >= 1e4) return (value / 1e3).toFixed(1) + " k";
-  return size >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
-}
 
 function shortened(text, most) {
   return text.length <= most ? text : text.slice(0, most - 1) + "…";
@@ -100,7 +86,7 @@ export class Graph {
     const lines = [50, 66].map((dy) => group.appendChild(drawn("text", { x: 8, y: dy, class: "small" })));
     const bars = ["busy", "blocked", "waiting"].map((kind) =>
       group.appendChild(drawn("rect", { class: kind, y: 76, height: 10, x: 8, width: 0 })));
-    const ways = ["ahead", "passed"].map((kind) =>
+    const ways = ["ahead", "arrived", "frozen", "stored"].map((kind) =>
       group.appendChild(drawn("rect", { class: kind, y: 92, height: 5, x: 8, width: WIDTH - 16 })));
     group.append(drawn("title", {}, chain.join(" > ")));
     const choose = () => this.chosen(vertex.vertex);
@@ -120,17 +106,18 @@ export class Graph {
       const side = edge.side ? `${edge.side}: ` : "";
       this.rates[index].textContent = `${side}${count(edge.records_per_second)}/s`;
     });
-    const trace = job.checkpoints.findLast((one) => one.outcome === "under way") || null;
+    const way = Way.underWay(job);
     for (const vertex of job.vertices) {
       const { group, lines, bars, ways } = this.vertices.get(vertex.vertex);
       group.setAttribute("class", ["vertex", vertex.is_bottleneck ? "bottleneck" : "",
         vertex.vertex === selected ? "chosen" : ""].join(" ").trim());
-      const percent = (share) => `${Math.round(100 * share)} %`;
       group.setAttribute("aria-label", `${vertex.vertex}: ${count(vertex.records_in_per_second)} records a second, `
         + `${percent(vertex.busy)} busy, ${percent(vertex.blocked)} blocked${vertex.is_bottleneck ? ", the bottleneck" : ""}`);
       lines[0].textContent = `${count(vertex.records_in_per_second)}/s in, ${count(vertex.records_out_per_second)}/s out`;
       const more = [`busy ${percent(vertex.busy)}`];
       if (vertex.blocked >= 0.005) more.push(`blocked ${percent(vertex.blocked)}`);
+      const slowest = vertex.is_source ? [] : (vertex.latencies || []).map((one) => one.p99_ms);
+      if (slowest.length) more.push(duration(Math.max(...slowest)));
       if (vertex.state_rows) more.push(`${count(vertex.state_rows)} rows`);
       if (vertex.lag !== null) more.push(`lag ${count(vertex.lag)}`);
       lines[1].textContent = shortened(more.join(", "), 36);
@@ -141,10 +128,13 @@ export class Graph {
         bars[index].setAttribute("width", width);
         x += width;
       });
-      // Which of its tasks the barrier of the checkpoint under way has passed.
-      const passed = trace === null ? 0 : trace.tasks.filter((one) => one.task.vertex === vertex.vertex).length;
-      ways[0].setAttribute("visibility", trace === null ? "hidden" : "visible");
-      ways[1].setAttribute("width", (WIDTH - 16) * (passed / Math.max(1, job.parallelism)));
+      // How many of its tasks the barrier of the checkpoint under way has come to, and how far they are.
+      const states = way === null ? [] : way.of(vertex.vertex);
+      ways.forEach((rect, state) => {
+        rect.setAttribute("visibility", way === null ? "hidden" : "visible");
+        const reached = states.filter((one) => one >= state).length;
+        rect.setAttribute("width", (WIDTH - 16) * (reached / Math.max(1, states.length)));
+      });
     }
   }
 }

@@ -1,37 +1,15 @@
 // The page of a job. It asks for the job once a second and shows what it gets.
 // Names, records and errors of the job are only ever the content of text nodes: no text becomes markup.
 
-import { Graph, count, drawn } from "./graph.js";
+import { Crossing } from "./barrier.js";
+import { bytes, count, drawn, duration, made, moment, percent, taskName } from "./elements.js";
+import { Graph } from "./graph.js";
 
 const EVERY_MS = 1000, HIDDEN_EVERY_MS = 10000, PATIENCE_MS = 15000;
 const token = decodeURIComponent(location.hash.slice(1));
 const find = (id) => document.getElementById(id);
 const shownOf = new Map();
 let selected = null, chosenCheckpoint = null, last = null;
-
-function made(kind, text = null, className = "") {
-  const one = document.createElement(kind);
-  if (text !== null) one.textContent = text;
-  if (className) one.className = className;
-  return one;
-}
-
-function bytes(value) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let index = 0;
-  while (value >= 1000 && index < units.length - 1) { value /= 1000; index += 1; }
-  return `${index ? value.toFixed(1) : value} ${units[index]}`;
-}
-
-function duration(ms) {
-  if (ms === null || ms === undefined) return "–";
-  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
-  if (ms < 120000) return `${(ms / 1000).toFixed(1)} s`;
-  return ms < 7200000 ? `${(ms / 60000).toFixed(0)} min` : `${(ms / 3600000).toFixed(1)} h`;
-}
-
-const moment = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
-const taskName = (task) => (task ? `${task.vertex}[${task.index}]` : "–");
 
 // What has not changed stays as it is, with what the user has opened, selected or scrolled in it.
 function changed(id, data) {
@@ -71,6 +49,20 @@ function table(id, columns, rows, nothing, classOf = () => "") {
   if (focused) find(focused)?.focus();
 }
 
+// From any source to any sink, the longest.
+function latency(job) {
+  const found = job.vertices.filter((one) => one.is_sink).flatMap((one) => (one.latencies || []).map((each) => each.p99_ms));
+  return found.length ? duration(Math.max(...found)) : "–";
+}
+
+function latencies(vertex) {
+  const list = made("p", (vertex.latencies || []).length ? "latency of late: " : "");
+  list.id = "latencies";
+  list.append((vertex.latencies || []).map((one) =>
+    `from ${one.source} half within ${duration(one.p50_ms)}, 99 % within ${duration(one.p99_ms)}`).join("; "));
+  return list;
+}
+
 function header(job, summary, age) {
   document.title = `${job.name}: ${job.status}`;
   find("name").textContent = job.name;
@@ -86,6 +78,7 @@ function header(job, summary, age) {
     ["records a second", count(rate)],
     ["lag", lags.length ? `${count(lags.reduce((a, b) => a + b, 0))} records` : "–"],
     ["watermark delay", delays.length ? duration(Math.max(...delays)) : "–"],
+    ["latency (99 %)", latency(job)],
     ["state", `${count(summary.state_keys)} rows`],
     ["waiting inside", `${count(summary.queued_records)} records`],
     ["late", count(summary.late_records)],
@@ -108,11 +101,10 @@ function vertexPanel(job) {
   if (!vertex) return;
   const tasks = job.tasks.filter((one) => one.task.vertex === selected);
   if (!changed("vertex", [vertex, tasks])) return;
-  const percent = (share) => `${Math.round(100 * share)} %`;
   const scrolls = made("div", null, "scrolls"), grid = made("table");
   grid.id = "tasks";
   scrolls.append(grid);
-  place.replaceChildren(made("h3", `Tasks of ${vertex.vertex}`), scrolls);
+  place.replaceChildren(made("h3", `Tasks of ${vertex.vertex}`), latencies(vertex), scrolls);
   table("tasks", [
     ["task", (one) => `${one.task.index}`, "number"],
     ["in/s", (one) => count(one.rates.records_in_per_second), "number"],
@@ -166,7 +158,6 @@ function plots(series) {
     return;
   }
   const one = (title, field, show) => plot(title, series.at_ms, series[field], series.epoch, show);
-  const percent = (share) => `${Math.round(100 * share)} %`;
   find("plots").replaceChildren(
     one("records a second", "records_per_second", count),
     one("busiest vertex", "busy", percent),
@@ -174,42 +165,10 @@ function plots(series) {
     one("records waiting inside", "queued_records", count),
     one("lag in records", "lag", count),
     one("watermark delay", "delay_ms", duration),
+    ...(series.latency_ms ? [one("latency from source to sink (99 %)", "latency_ms", duration)] : []),
     one("checkpoint duration", "checkpoint_ms", duration),
     one("rows of state", "state_rows", count),
   );
-}
-
-// A barrier's way: when it came to each task, was aligned, and when the snapshot was durable.
-function way(job) {
-  const detailed = job.checkpoints.filter((one) => one.tasks.length);
-  const trace = detailed.find((one) => one.checkpoint_id === chosenCheckpoint) || detailed[detailed.length - 1];
-  if (!changed("way", trace || null)) return;
-  const place = find("way");
-  if (!trace) {
-    place.replaceChildren();
-    return;
-  }
-  const tasks = trace.tasks.slice(0, 60), row = 14, left = 190, width = 560;
-  const most = Math.max(1e-3, ...trace.tasks.map((one) => one.acknowledged_ms)), height = tasks.length * row + 22;
-  const svg = drawn("svg", { width: left + width + 80, height, role: "img", "aria-label": `way of barrier ${trace.checkpoint_id}` });
-  const x = (ms) => left + (width * ms) / most;
-  tasks.forEach((one, index) => {
-    const y = index * row;
-    svg.append(drawn("text", { x: 0, y: y + 11, class: "small" }, taskName(one.task).slice(0, 30)));
-    const bar = (from, to, kind) => svg.append(drawn("rect", { class: kind, x: x(from), y: y + 2, height: row - 4,
-      width: Math.max(1, x(to) - x(from)) }));
-    bar(one.barrier_ms, one.freeze_ms, "alignment");
-    bar(one.freeze_ms, one.acknowledged_ms, "store");
-  });
-  svg.append(drawn("text", { x: left, y: height - 5, class: "small" }, "0"));
-  svg.append(drawn("text", { x: left + width, y: height - 5, class: "small" }, duration(most)));
-  const key = made("p", null, "key");
-  key.append(made("span", "alignment", "alignment"), made("span", "store", "store"));
-  const scrolls = made("div", null, "scrolls");
-  scrolls.append(svg);
-  const title = `Barrier ${trace.checkpoint_id} from task to task`
-    + (trace.tasks.length > tasks.length ? ` (the first ${tasks.length} of ${trace.tasks.length})` : "");
-  place.replaceChildren(made("h3", title), scrolls, key);
 }
 
 function split(one) {
@@ -290,6 +249,18 @@ function errors(job) {
   }));
 }
 
+function letters(job) {
+  if (!changed("letters", job.dead_letters || [])) return;
+  table("letters", [
+    ["heard of", (one) => moment(one.at_ms)],
+    ["task", (one) => taskName(one.task)],
+    ["operator", (one) => one.letter.operator],
+    ["record", (one) => (one.letter.timer === null ? one.letter.record : `the timer of ${one.letter.timer}`), "text"],
+    ["key", (one) => one.letter.key, "text"],
+    ["error", (one) => one.letter.error, "text"],
+  ], [...(job.dead_letters || [])].reverse(), "none");
+}
+
 function logs(job) {
   if (!changed("logs", job.logs || [])) return;
   table("logs", [
@@ -341,6 +312,8 @@ const graph = new Graph(find("graph"), (vertex) => {
   show(last);
 });
 
+const crossing = new Crossing(find("way"));
+
 function show(document_) {
   last = document_;
   const { job, series } = document_, summary = job.summary;
@@ -349,10 +322,11 @@ function show(document_) {
   graph.show(job, selected);
   vertexPanel(job);
   plots(series);
-  way(job);
+  crossing.show(job, chosenCheckpoint);
   checkpoints(job);
   failovers(job);
   errors(job);
+  letters(job);
   logs(job);
   others(job, summary);
   looking(job, document_.can_act);
@@ -443,6 +417,9 @@ find("look").addEventListener("submit", (event) => {
 });
 find("checkpoint").addEventListener("click", () => act("api/checkpoint", {}));
 find("savepoint").addEventListener("click", () => act("api/savepoint", { path: find("savepoint-path").value }));
+find("restart").addEventListener("click", () => {
+  if (window.confirm("Go back to the newest checkpoint, with all tasks made anew?")) act("api/restart", {});
+});
 find("stop").addEventListener("click", () => {
   if (window.confirm("Stop the job, with a last checkpoint?")) act("api/stop", {});
 });

@@ -1,0 +1,38 @@
+"""How long records take from the sources to a task: what its marks tell, as a histogram for each source."""
+
+from __future__ import annotations
+
+from crosscut.batch import Mark
+from crosscut.protocol.measures import Reading, ReadingsSaid
+from crosscut.user_metrics import Histogram
+
+BOUNDS = tuple(step * 10.0**power for power in range(-4, 2) for step in (1.0, 2.5, 5.0))
+"""In seconds: from a tenth of a millisecond to 50 seconds."""
+
+
+class Latencies:
+    """Those of one task, in one epoch."""
+
+    def __init__(self) -> None:
+        self._by_source: dict[str, Histogram] = {}
+        self._said = ReadingsSaid()
+
+    def note(self, mark: Mark, now_us: int) -> None:
+        """A mark has come by; it is `now_us` by this machine's clock, in microseconds since 1970."""
+        histogram = self._by_source.get(mark.source)
+        if histogram is None:
+            histogram = self._by_source[mark.source] = Histogram(BOUNDS)
+        # The source's machine has a clock of its own.
+        histogram.observe(max(0, now_us - mark.sent_us) / 1e6)
+
+    def news(self, now_ns: int, *, is_over: bool) -> tuple[Reading, ...] | None:
+        """Return what is to be said; None: what was said last still holds, or was said just now."""
+        if not self._by_source or not self._said.is_due(now_ns, is_over=is_over):
+            return None
+        return self._said.news(
+            now_ns,
+            tuple(
+                Reading(source, "latency", one.kind, one.value, one.bounds, tuple(one.counts))
+                for source, one in self._by_source.items()
+            ),
+        )
