@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.unit.watched import WALL_MS, Watched, heartbeat
 
 from crosscut.cli import program
+from crosscut.driver.status import WorkerStatus
 from crosscut.terminal.numbers import overview, vertex_line
 from crosscut.terminal.view import LineView
 from crosscut.web.record import NAME, write_record
@@ -55,6 +56,15 @@ def test_lines_of_a_run_have_a_word_for_what_matters() -> None:
     with LineView(console) as view:
         view.show(metrics.summary, lambda: metrics)
     assert said in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_process_that_stands_for_several_workers_is_shown_once() -> None:
+    metrics = watched().metrics()
+    workers = tuple(WorkerStatus(index, "driver", 41, 1) for index in range(16))
+    console = Console(file=io.StringIO(), width=300, color_system=None)
+    with LineView(console) as view:
+        view.show(replace(metrics.summary, workers=workers), lambda: metrics)
+    assert console.file.getvalue().rstrip().endswith("workers 41")  # type: ignore[attr-defined]
 
 
 def test_top_shows_a_record_and_the_shell_gets_no_orders_from_it(tmp_path: Path) -> None:

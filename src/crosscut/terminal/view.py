@@ -100,6 +100,11 @@ class _Words(logging.Handler):
             self._view.note(record.getMessage(), style="red")
 
 
+def _pids(status: JobStatus) -> list[int]:
+    """Return the processes; one may stand for several workers, as the driver does for the tasks of a batch."""
+    return list(dict.fromkeys(one.pid for one in status.workers))
+
+
 def job_view(console: Console, *, plain: bool, total: int | None = None) -> JobView:
     """Return the view that suits the console: a live one needs a terminal."""
     return LineView(console, total) if plain or not console.is_terminal else LiveView(console, total)
@@ -119,7 +124,7 @@ class LineView(JobView):
             return
         self._last, self._due_s = now, time.monotonic() + _LINE_EVERY_S
         share = self._share(status)
-        workers = " ".join(str(one.pid) for one in status.workers)
+        workers = " ".join(map(str, _pids(status)))
         fields = (
             f"{status.phase:<9}",
             f"epoch {status.epoch}",
@@ -156,7 +161,7 @@ class LiveView(JobView):
         grid.add_row("phase", f"{status.phase}, epoch {status.epoch}, {self._elapsed():.1f} s")
         grid.add_row("records", f"{status.records_read:,}, {status.records_per_second:,.0f} records/s")
         grid.add_row("checkpoints", _checkpoints(status))
-        grid.add_row("workers", ", ".join(f"pid {one.pid}" for one in status.workers) or "none yet")
+        grid.add_row("workers", ", ".join(f"pid {pid}" for pid in _pids(status)) or "none yet")
         parts: list[Text | ProgressBar | Table] = [Text(status.name, style="bold"), grid]
         share = self._share(status)
         if share is not None:
