@@ -147,7 +147,11 @@ class Run:
         self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
         self._plans = plans_of(
-            self._graph, self._compiled, self._settings, self._slots, absolute(self._checkpoint_dir)
+            self._graph,
+            self._compiled,
+            self._settings,
+            session.tasks_at_once(context),
+            absolute(self._checkpoint_dir),
         )
         self._graph = next(iter(self._plans.values())).graph
         for vertex in self._graph.vertices:

@@ -172,6 +172,12 @@ def slots(context: SparkContext) -> int | None:
     return configured_slots(conf.get("spark.master", ""), conf.get, processors)
 
 
+def tasks_at_once(context: SparkContext) -> int | None:
+    """Return how many tasks are worth running at once, None if unknown: local mode's slots are threads."""
+    found = slots(context)
+    return min(found, os.cpu_count() or 1) if found is not None and is_local(context) else found
+
+
 def configured_slots(
     master: str, conf: Callable[[str], str | None], processors: Callable[[], int]
 ) -> int | None:

@@ -84,7 +84,7 @@ def plans_of(
     graph: JobGraph,
     compiled: Callable[[int], JobGraph],
     settings: Settings,
-    slots: int | None,
+    at_once: int | None,
     checkpoint_url: str,
 ) -> dict[Engine, EnginePlan]:
     """Return the plan of each engine that may run.
@@ -92,7 +92,7 @@ def plans_of(
     Args:
         graph: At the parallelism that was asked for.
         compiled: Makes the same one at another.
-        slots: That Spark has; None: not known.
+        at_once: How many tasks are worth running at once; None: not known.
 
     Raises:
         FlowError: The flow, or one of its sinks, can't run in batches.
@@ -102,7 +102,7 @@ def plans_of(
     )
     plans: dict[Engine, EnginePlan] = {}
     for engine in engines:
-        own = settings_of(settings, engine, slots)
+        own = settings_of(settings, engine, at_once)
         is_same = own.parallelism == settings.parallelism
         one = placed(graph if is_same else compiled(own.parallelism), checkpoint_url)
         if engine == "micro-batch":

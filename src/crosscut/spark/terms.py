@@ -223,18 +223,18 @@ def batch_terms(settings: Settings) -> TaskTerms:
     )
 
 
-def settings_of(settings: Settings, engine: Engine, slots: int | None) -> Settings:
+def settings_of(settings: Settings, engine: Engine, at_once: int | None) -> Settings:
     """Return the settings of a job while it runs under `engine`.
 
     Args:
-        slots: That Spark has; None: not known.
+        at_once: How many tasks are worth running at once; None: not known.
     """
     if settings.engine != "auto":
         return settings
     if engine == "continuous":
         return replace(settings, engine=engine)
-    at_once = min(max(settings.parallelism, slots or 0), settings.max_parallelism)
-    return replace(settings, engine=engine, parallelism=settings.batch_parallelism or at_once)
+    parallelism = min(max(settings.parallelism, at_once or 0), settings.max_parallelism)
+    return replace(settings, engine=engine, parallelism=settings.batch_parallelism or parallelism)
 
 
 def engines_of(settings: Settings) -> Engines:

@@ -101,7 +101,7 @@ class _Words(logging.Handler):
 
 
 def _pids(status: JobStatus) -> list[int]:
-    """Return the processes; one may stand for several workers, as the driver does for the tasks of a batch."""
+    """Return the processes: one may stand for several workers, as the driver does for a batch."""
     return list(dict.fromkeys(one.pid for one in status.workers))
 
 
