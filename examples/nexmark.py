@@ -361,13 +361,17 @@ QUERIES: dict[str, Query] = {
 }
 
 
+def asked(events: cc.Stream[Event], name: str) -> cc.Stream[Any]:
+    """Return the answers to one question."""
+    if name in BY_EVENT_TIME:
+        events = events.assign_timestamps(lambda one: one.time, out_of_orderness=LATE_MS_MAX)
+    return QUERIES[name](events)
+
+
 def flow_of(name: str, events: int = EVENTS, sink: Any = None) -> cc.Flow:
     """Return the flow of one question, about so many events."""
     flow = cc.Flow(f"nexmark-{name}")
-    source = flow.source(cc.generate(event, count=events)).named("events")
-    if name in BY_EVENT_TIME:
-        source = source.assign_timestamps(lambda one: one.time, out_of_orderness=LATE_MS_MAX)
-    answers = QUERIES[name](source)
+    answers = asked(flow.source(cc.generate(event, count=events)).named("events"), name)
     answers.sink(sink or cc.files.jsonl(f"nexmark-{name}")).named("answers")
     return flow
 

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from examples import nexmark
-from examples.nexmark import QUERIES, Auction, Bid, Event, Person, event, flow_of
+from examples.nexmark import QUERIES, Auction, Bid, Event, Person, asked, event, flow_of
 
 import crosscut as cc
 from crosscut import Windowed
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, options_of
+from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.user_flow import Rehearsal
 
 EVENTS = 500
@@ -208,6 +212,30 @@ def test_a_question_is_answered_as_by_a_batch_whatever_fails(name: str) -> None:
         assert Counter(told(name, world.resource.records("answers"))) == expected, (name, seed)
         failed += world.seen["epoch"] > 1
     assert failed, "no world had a failover"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_question_is_answered_in_batches_as_well_whatever_becomes_of_attempts(
+    tmp_path: Path, name: str
+) -> None:
+    events = SAMPLE[:EVENTS]
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow(f"nexmark-{name}")
+    halves = ReplayedSource({"even": events[::2], "odd": events[1::2]})
+    asked(flow.source(halves).named("events"), name).sink(out)
+    settings = cc.Settings(
+        engine="micro-batch",
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_interval="10ms",
+        batch_records_max=120,
+    )
+    storm = Weather(doubled=0.2, torn=0.1, lost=0.1)
+    end, _ = run_batches(
+        flow.compile(2, 128), settings, lambda graph, url: LocalJobs(graph, url, Random(7), storm)
+    )
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert Counter(told(name, out.records())) == Counter(answers(name, events))
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from crosscut.spark.dataframes import dataframe
     from crosscut.spark.python_sink import sink
     from crosscut.spark.python_source import source
+    from crosscut.spark.stream_source import stream
     from crosscut.spark.table_sink import table
 
-__all__ = ["dataframe", "register", "sink", "source", "table"]
+__all__ = ["dataframe", "register", "sink", "source", "stream", "table"]
 
 _HOME = {
     "dataframe": "dataframes",
     "register": "crosscut_format",
     "sink": "python_sink",
     "source": "python_source",
+    "stream": "stream_source",
     "table": "table_sink",
 }
 

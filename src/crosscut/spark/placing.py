@@ -9,6 +9,7 @@ from crosscut.spark.dataframes import DataFrameSource
 from crosscut.spark.planned_source import PlannedSource
 from crosscut.spark.python_sink import PythonSink
 from crosscut.spark.python_source import PythonSource
+from crosscut.spark.stream_source import StreamSource
 
 
 def placed(graph: JobGraph, store_url: str) -> JobGraph:
@@ -24,14 +25,16 @@ def placed(graph: JobGraph, store_url: str) -> JobGraph:
 
 
 def _vertex(vertex: Vertex, store_url: str) -> Vertex:
-    chain = tuple(replace(node, spec=_spec(node.spec, store_url)) for node in vertex.chain)
+    chain = tuple(replace(node, spec=_spec(node.uid, node.spec, store_url)) for node in vertex.chain)
     return replace(vertex, chain=chain)
 
 
-def _spec(spec: OperatorSpec, store_url: str) -> OperatorSpec:
+def _spec(uid: str, spec: OperatorSpec, store_url: str) -> OperatorSpec:
     match spec:
         case SourceSpec(DataFrameSource() as source):
             return SourceSpec(source.placed(store_url))
+        case SourceSpec(StreamSource() as source):
+            return SourceSpec(source.placed(store_url, uid))
         case SourceSpec(PythonSource() | PlannedSource() as source):
             return SourceSpec(source.resolved())
         case SinkSpec(PythonSink() as sink):

@@ -13,13 +13,9 @@ from typing import Any
 
 from crosscut.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
-from crosscut.graph.specs import JobGraph
-from crosscut.ids import VertexId
 from crosscut.interfaces import JSON, Split, SplitReader
-from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.spark.batches import Offset, PlannedBatches, batches_of
 from crosscut.spark.data_source import DataSourceOf
-from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.packed import packed, unpacked
 from crosscut.spark.partition_reader import PartitionReader
 from crosscut.spark.python_rows import PythonRows
@@ -192,42 +188,3 @@ def read_up_to(plan: Plan, unread: Iterable[JSON]) -> Offset:
             case _:
                 raise ConnectorError(f"{one!r:.200} is no partition of a stream")
     return min(begun, key=lambda one: one[0])[1] if begun else plan.start
-
-
-class PlannedCommits:
-    """Tells the planned sources of a graph, in a thread, what completed checkpoints have of them."""
-
-    def __init__(self, name: str, graph: JobGraph) -> None:
-        self._sources = {
-            vertex.vertex_id: vertex.source.source
-            for vertex in graph.vertices
-            if vertex.source is not None and isinstance(vertex.source.source, PlannedSource)
-        }
-        self._calls = OneByOne(f"crosscut-commits-{name}") if self._sources else None
-
-    def completed(self, entry: CheckpointCompleted) -> None:
-        """A checkpoint is complete; returns at once."""
-        if self._calls is not None:
-            self._calls.add(lambda: self._tell(entry))
-
-    def close(self, timeout_s: float) -> None:
-        """No other will be; let the readers stop. Blocks."""
-        if self._calls is None:
-            return
-        for source in self._sources.values():
-            stopped = self._calls.add(source.stop)
-        self._calls.end()
-        try:
-            stopped.result(timeout_s)
-        except TimeoutError:
-            _LOG.warning("a data source has not returned %g s after the end of the job", timeout_s)
-
-    def _tell(self, entry: CheckpointCompleted) -> None:
-        known = {one.source: one.known for one in entry.known_splits}
-        for uid, source in self._sources.items():
-            if uid in known:
-                unread: list[JSON] = []
-                for one in entry.snapshots:
-                    rows: Any = one.snapshot.positions if one.task.vertex == uid else None
-                    unread += [row[2] for row in rows or []]
-                source.completed(known[VertexId(uid)], unread)

@@ -39,7 +39,7 @@ _LOOK_S = 0.5
 STAGING_TIMEOUT_MS = 24 * 3_600 * 1_000
 """How long DataFrames may take to be staged: a job that hangs in Spark ends at last."""
 
-_COLUMNS = "number int, path string, size_bytes long, sha256 string, rows long"
+COLUMNS = "number int, path string, size_bytes long, sha256 string, rows long"
 
 
 def staging_timeout_ms(graph: JobGraph) -> int:
@@ -93,9 +93,7 @@ class Staging:
         store_url = self._store_url
 
         def stage(batches: Iterator[Any]) -> Iterator[Any]:
-            context = TaskContext.get()
-            number = context.partitionId() if context is not None else 0
-            yield from _files(batches, store_url, TaskId(VertexId(uid), number), epoch)
+            return files_of(batches, store_url, VertexId(uid), epoch)
 
         LOGGER.info("job %r: stages the DataFrame of source %r", self._name, uid)
         try:
@@ -103,7 +101,7 @@ class Staging:
                 self._group, f"Crosscut: {self._name}, stages source {uid!r}", interruptOnCancel=True
             )
             with python_of_this_program(self._context):
-                files = map_in_arrow(df, stage, _COLUMNS)
+                files = map_in_arrow(df, stage, COLUMNS)
             with _bounded(self._context, self._group):
                 found = files.collect()
         except Exception as error:
@@ -122,10 +120,12 @@ class Staging:
         return splits or [empty_split()]
 
 
-def _files(batches: Iterator[Any], store_url: str, task: TaskId, epoch: Epoch) -> Iterator[Any]:
-    """Stage one partition; yield what was written, as batches of `_COLUMNS`."""
+def files_of(batches: Iterator[Any], store_url: str, vertex: VertexId, epoch: Epoch) -> Iterator[Any]:
+    """Stage the partition of this Spark task; yield what was written, as batches of `COLUMNS`."""
     import pyarrow
 
+    context = TaskContext.get()
+    task = TaskId(vertex, context.partitionId() if context is not None else 0)
     for part, rows in staged(batches, store_url=store_url, task=task, epoch=epoch):
         yield pyarrow.RecordBatch.from_pydict(
             {

@@ -32,11 +32,11 @@ from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.output import check_sinks
 from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.placing import placed
-from crosscut.spark.planned_source import PlannedCommits
 from crosscut.spark.python_sink import spread
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
 from crosscut.spark.terms import batch_terms, committed_output, job_terms, settings_of, task_terms
+from crosscut.spark.told_sources import ToldSources
 from crosscut.spark.workers import SparkWorkers
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.discovery import found_in
@@ -160,7 +160,7 @@ class Stretch:
         )
         self._supply = self._batch_workers() if settings.engine == "micro-batch" else self._workers()
         self._checker = InvariantChecker(ground.invariants, graph, ground.store, self.post)
-        self._commits = PlannedCommits(ground.name, graph)
+        self._told = ToldSources(ground.name, graph)
         terms = job_terms(
             graph,
             settings,
@@ -184,7 +184,7 @@ class Stretch:
             lines=WorkerLines(ground.name, are_seen=is_local(ground.context)),
             progress_of=None if settings.engine == "micro-batch" else graph,
             seen=seen,
-            completed=self._commits.completed,
+            completed=self._told.completed,
         )
 
     async def start(self) -> None:
@@ -196,6 +196,8 @@ class Stretch:
             self._supply.provide(self._worker_plan(port, self._plan))
         self.driver.start()
         await self.driver.claimed
+        if not self.driver.ended.done():
+            self._told.begin(self._ground.context)
 
     async def ended(self, timeout_s: float | None = None) -> EndJob | None:
         """Wait for the end; return how it has ended, None if it has not in time."""
@@ -208,7 +210,7 @@ class Stretch:
         await loop.run_in_executor(None, self._staging.cancel)
         await loop.run_in_executor(None, self._supply.end, WORKERS_END_TIMEOUT_S)
         await loop.run_in_executor(None, self._checker.close, LAST_CUT_TIMEOUT_S)
-        await loop.run_in_executor(None, self._commits.close, WORKERS_END_TIMEOUT_S)
+        await loop.run_in_executor(None, self._told.close, WORKERS_END_TIMEOUT_S)
 
     def post(self, event: JobEvent) -> None:
         """Tell this stretch something, from any thread; a later one hears nothing of it."""

@@ -1,0 +1,349 @@
+"""Streaming sources of Spark itself, those of the JVM, as sources: `crosscut.spark.stream`.
+
+A streaming query of Spark reads, and logs what belongs to each of its batches before it runs. Its
+`foreachBatch` stages the rows of a batch as Parquet, and then says so in one file that is created if there is
+none. Spark may run a batch again, with other rows if the query is not deterministic: the first file counts.
+From there on it is a source that finds splits while it runs: the staged files of one batch after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.staged_rows import StagedRows, split_of
+from crosscut.durations import Duration, duration_ms
+from crosscut.dynamic_source import Discovered, DynamicSource
+from crosscut.errors import ConnectorError
+from crosscut.ids import Epoch, VertexId
+from crosscut.interfaces import JSON, Split, SplitReader
+from crosscut.protocol.job.staged import BEFORE_ALL, FILE
+from crosscut.protocol.snapshots import Part
+from crosscut.spark.arrow_records import RecordKind, RecordsOf
+from crosscut.spark.dataframes import check_schema
+from crosscut.spark.staging import COLUMNS, files_of, map_in_arrow
+from crosscut.spark.workers import python_of_this_program
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.store.files import LocalFiles
+from crosscut.urls import local_path, shown_url
+
+AHEAD_MAX = 16
+"""Batches that may be staged and not be dealt out to tasks: then the query waits."""
+
+BATCHES_AT_A_TIME = 8
+_LOOK_S = 0.1
+_SECRET = re.compile(r"pass|secret|token|key|credential|auth|jaas", re.IGNORECASE)
+_LOG = logging.getLogger("crosscut")
+
+
+def stream(
+    source_format: str,
+    options: Mapping[str, Any] | None = None,
+    schema: StructType | str | None = None,
+    *,
+    records: RecordKind = "rows",
+    every: Duration = "1s",
+) -> DynamicSource[Any]:
+    """Return a source of what `spark.readStream` reads: Kafka, files, rates, tables; any streaming source.
+
+    A streaming query of Spark reads it, batch after batch, and stages the rows in the checkpoint directory,
+    where the tasks read them, each row exactly once. Where the query is, Spark's own log says, which is
+    there, too. What a batch has is what was staged first, so the source need not be deterministic.
+
+    Args:
+        source_format: As of `spark.readStream.format`. Spark has to have its classes.
+        options: As of `spark.readStream.options`.
+        schema: Of the rows, where the source asks for one.
+        records: What a record is; see `crosscut.spark.dataframe`.
+        every: Between the starts of two of the query's batches.
+
+    Raises:
+        ConnectorError: An argument is not as described, or pyarrow is missing. Later, in the job: the query
+            fails, or has columns of types that have no counterpart.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> source = cc.spark.stream("rate", {"rowsPerSecond": 10})
+    """
+    required("pyarrow", "parquet")
+    if not isinstance(source_format, str) or not source_format:
+        raise ConnectorError(f"stream({source_format!r:.100}): expected the name of a format, as 'kafka'")
+    if options is not None and not isinstance(options, Mapping):
+        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
+    if records not in get_args(RecordKind):
+        raise ConnectorError(f"records={records!r}: expected one of {get_args(RecordKind)}")
+    texts = tuple(sorted((str(name), str(value)) for name, value in (options or {}).items()))
+    shape = schema.json() if isinstance(schema, StructType) else schema
+    return StreamSource(Reading(source_format, texts, shape, int(duration_ms(every, "every"))), records)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the query reads.
+
+    Attributes:
+        schema: As DDL, or as the JSON of a StructType.
+        every_ms: Between the starts of two batches.
+    """
+
+    format: str
+    options: tuple[tuple[str, str], ...]
+    schema: str | None
+    every_ms: int
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the streaming DataFrame."""
+        reader = spark.readStream.format(self.format).options(**dict(self.options))
+        if self.schema is not None:
+            is_json = self.schema.lstrip().startswith("{")
+            reader = reader.schema(StructType.fromJson(json.loads(self.schema)) if is_json else self.schema)
+        return reader.load()
+
+
+class StreamSource(DynamicSource[Any]):
+    """See `stream`. The query runs in the process that starts the job; tasks read what it has staged.
+
+    Args:
+        where: A directory of this source's own; "": not known yet.
+    """
+
+    discover_every = "100ms"
+
+    def __init__(self, reading: Reading, records: RecordKind, where: str = "", uid: str = "") -> None:
+        self._reading = reading
+        self._records: RecordKind = records
+        self._where = where
+        self._uid = uid
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._query: StreamingQuery | None = None
+        self._is_over = threading.Event()
+        self._known_token = ""
+        self._dealt = -1
+        self._kept_from = 0
+
+    def __reduce__(self) -> tuple[Callable[..., StreamSource], tuple[Any, ...]]:
+        return StreamSource, (self._reading, self._records, self._where, self._uid)
+
+    def placed(self, store_url: str, uid: str) -> StreamSource:
+        """Return the source for a job that has its checkpoint store there.
+
+        Raises:
+            ConnectorError: Spark's log can't be kept there.
+        """
+        directory = local_path(store_url)
+        if directory is None:
+            raise ConnectorError(
+                f"source {uid!r}: crosscut.spark.stream keeps the log of Spark's query in the "
+                f"checkpoint_dir, which has to be a directory that all of Spark sees, not "
+                f"{shown_url(store_url)}",
+                operator=uid,
+            )
+        return StreamSource(self._reading, self._records, f"{directory}/streams/{uid}", uid)
+
+    def describe(self) -> str:
+        """Return format and options."""
+        options = ", ".join(
+            f"{name}={shown_url(value)}" for name, value in self._reading.options if not _SECRET.search(name)
+        )
+        return f"stream {self._reading.format}({options})".replace("\n", " ")[:900]
+
+    # Found on the driver.
+
+    def begin(self, context: SparkContext) -> None:
+        """The job owns its directory: the query may run from now on."""
+        session = SparkSession._instantiatedSession
+        is_of_context = session is not None and session._sc is context
+        self._session = session if is_of_context else SparkSession(context)
+
+    def discover(self, known: JSON) -> Discovered:
+        """Deal out the batches that were staged since; begin the query, or begin it again."""
+        token, newest = self._token(), -1
+        match known:
+            case None:
+                pass
+            case {"stream": str(of), "batch": int(newest)} if of == token:
+                pass
+            case _:
+                raise ConnectorError(
+                    f"source {self._uid!r}: the checkpoint goes on with a query of Spark whose log is not in "
+                    f"{self._where}: a savepoint can't take that along. Give the source another name in the "
+                    f"new job, with options that say where it begins, and allow_dropped_state=True"
+                )
+        self._watch()
+        splits: list[Split] = []
+        for _ in range(BATCHES_AT_A_TIME):
+            found = self._batch(newest + 1)
+            if found is None:
+                break
+            splits += found
+            newest += 1
+        with self._lock:
+            self._dealt = newest
+        return Discovered(splits, {"stream": token, "batch": newest})
+
+    def _token(self) -> str:
+        """Return what tells this query from all others; it is made once."""
+        if not self._known_token:
+            files = self._files()
+            files.put_if_absent("token", secrets.token_hex(8).encode())
+            # Of a driver that has died: it may have made visible what is not durable yet.
+            files.settle("batches")
+            self._known_token = files.read("token").decode()
+        return self._known_token
+
+    def _files(self) -> LocalFiles:
+        files = LocalFiles(self._where, create=True)
+        files.make_directory("batches")
+        return files
+
+    def _watch(self) -> None:
+        """Begin the query unless it runs.
+
+        Raises:
+            ConnectorError: It has failed since.
+        """
+        query = self._query
+        if self._session is None or self._is_over.is_set() or (query is not None and query.isActive):
+            return
+        self._query = None
+        if query is not None:
+            why = query.exception()
+            text = " ".join(str(why or "nobody says why").splitlines()[:4])[:1_000]
+            raise ConnectorError(f"source {self._uid!r}: the query of Spark has ended: {text}")
+        try:
+            frame = self._reading.frame(self._session)
+            check_schema(frame.schema)
+            writer = frame.writeStream.foreachBatch(self._stage)
+            writer = writer.option("checkpointLocation", f"{self._where}/spark")
+            self._query = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds").start()
+        except ConnectorError:
+            raise
+        except Exception as error:
+            raise ConnectorError(
+                f"source {self._uid!r}: Spark can't read {self.describe()}: {type(error).__name__}: "
+                f"{' '.join(str(error).splitlines()[:4])[:1_000]}"
+            ) from error
+
+    def _stage(self, frame: DataFrame, batch: int) -> None:
+        """Stage one batch, unless that has been done. Called by Spark, perhaps again."""
+        while batch - self._dealt_out() > AHEAD_MAX and not self._is_over.wait(_LOOK_S):
+            """Tasks are behind."""
+        if self._is_over.is_set():
+            raise ConnectorError("the job is over")
+        files = self._files()
+        if self._batch(batch) is not None:
+            return
+        open_store(self._where)
+        with python_of_this_program(frame.sparkSession.sparkContext):
+            staged = map_in_arrow(frame, partial(_staged, self._where, self._uid), COLUMNS)
+        rows = sorted(staged.collect(), key=lambda one: (one.number, one.path))
+        said = [[one.path, one.size_bytes, one.sha256, one.rows] for one in rows]
+        # Decision moment: these are the rows of the batch.
+        files.put_if_absent(_entry(batch), json.dumps(said).encode())
+
+    def _dealt_out(self) -> int:
+        with self._lock:
+            return self._dealt
+
+    def _batch(self, number: int) -> list[Split] | None:
+        """Return the splits of a batch, None if it is not staged."""
+        try:
+            said = json.loads(self._files().read(_entry(number)))
+        except FileNotFoundError:
+            return None
+        splits = []
+        for index, (path, size_bytes, digest, rows) in enumerate(said):
+            split = split_of(index, Part(path, size_bytes, digest, "", BEFORE_ALL), rows)
+            detail: Any = split.detail
+            # Not under the name of what the job's own store has: these files are not there.
+            kept = {name: value for name, value in detail.items() if name != FILE}
+            splits.append(Split(f"{number:012}-{index:06}", 0, kept | {"batch": number, "path": path}, rows))
+        return splits
+
+    def completed(self, known: JSON, unread: Iterable[JSON]) -> None:
+        """Remove what a completed checkpoint has read. Blocks; one call at a time."""
+        match known:
+            case {"batch": int(newest)}:
+                pass
+            case _:
+                return
+        batches = [one["batch"] for one in unread if isinstance(one, dict)]
+        keep_from = min((int(str(one)) for one in batches), default=newest + 1)
+        if keep_from <= self._kept_from:
+            return
+        files, store = self._files(), open_store(self._where)
+        for number in range(self._kept_from or self._oldest(files), keep_from):
+            _removed(files, store, self._batch(number) or [], number)
+        self._kept_from = keep_from
+
+    def _oldest(self, files: LocalFiles) -> int:
+        numbers = [int(path.rpartition("/")[2].partition(".")[0]) for path in files.walk("batches")]
+        return min(numbers, default=0)
+
+    def stop(self) -> None:
+        """End the query; the next start goes on with it. Blocks."""
+        self._is_over.set()
+        query, self._query = self._query, None
+        if query is not None:
+            try:
+                query.stop()
+            except Exception as error:  # noqa: BLE001 - Spark may be gone; the job is over
+                _LOG.warning("source %r: the query of Spark could not be stopped: %s", self._uid, error)
+
+    # Read in tasks.
+
+    def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
+        """Read a staged file, from a row on."""
+        match split.detail:
+            case {"path": str(path), "size_bytes": size_bytes, "sha256": digest, "rows": rows}:
+                detail: dict[str, JSON] = {
+                    FILE: path,
+                    "size_bytes": size_bytes,
+                    "sha256": digest,
+                    "rows": rows,
+                }
+                staged = StagedRows(self._where, RecordsOf(self._records))
+                return staged.reader(Split(split.split_id, 0, detail), position)
+            case _:
+                raise ConnectorError(
+                    f"split {split} at position {position!r} was not staged by a stream; is the checkpoint "
+                    f"of another source?",
+                    split_id=split.split_id,
+                )
+
+
+def _entry(batch: int) -> str:
+    return f"batches/{batch:012}.json"
+
+
+def _staged(where: str, uid: str, batches: Iterator[Any]) -> Iterator[Any]:
+    return files_of(batches, where, VertexId(uid), Epoch(1))
+
+
+def _removed(files: LocalFiles, store: CheckpointStore, splits: Iterable[Split], number: int) -> None:
+    paths: list[str] = []
+    for one in splits:
+        detail: Any = one.detail
+        paths.append(detail["path"])
+    for problem in store.delete_parts(paths):
+        _LOG.warning("rows that were read could not be removed: %s", problem)
+    try:
+        files.delete(_entry(number))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _LOG.warning("batch %d, which was read, could not be removed: %s", number, error)

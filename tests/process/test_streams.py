@@ -1,0 +1,90 @@
+"""Spark's own streaming sources in a job: every row once, whatever is killed, under both engines."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import until
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import crosscut as cc
+from crosscut.errors import ConnectorError
+
+pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+
+FILES, LINES_EACH = 12, 50
+
+
+def written(directory: Path, numbers: range) -> None:
+    """Write files of lines, each of which is there at once."""
+    directory.mkdir(exist_ok=True)
+    for number in numbers:
+        path = directory.parent / f"{number}.part"
+        path.write_text("".join(f"{number}-{line}\n" for line in range(LINES_EACH)))
+        os.rename(path, directory / f"{number:03}.txt")
+
+
+def test_what_a_streaming_source_of_spark_reads_is_there_exactly_once_under_both_engines(
+    spark: SparkContext, started: Any, tmp_path: Path
+) -> None:
+    SparkSession.builder.getOrCreate()
+    lines, out = tmp_path / "lines", cc.collect(tmp_path / "out")
+    flow = cc.Flow("streamed")
+    options = {"path": str(lines), "maxFilesPerTrigger": 2}
+    source = flow.source(cc.spark.stream("text", options, records="values", every="100ms"))
+    # Made anew at each attempt: what was staged first is what counts.
+    source.named("lines").map(lambda line: line).sink(out)
+
+    def settings(engine: Any) -> cc.Settings:
+        return cc.Settings(
+            parallelism=2,
+            engine=engine,
+            checkpoint_dir=str(tmp_path / "checkpoints"),
+            checkpoint_interval="200ms",
+            restart=cc.Restart(delay="0s"),
+        )
+
+    def expected(files: int) -> list[str]:
+        return sorted(f"{number}-{line}" for number in range(files) for line in range(LINES_EACH))
+
+    written(lines, range(FILES))
+    job = started.flow(flow, settings("continuous"))
+    until(out.records, "the first lines")
+    os.kill(started.watch(job)[0], signal.SIGKILL)
+    until(lambda: job.report().recoveries, "the recovery")
+    until(lambda: len(out.records()) >= FILES * LINES_EACH, "all lines")
+    assert sorted(out.records()) == expected(FILES)
+    batches = tmp_path / "checkpoints" / "streams" / "lines" / "batches"
+    until(lambda: not list(batches.iterdir()), "the end of what was staged")
+    assert job.stop(timeout=60)
+
+    written(lines, range(FILES, FILES + 4))
+    job = started.flow(flow, settings("micro-batch"))
+    until(lambda: len(out.records()) >= (FILES + 4) * LINES_EACH, "the lines that have come meanwhile")
+    assert job.stop(timeout=60)
+    assert sorted(out.records()) == expected(FILES + 4)
+
+
+def test_a_query_that_fails_fails_the_job_with_its_cause(
+    spark: SparkContext, started: Any, tmp_path: Path
+) -> None:
+    flow = cc.Flow("failing")
+    flow.source(cc.spark.stream("no-such-format")).named("nothing").sink(cc.collect(tmp_path / "out"))
+    settings = cc.Settings(
+        parallelism=1, checkpoint_dir=str(tmp_path / "checkpoints"), restart=cc.Restart(failures=0)
+    )
+    job = started.flow(flow, settings)
+    with pytest.raises(cc.errors.JobFailedError, match=r"source 'nothing': Spark can't read stream no-such"):
+        job.wait(120)
+
+
+def test_what_can_be_seen_to_be_wrong_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ConnectorError, match="expected the name of a format"):
+        cc.spark.stream("")
+    with pytest.raises(ConnectorError, match="records='pandas'"):
+        cc.spark.stream("rate", records="pandas")  # type: ignore[arg-type]
