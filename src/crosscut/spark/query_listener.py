@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from crosscut.errors import SettingsError
-from crosscut.events import Ended, JobEvent, Progressed, Started
+from crosscut.events import Ended, EngineSwitched, JobEvent, Progressed, Started
 
 UNKNOWN = -1
 """What Spark says itself where it does not know a number."""
@@ -45,9 +45,18 @@ def telling(listener: StreamingQueryListener) -> Callable[[JobEvent], None]:
             f"function is for on_event"
         )
 
+    # The start that the listener has been told of, until it is told of its end.
+    running: Started | None = None
+
+    def ended(query_id: str, run_id: str, why: str | None) -> None:
+        found = {"id": query_id, "runId": run_id, "exception": why, "errorClassOnException": None}
+        listener.onQueryTerminated(QueryTerminatedEvent.fromJson(found))
+
     def tell(event: JobEvent) -> None:
+        nonlocal running
         match event:
             case Started():
+                running = event
                 started = {
                     "id": event.query_id,
                     "runId": event.run_id,
@@ -55,18 +64,16 @@ def telling(listener: StreamingQueryListener) -> Callable[[JobEvent], None]:
                     "timestamp": datetime.fromtimestamp(event.at_ms / 1_000, UTC).isoformat(),
                 }
                 listener.onQueryStarted(QueryStartedEvent.fromJson(started))
+            case EngineSwitched() if running is not None:
+                # The other engine goes on with it: for Structured Streaming, another run of the query.
+                ended(running.query_id, running.run_id, None)
+                running = None
             case Progressed():
                 listener.onQueryProgress(QueryProgressEvent.fromJson({"progress": whole(event.progress)}))
             case Ended(query_id=str(query_id)) if query_id:
-                ended = {
-                    "id": query_id,
-                    "runId": event.run_id,
-                    "exception": event.cause or event.outcome
-                    if event.outcome in ("failed", "fenced")
-                    else None,
-                    "errorClassOnException": None,
-                }
-                listener.onQueryTerminated(QueryTerminatedEvent.fromJson(ended))
+                running = None
+                has_failed = event.outcome in ("failed", "fenced")
+                ended(query_id, event.run_id, event.cause or event.outcome if has_failed else None)
             case _:
                 """Structured Streaming has no word for it."""
 
