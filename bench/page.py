@@ -1,7 +1,7 @@
 """What it costs to be looked at: two jobs at the same time, one of them with a page that is looked at.
 
-It is asked for each second, as a browser does, and its metrics are scraped each five. Both write down what
-they look like each second, as every job does.
+It is asked for each second, as a browser does, and its metrics are scraped each five; marks follow its
+records. Both write down what they look like each second, as every job does.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def started(place: str, *, is_watched: bool) -> Any:
         heartbeat_timeout="30s",
         start_timeout="120s",
         web=is_watched,
+        latency_interval="1s" if is_watched else 0,
         web_port=0,
     )
     return flow_of("count").start(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import logging
@@ -151,6 +152,21 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() ->
         ):
             assert way not in texts[name], (name, way)
     assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", texts["page.html"])
+
+
+@pytest.mark.parametrize("accepted", ["gzip, deflate, br", ""])
+def test_a_long_document_is_sent_compressed_to_who_can_take_that(accepted: str) -> None:
+    documents = [b"[" + b"1," * 20_000 + b"1]", b"[" + b"2," * 20_000 + b"2]"]
+    given = iter([documents[0], documents[0], documents[1]])
+    one = Answers(TOKEN, lambda: next(given), lambda accepted: (b"", ""))
+    for expected in (documents[0], documents[0], documents[1]):
+        found = one.answer(request("/api/job", accept_encoding=accepted))
+        assert "Content-Security-Policy" in found.headers
+        if accepted:
+            assert found.headers["Content-Encoding"] == "gzip" and len(found.body) < 1_000
+            assert gzip.decompress(found.body) == expected
+        else:
+            assert found.body == expected and "Content-Encoding" not in found.headers
 
 
 # Who may do what.

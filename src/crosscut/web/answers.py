@@ -7,6 +7,7 @@ there is no cookie that another page could use.
 
 from __future__ import annotations
 
+import gzip
 import hmac
 import json
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from crosscut.errors import CrosscutError
 
 BODY_BYTES_MAX = 4_096
+ZIPPED_BYTES_MIN = 16 * 1024
 TOKEN_CHARACTERS_MIN = 16
 
 _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -124,6 +126,7 @@ class Answers:
         self._document = document
         self._exposition = exposition
         self._actions = actions
+        self._zipped = b"", b""
         self._is_local = is_local
         static = files("crosscut.web") / "static"
         self._static = {path: (static / name).read_bytes() for path, name in _STATIC.items()}
@@ -157,16 +160,24 @@ class Answers:
             if request.method not in ("GET", "HEAD"):
                 return _said(405, "expected GET")
             if path == "/api/job":
-                return self._job()
+                return self._job(request.headers.get("accept-encoding", ""))
             return self._metrics(request.headers.get("accept", ""))
         return self._act(path, request, host)
 
-    def _job(self) -> Answer:
+    def _job(self, accepted: str) -> Answer:
         try:
-            return Answer(200, "application/json", self._document())
+            document = self._document()
         except CrosscutError as error:
             # As of a record that is gone meanwhile.
             return _said(503, str(error))
+        if len(document) < ZIPPED_BYTES_MIN or "gzip" not in accepted:
+            return Answer(200, "application/json", document)
+        of, zipped = self._zipped
+        if of is not document:
+            # Often it goes through a tunnel. All who look at the same time are given the same.
+            zipped = gzip.compress(document, 1, mtime=0)
+            self._zipped = document, zipped
+        return Answer(200, "application/json", zipped, {**_HEADERS, "Content-Encoding": "gzip"})
 
     def _metrics(self, accepted: str) -> Answer:
         try:
