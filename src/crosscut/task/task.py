@@ -410,7 +410,8 @@ class Task:
                 self._pass_on_end()
         elif self._reading is not None:
             self._read(self._reading)
-        self._pass_mark()
+        if self._mark is not None:
+            self._pass_mark(self._mark)
         self._snapshots.let_in()
         return channel
 
@@ -582,10 +583,9 @@ class Task:
             self._sent_on += len(batch)
             self.departures.add(batch, side)
 
-    def _pass_mark(self) -> None:
+    def _pass_mark(self, mark: Mark) -> None:
         """Let a mark go on, once what came before it has gone through the operators."""
-        mark = self._mark
-        if mark is None or self._chain.is_midway:
+        if self._chain.is_midway:
             return
         self._mark = None
         if not self._ending.is_forwarded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -51,7 +52,7 @@ class TaskRunner:
         self._readings_said = ReadingsSaid()
         self._letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
-        self._mark_due_ns = 0
+        self._mark_due_ns = 0 if task.is_source and pool.marks_every_ns else sys.maxsize
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
@@ -136,7 +137,7 @@ class TaskRunner:
         rows_before = task.records_in
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
-        is_mark_due = task.is_source and pool.marks_every_ns > 0 and self._mark_due_ns <= now_ns
+        is_mark_due = self._mark_due_ns <= now_ns
         if is_mark_due:
             task.mark(pool.clock_us(now_ns))
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
