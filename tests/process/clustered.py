@@ -1,0 +1,90 @@
+"""A job in micro-batches on a cluster that others started: `python clustered.py DIRECTORY MASTER`.
+
+Its first half has a straggler that comes to no end by itself, its second half a place where it waits for the
+test. It is judged in test_standalone_cluster.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs import DEADLINE_S, NumberedJob, Once, Record
+from pyspark.sql import SparkSession
+
+import crosscut as cc
+from crosscut.spark.java import find_java
+
+COUNT, STRAGGLES_AT, WAITS_AT = 10_000, 3_000, 7_000
+
+QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java: nothing here runs long enough for its better compiler."""
+
+
+@dataclass(frozen=True)
+class Troubled:
+    """What happens to attempts: the first at one record never ends, each at another waits for a sign."""
+
+    directory: Path
+
+    def __call__(self, record: Record) -> Record:
+        if record[1] == STRAGGLES_AT and Once(self.directory / "straggled")():
+            self._wait_for("never")
+        if record[1] == WAITS_AT:
+            (self.directory / "waiting").write_text(str(os.getpid()))
+            self._wait_for("go on")
+        return record
+
+    def _wait_for(self, name: str) -> None:
+        ends_s = time.monotonic() + 2 * DEADLINE_S
+        while not (self.directory / name).exists() and time.monotonic() < ends_s:
+            time.sleep(0.05)
+
+
+def troubled(directory: Path) -> NumberedJob:
+    settings = {
+        "engine": "micro-batch",
+        "batch_records_max": 2_000,
+        "checkpoint_interval": "50ms",
+        "restart": cc.Restart(failures=0),
+    }
+    return NumberedJob(directory, count=COUNT, rate=1e9, hook=Troubled(directory), settings=settings)
+
+
+def main(directory: Path, master: str) -> None:
+    with find_java().launch_home() as java_home:
+        os.environ["JAVA_HOME"] = str(java_home)
+        spark = (
+            SparkSession.builder.master(master)
+            .appName("clustered")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.executor.cores", "1")
+            .config("spark.executor.memory", "512m")
+            .config("spark.driver.extraJavaOptions", QUICK_TO_START)
+            .config("spark.executor.extraJavaOptions", QUICK_TO_START)
+            .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
+            .config("spark.speculation", "true")
+            .config("spark.speculation.interval", "100ms")
+            .config("spark.speculation.quantile", "0.5")
+            .config("spark.speculation.multiplier", "1.5")
+            .config("spark.dynamicAllocation.enabled", "true")
+            .config("spark.dynamicAllocation.initialExecutors", "1")
+            .config("spark.dynamicAllocation.minExecutors", "1")
+            .config("spark.dynamicAllocation.maxExecutors", "4")
+            .getOrCreate()
+        )
+    job = troubled(directory).start(spark)
+    job.wait(2 * DEADLINE_S)
+    report = {"status": job.status, "epoch": job.report().epoch, "batches": len(job.checkpoints())}
+    print(json.dumps(report), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
