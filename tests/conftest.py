@@ -13,6 +13,8 @@ from crosscut.testing.s3 import S3Server
 
 # Side by side, tests are told the width of a terminal: what they start would cut its lines there.
 os.environ.pop("COLUMNS", None)
+# Else each of the hundreds of processes that tests start would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A deadline measures the machine, not the code, and so does "too slow"; a failure must come again at the next
 # run.
