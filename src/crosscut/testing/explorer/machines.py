@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 IGNORED = frozenset(
@@ -103,6 +104,21 @@ def _is_fixed(value: object) -> bool:
     return True
 
 
+_PLAIN = frozenset({int, str, bool, type(None)})
+"""Types whose values stand for themselves in what is frozen."""
+
+_SLOTS: dict[type, tuple[str, ...]] = {}
+
+
+def _slots_of(value: Any) -> tuple[str, ...]:
+    """Return the names of the attributes of a dataclass with slots."""
+    of = type(value)
+    names = _SLOTS.get(of)
+    if names is None:
+        names = _SLOTS[of] = tuple(one.name for one in fields(value))
+    return names
+
+
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Return a copy of a machine, or of anything that one is made of; what can't change is shared.
 
@@ -136,8 +152,9 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
                     if type(one) not in _FIXED and name not in IGNORED:
                         inside[name] = copied(one, known)
             else:
-                for one in fields(value):
-                    setattr(fresh, one.name, copied(getattr(value, one.name), known))
+                for name in _slots_of(value):
+                    one = getattr(value, name)
+                    setattr(fresh, name, one if type(one) in _FIXED else copied(one, known))
     return fresh
 
 
@@ -156,23 +173,34 @@ class Freezer:
     def frozen(self, value: Any) -> Hashable:
         """Return `value` as one hashable value."""
         of = type(value)
-        if of is int or of is str or value is None or of is bool:
+        if of in _PLAIN:
             return value  # type: ignore[no-any-return]
-        match _kind_of(value):
-            case _Kind.FIXED:
-                return self._fixed(value)
-            case _Kind.MAPPING:
-                return frozenset([(self._fixed(key), self.frozen(one)) for key, one in value.items()])
-            case _Kind.SEQUENCE:
-                return tuple([self.frozen(one) for one in value])
-            case _Kind.SET:
-                return frozenset([self._fixed(one) for one in value])
-            case _Kind.MACHINE:
-                if hasattr(value, "__dict__"):
-                    inside = [self.frozen(one) for name, one in value.__dict__.items() if name not in IGNORED]
-                else:
-                    inside = [self.frozen(getattr(value, one.name)) for one in fields(value)]
-                return (of, *inside)
+        kind = _KINDS.get(of) or _kind_of(value)
+        if kind is _Kind.FIXED:
+            return self._fixed(value)
+        # Most of what is inside is plain: no call for each.
+        frozen = self.frozen
+        if kind is _Kind.MACHINE:
+            if hasattr(value, "__dict__"):
+                inside = [
+                    one if type(one) in _PLAIN else frozen(one)
+                    for name, one in value.__dict__.items()
+                    if name not in IGNORED
+                ]
+            else:
+                attributes = map(getattr, repeat(value), _slots_of(value))
+                inside = [one if type(one) in _PLAIN else frozen(one) for one in attributes]
+            return (of, *inside)
+        if kind is _Kind.MAPPING:
+            return frozenset(
+                [
+                    (self._fixed(key), one if type(one) in _PLAIN else frozen(one))
+                    for key, one in value.items()
+                ]
+            )
+        if kind is _Kind.SEQUENCE:
+            return tuple([one if type(one) in _PLAIN else frozen(one) for one in value])
+        return frozenset([self._fixed(one) for one in value])
 
     def _fixed(self, value: Any) -> tuple[int]:
         known = self._known.get(id(value))
