@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from crosscut.state.reading import stored_blocks, stored_contents
 from crosscut.state.rocksdb import database
 from crosscut.state.rocksdb import state as state_module
 from crosscut.state.rocksdb import table as table_module
-from crosscut.state.rocksdb.database import Database, Options, chunks_of
+from crosscut.state.rocksdb.database import Database, Options, chunks_of, copied, table_files
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
 from crosscut.windows import Session, Tumbling
@@ -470,6 +471,32 @@ os._exit(0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and limits memory as Linux does")
+def test_a_database_that_an_earlier_release_has_merged_by_levels_is_gone_on_with(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    rows = {b"%05d" % number: draw.randbytes(100) for number in range(2_000)}
+    by_levels = Options()
+    by_levels.options.set_compaction_style(by_levels.rocksdict.DBCompactionStyle.level())
+    by_levels.options.set_target_file_size_base(20_000)
+    old = Database(str(tmp_path / "state"), by_levels)
+    for first in range(4):
+        old.write(list(rows.items())[first::4])
+        old._db.flush(wait=True)
+    old._db.compact_range(None, None)
+    old.link(str(tmp_path / "link"))
+    old.close()
+    assert len(table_files(str(tmp_path / "link"))) > 4
+    copied(str(tmp_path / "link"), str(tmp_path / "again"))
+    database = Database(str(tmp_path / "again"), Options())
+    for number in range(0, 2_000, 100):
+        rows[b"%05d" % number] = b"new"
+        database.write([(b"%05d" % number, b"new")])
+        database._db.flush(wait=True)
+    database._db.compact_range(None, None)
+    assert dict(database.scan()) == rows
+    assert database.get_many(list(rows)) == list(rows.values())
+    database.close()
+
+
 def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:
     """It has many files; a thread for each could not be started, which ended the process."""
     command = [sys.executable, "-c", OPENS, str(tmp_path / "database")]

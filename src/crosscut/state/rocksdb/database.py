@@ -23,6 +23,7 @@ BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 
 _BLOOM_BITS = 10
 _FILES_UNTIL_MERGED = 8
+_MERGED_TOGETHER_MIN = 4
 _FILES_UNTIL_SLOW = 60
 _SST = ".sst"
 
@@ -52,10 +53,14 @@ class Options:
         options.create_if_missing(True)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
         options.set_target_file_size_base(WRITE_BUFFER_BYTES)
-        # A checkpoint makes a small file, with keys from everywhere. Were a few merged into a large level,
-        # most of what is written and uploaded would be that level, again and again.
+        # A checkpoint makes a small file, with keys from everywhere. Were they merged into levels of fixed
+        # sizes, most of what is written and uploaded would be those levels, again and again. So files are
+        # merged with others of about their size.
+        options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+        merging = rocksdict.UniversalCompactOptions()
+        merging.min_merge_width = _MERGED_TOGETHER_MIN
+        options.set_universal_compaction_options(merging)
         options.set_level_zero_file_num_compaction_trigger(_FILES_UNTIL_MERGED)
-        options.set_max_bytes_for_level_base(2 * WRITE_BUFFER_BYTES)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
         # A write that has to wait for a flush or a merge would hold up the event loop, and with it all
         # heartbeats. A checkpoint makes a file more, and waits for the flush itself, in a thread.

@@ -289,13 +289,14 @@ class RocksTable(Table):
             newer: What is in one of these is written over in the same go, and may be something that can't be
                 stored.
         """
-        by_group: dict[bytes, list[tuple[bytes, Any]]] = defaultdict(list)
-        rows = iter(layer)
-        while block := list(islice(rows, ROWS_PER_STEP)):
-            for one in zip(self.stored.ids_of(block), block, strict=True):
+        # With the values, which stay as they are: to look each up again, in this order, waits for memory.
+        by_group: dict[bytes, list[tuple[bytes, Any, Any]]] = defaultdict(list)
+        rows = iter(layer.items())
+        while block := dict(islice(rows, ROWS_PER_STEP)):
+            for one in zip(self.stored.ids_of(list(block)), block, block.values(), strict=True):
                 by_group[one[0][:HEAD_BYTES]].append(one)
             yield []
-        waiting: list[tuple[bytes, Any]] = []
+        waiting: list[tuple[bytes, Any, Any]] = []
         for group in sorted(by_group):
             # By bytes alone: rows can't be compared. One group is a small share of all.
             waiting += sorted(by_group.pop(group), key=itemgetter(0))
@@ -303,8 +304,8 @@ class RocksTable(Table):
             while len(waiting) >= ROWS_PER_STEP or (is_last and waiting):
                 some, waiting = waiting[:ROWS_PER_STEP], waiting[ROWS_PER_STEP:]
                 for above in newer:
-                    some = [(row_id, row) for row_id, row in some if row not in above]
-                yield [(row_id, row, layer[row]) for row_id, row in some]
+                    some = [one for one in some if one[1] not in above]
+                yield some
 
     def _layers_up_to(self, checkpoint_id: CheckpointId) -> int:
         ids = [n for n, _ in self._frozen]
