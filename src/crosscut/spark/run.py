@@ -393,12 +393,12 @@ class Run:
     async def _begun(self, ground: Ground, seen: Observations) -> Stretch:
         engine = self._engines.engine if self._engines is not None else next(iter(self._plans))
         plan = self._plans[engine]
-        self._stretch_count += 1
-        stretch = Stretch(
-            ground, self._stretch_count, plan.graph, plan.packed, plan.settings, self._tell, seen
-        )
+        number = self._stretch_count + 1
+        stretch = Stretch(ground, number, plan.graph, plan.packed, plan.settings, self._tell, seen)
         self._graph = plan.graph
         self.driver = stretch.driver
+        # In this order: whoever asks must not take the driver before for this one.
+        self._stretch_count = number
         self._is_between = False
         await stretch.start()
         for event in self._asked:
