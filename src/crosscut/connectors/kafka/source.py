@@ -28,6 +28,10 @@ from crosscut.interfaces import JSON, Source, Split, SplitReader
 
 Start = Literal["earliest", "latest", "committed"] | datetime
 
+POLL_MS = 100
+"""How long a broker may keep its answer back while there is nothing to read: only then does a reader know
+that. The library's own 500 ms would be the length of a micro-batch of no records."""
+
 _OURS = frozenset({"bootstrap.servers", "enable.auto.commit", "auto.offset.reset", "enable.partition.eof"})
 
 
@@ -221,7 +225,7 @@ class KafkaSource(DynamicSource):
     def _consumer(self) -> Any:
         ours = configuration(
             self.servers,
-            self.options,
+            {"fetch.wait.max.ms": POLL_MS} | self.options,
             group_id=self.group or "crosscut",
             enable_auto_commit=False,
             # Never a quiet jump: lost messages are named.
