@@ -178,7 +178,8 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         until(lambda: len(started.watch(job)) == 2, "two workers")
         os.kill(started.watch(job)[1], signal.SIGKILL)
         until(lambda: len(job.metrics().failovers) == 2, "the failover")
-        assert 'crosscut_restarts_total{job="payments"} 2.0' in document_of(job, "metrics")
+        counted = 'crosscut_restarts_total{job="payments"} 2.0'
+        until(lambda: counted in document_of(job, "metrics"), "a scrape, which may be of a moment ago")
         until(lambda: len(row_texts(page, "failovers")) == 2, "the page to show it")
         assert "is lost" in row_texts(page, "failovers")[0]
         until(lambda: job.metrics().failovers[-1].flowing_ms is not None, "records to flow again")

@@ -25,7 +25,7 @@ from crosscut.errors import CheckpointError, SettingsError, StateError, StoreErr
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
 from crosscut.web.answers import Answers, Request, StateSeen
-from crosscut.web.page import FRESH_S, VARIABLE, Page
+from crosscut.web.page import FRESH_S, VARIABLE, Page, Shared
 from crosscut.web.record import NAME, read_record, write_record
 from crosscut.web.recorder import Recorder
 from crosscut.web.series import POINTS_MAX, Point, Series, point_of
@@ -357,7 +357,7 @@ def test_a_hundred_browsers_have_one_answer_made_for_them(page: Page, document: 
     assert json.loads(get(page)[1])["job"]["made"] == 2
 
 
-def test_many_who_scrape_have_the_job_looked_at_once() -> None:
+def test_who_scrapes_and_who_looks_at_the_page_have_the_job_looked_at_once(tmp_path: Path) -> None:
     talk = Watched()
     talk.running()
     now, looked = [0.0], []
@@ -366,11 +366,14 @@ def test_many_who_scrape_have_the_job_looked_at_once() -> None:
         looked.append(now[0])
         return talk.metrics()
 
-    page = Page(dict, look, None, port=0, clock_s=lambda: now[0])
+    recorder, shared = Recorder("a job", look, str(tmp_path)), Shared(look, lambda: now[0])
+    page = Page(lambda: recorder.document_of(shared()), shared, None, clock_s=lambda: now[0])
     try:
         for at in (0.0, 0.1, FRESH_S, FRESH_S + 0.1):
             now[0] = at
-            assert b"crosscut_epoch" in page._exposition("")[0]
+            for _ in range(3):
+                assert b"crosscut_epoch" in get(page, "/metrics")[1]
+                assert json.loads(get(page)[1])["job"]["name"] == "a job"
     finally:
         page.close()
     assert looked == [0.0, FRESH_S]

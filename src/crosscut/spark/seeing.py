@@ -85,11 +85,12 @@ class Seeing:
         self.page: Page | None = None
         if settings.web:
             # No job is started slower because it could have a page.
-            from crosscut.web.page import Page
+            from crosscut.web.page import Page, Shared
 
+            recorder, shared = self._recorder, Shared(look)
             self.page = Page(
-                self._recorder.document,
-                look,
+                lambda: recorder.document_of(shared()),
+                shared,
                 actions,
                 host=settings.web_host,
                 port=settings.web_port,

@@ -39,12 +39,36 @@ def chosen_token() -> str:
     return token
 
 
+class Shared:
+    """A look at a job, good for all who look within a moment: the driver's loop has other things to do.
+
+    Args:
+        look: Returns the job as it is now.
+        clock_s: Says how old a look is.
+    """
+
+    def __init__(self, look: Callable[[], JobMetrics], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._looked: JobMetrics | None = None
+        self._looked_s = 0.0
+
+    def __call__(self) -> JobMetrics:
+        """Return the job as it was a moment ago at most. Who comes while another one looks waits for it."""
+        with self._lock:
+            if self._looked is None or self._clock_s() - self._looked_s >= FRESH_S:
+                self._looked = self._look()
+                self._looked_s = self._clock_s()
+            return self._looked
+
+
 class Page:
     """A server with the page of one job.
 
     Args:
         document: Returns what the page shows: JSON-like data with "job" and "series".
-        metrics: Returns the job as it is now, for Prometheus; None: there is nothing to scrape.
+        metrics: Returns the job, for Prometheus, at each scrape; None: there is nothing to scrape.
         actions: None: the job has ended.
         url: Where a reverse proxy serves it; "": none does.
         clock_s: Says how old an answer is.
@@ -72,8 +96,6 @@ class Page:
         self._lock = threading.Lock()
         self._made = b""
         self._made_s = clock_s() - FRESH_S
-        self._looked: JobMetrics | None = None
-        self._looked_s = 0.0
         answers = Answers(
             self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK, url=url
         )
@@ -115,12 +137,4 @@ class Page:
     def _exposition(self, accepted: str) -> tuple[bytes, str]:
         from crosscut.web.prometheus import exposed
 
-        if self._metrics is None:
-            return exposed(None, accepted)
-        # The driver's loop has other things to do than to be looked at by each who scrapes.
-        with self._lock:
-            if self._looked is None or self._clock_s() - self._looked_s >= FRESH_S:
-                self._looked = self._metrics()
-                self._looked_s = self._clock_s()
-            looked = self._looked
-        return exposed(looked, accepted)
+        return exposed(None if self._metrics is None else self._metrics(), accepted)

@@ -53,9 +53,10 @@ class Recorder:
 
     def document(self) -> dict[str, Any]:
         """Return the job as it is now, with its course until now, as JSON-like data."""
-        return self._document(self._look())
+        return self.document_of(self._look())
 
-    def _document(self, metrics: JobMetrics) -> dict[str, Any]:
+    def document_of(self, metrics: JobMetrics) -> dict[str, Any]:
+        """Return the job as it was then, likewise."""
         with self._lock:
             return {"job": metrics.as_dict(), "series": self._series.as_dict()}
 
@@ -83,7 +84,7 @@ class Recorder:
 
     def _write(self, metrics: JobMetrics) -> int:
         try:
-            return write_record(self._directory, self._document(metrics))
+            return write_record(self._directory, self.document_of(metrics))
         except Exception as error:  # noqa: BLE001 - a file system's package may raise anything
             if not self._has_failed:
                 self._has_failed = True
