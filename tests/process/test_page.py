@@ -190,6 +190,11 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         page.wait_for_selector("#tasks tbody tr")
         assert len(row_texts(page, "tasks")) == 2
 
+        # Marks have come by, from the source to wherever its records go.
+        until(lambda: "from numbers half within" in page.inner_text("#latencies"), "a mark")
+        latencies = job.progress()["latencies"]
+        assert {one["source"] for found in latencies.values() for one in found} == {"numbers"}
+
         # Dead letters, as text.
         until(lambda: len(row_texts(page, "letters")) > 2, "dead letters")
         newest_letter = row_texts(page, "letters")[0].split("\t")
