@@ -3,7 +3,8 @@
 `rate`: records a second, of 100 bytes, that are there when the job starts: from the commit of the first
 tenth of their updates to that of nearly all. `committed` and `uncommitted`: records at a fixed rate, from
 the moment when the producer has made one to the moment when a consumer has its update: with
-`read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint.
+`read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint. With each,
+`floor`: to the moment when another consumer has the record itself, which is what broker and client take here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,23 +160,32 @@ def latency(
         }
     )
     consumer.assign([ck.TopicPartition(out, partition, 0) for partition in range(PARTITIONS)])
+    direct = ck.Consumer(
+        {"bootstrap.servers": broker.servers, "group.id": topic, "enable.auto.commit": False}
+    )
+    direct.assign([ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     seen: list[tuple[int, int]] = []
+    floor: list[tuple[int, int]] = []
     is_over = threading.Event()
 
-    def consume() -> None:
+    def consume(one: Any, made_of: Callable[[bytes], int], found: list[tuple[int, int]]) -> None:
         while not is_over.is_set():
-            for message in consumer.consume(1_000, timeout=0.05):
+            for message in one.consume(1_000, timeout=0.05):
                 if message.error() is None:
-                    made_ns = orjson.loads(message.value())[1]
-                    seen.append((made_ns, time.monotonic_ns() - made_ns))
+                    made_ns = made_of(message.value())
+                    found.append((made_ns, time.monotonic_ns() - made_ns))
 
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
-    reading = threading.Thread(target=consume)
+    readers = [
+        threading.Thread(target=consume, args=(consumer, lambda value: orjson.loads(value)[1], seen)),
+        threading.Thread(target=consume, args=(direct, made_at, floor)),
+    ]
     try:
         job = started(flow_of(broker, topic, out, guarantee), directory)
         while job.status != "running":
             time.sleep(0.05)
-        reading.start()
+        for reader in readers:
+            reader.start()
         sender = producer(broker.servers)
         begin_ns = time.monotonic_ns()
         count = int((seconds + warm_up) * a_second)
@@ -189,16 +200,21 @@ def latency(
         job.cancel()
     finally:
         is_over.set()
-        if reading.is_alive():
-            reading.join()
+        for reader in readers:
+            if reader.ident is not None:
+                reader.join()
         consumer.close()
+        direct.close()
         shutil.rmtree(directory, ignore_errors=True)
-    kept = [took for made_ns, took in seen if made_ns >= begin_ns + warm_up * 1e9]
+    kept, at_once = (
+        [took for made_ns, took in found if made_ns >= begin_ns + warm_up * 1e9] for found in (seen, floor)
+    )
     return {
         "benchmark": "kafka committed" if is_committed else "kafka uncommitted",
         "rate": a_second,
         "records": len(kept),
         "ms": percentiles(kept),
+        "floor_ms": percentiles(at_once),
         "load": os.getloadavg()[0],
     }
 

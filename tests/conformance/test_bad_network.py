@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,39 +18,10 @@ from crosscut.protocol.snapshots import Part
 from crosscut.store import CheckpointStore
 from crosscut.store.files import Put
 from crosscut.store.objects import ObjectFiles
-from crosscut.testing.proxy import TcpProxy, Way
+from crosscut.testing.proxy import Storm, TcpProxy, Way
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import SinkTarget, check_random_lives
 from crosscut.testing.stores import checkpoint, claim, numbered, opened
-
-SHARE = 0.25
-"""Of the connections that are cut, if they live for so long: each request of the server is one."""
-
-BYTES_MAX = 1_200
-"""A request has some 800 bytes before its content, an answer 300."""
-
-
-class Storm:
-    """Says where connections are cut."""
-
-    def __init__(self, seed: int) -> None:
-        self._choices = random.Random(seed)
-        self._cuts: dict[int, tuple[Way, int] | None] = {}
-        self._passed: Counter[int] = Counter()
-
-    def __call__(self, way: Way, data: bytes, connection: int) -> int | None:
-        if connection not in self._cuts:
-            choices = self._choices
-            ways: tuple[Way, Way] = ("to server", "to client")
-            place = choices.choice(ways), choices.randrange(BYTES_MAX)
-            self._cuts[connection] = place if choices.random() < SHARE else None
-        match self._cuts[connection]:
-            case (cut_way, at) if cut_way == way:
-                left = at - self._passed[connection]
-                self._passed[connection] += len(data)
-                return left if left < len(data) else None
-            case _:
-                return None
 
 
 @pytest.fixture

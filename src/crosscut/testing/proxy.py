@@ -4,13 +4,16 @@ with TcpProxy("127.0.0.1", server_port) as proxy:
     connect(proxy.host, proxy.port)
     proxy.cut_after(1_000)                   # wherever that is
     proxy.cut_when(lambda way, data, connection: 0 if b"COMMIT" in data else None)
+    proxy.cut_when(Storm(seed=1), again=True)    # every fourth connection, anywhere
     proxy.refuse()                           # nobody gets through, until `allow`
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
@@ -23,6 +26,37 @@ bytes are passed on before the cut; None: all of them, and there is none."""
 
 _PIECE_BYTES = 65_536
 _START_TIMEOUT_S = 30.0
+
+
+class Storm:
+    """Says that connections are cut again and again, each at a random byte, if it lives for so long.
+
+    Args:
+        share: Of the connections.
+        bytes_max: Before the cut. A request of S3 has some 800 bytes before its content, an answer 300.
+    """
+
+    def __init__(self, seed: int, share: float = 0.25, bytes_max: int = 1_200) -> None:
+        self._choices = random.Random(seed)
+        self._share = share
+        self._bytes_max = bytes_max
+        self._cuts: dict[int, tuple[Way, int] | None] = {}
+        self._passed: Counter[int] = Counter()
+
+    def __call__(self, way: Way, data: bytes, connection: int) -> int | None:
+        """Judge a piece of data, as a `Judge` does."""
+        if connection not in self._cuts:
+            choices = self._choices
+            ways: tuple[Way, Way] = ("to server", "to client")
+            place = choices.choice(ways), choices.randrange(self._bytes_max)
+            self._cuts[connection] = place if choices.random() < self._share else None
+        match self._cuts[connection]:
+            case (cut_way, at) if cut_way == way:
+                left = at - self._passed[connection]
+                self._passed[connection] += len(data)
+                return left if left < len(data) else None
+            case _:
+                return None
 
 
 class TcpProxy:
