@@ -109,8 +109,8 @@ class State:
     def _at(self) -> tuple[Cells, Any]:
         if self._cells is None or self._context is None or self._context.key is ABSENT:
             raise FlowError(
-                f"state {self._name!r} was used outside of a key: it has a value for each key, and only "
-                f"on_record, called by a running job, is at one"
+                f"state {self._name!r} was used outside of a key: it has a value for each key, and only what "
+                f"a running job calls for a record or a timer is at one, which open() and __init__() are not"
             )
         return self._cells, self._context.key
 

@@ -191,7 +191,7 @@ def test_state_outside_of_a_key_is_refused_by_name() -> None:
 
         def on_record(self, record: int, ctx: cc.Context) -> None: ...
 
-    with pytest.raises(UserCodeError, match="state 'count' was used outside of a key"):
+    with pytest.raises(UserCodeError, match=r"state 'count' was used outside of a key.*which open\(\) and"):
         Site(Early()).gives(("a", 1))
 
 
