@@ -504,6 +504,38 @@ def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:
     assert (result.stdout, result.returncode) == ("b'x'\n", 0), result.stderr
 
 
+ENDING = """
+import sys, threading
+from crosscut.state.rocksdb.database import Database, Options
+database = Database(sys.argv[1], Options())
+rows = [(b"%08d" % number, bytes(200)) for number in range(20_000)]
+database.write(rows)
+has_begun = threading.Event()
+
+def work():
+    for number in range(1_000_000):
+        database.get_many([key for key, _ in rows[:2_000]])
+        database.write(rows[:100])
+        database.link(f"{sys.argv[1]}-{number}")
+        has_begun.set()
+
+# Whether it is heard at all is left to chance.
+threading.excepthook = lambda raised: None
+threading.Thread(target=work, daemon=True).start()
+has_begun.wait()
+"""
+
+
+def test_a_process_ends_as_it_should_while_a_thread_of_it_is_inside_the_library(tmp_path: Path) -> None:
+    """It would be ended by SIGABRT: the library's frames can't be unwound."""
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "database")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small disk")
 def test_a_full_disk_declines_the_checkpoint_and_the_next_one_has_everything(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from crosscut.errors import StateError
+from crosscut.state.rocksdb.gate import GATE
 
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Also about the size of a file, and so of a part in the store."""
@@ -100,14 +101,16 @@ class Database:
         self.is_damaged = False
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            self._db = options.rocksdict.Rdict(directory, options.options)
+            with GATE:
+                self._db = options.rocksdict.Rdict(directory, options.options)
         except Exception as error:  # The library raises plain exceptions.
             raise self._failed("open", error) from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, None if it has none."""
         try:
-            found: bytes | None = self._db.get(key)
+            with GATE:
+                found: bytes | None = self._db.get(key)
         except Exception as error:  # As above.
             raise self._failed("read", error) from error
         return found
@@ -115,7 +118,8 @@ class Database:
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, in order, read at once."""
         try:
-            found: list[bytes | None] = self._db.get(keys)
+            with GATE:
+                found: list[bytes | None] = self._db.get(keys)
         except Exception as error:  # As above.
             raise self._failed("read", error) from error
         return found
@@ -131,7 +135,8 @@ class Database:
                 put(key, value)
         size: int = batch.size_in_bytes()
         try:
-            self._db.write(batch, self._write)
+            with GATE:
+                self._db.write(batch, self._write)
         except Exception as error:  # As above.
             raise self._failed("write", error) from error
         return size
@@ -167,18 +172,21 @@ class Database:
         """
         try:
             # Not left to the checkpoint itself, which holds the interpreter lock as long as that takes.
-            self._db.flush(wait=True)
-            self._rocksdict.Checkpoint(self._db).create_checkpoint(directory)
+            with GATE:
+                self._db.flush(wait=True)
+                self._rocksdict.Checkpoint(self._db).create_checkpoint(directory)
         except Exception as error:  # As above.
             raise self._failed("write", error) from error
         return table_files(directory)
 
     def close(self) -> None:
         """Close it; its files stay."""
-        with suppress(Exception):  # It may be damaged, which is why it is closed.
+        with suppress(Exception), GATE:  # It may be damaged, which is why it is closed.
             self._db.close()
 
     def _failed(self, what: str, error: Exception) -> StateError:
+        if isinstance(error, StateError):
+            return error
         # A file that is damaged here is read from the store again, not from its links.
         self.is_damaged = self.is_damaged or "Corruption" in str(error) or "No such file" in str(error)
         if self.is_damaged:
