@@ -202,7 +202,7 @@ for _ in range(4):
     rows = flow.source(cc.generate(lambda i: (words[i], i), count=40))
     rows.filter(rising()).sink(cc.collect())
 """
-    done = simulate(text, "--snapshots", "aligned", "--seeds", "60")
+    done = simulate(text, "--snapshots", "aligned")
     assert done.exit_code == 1, done.output
     assert "I1: " in done.output and "every run without faults agrees" in done.output
     replay = next(line for line in done.output.splitlines() if line.startswith("replay: "))
@@ -296,15 +296,18 @@ def test_ctrl_c_ends_with_what_was_found_until_then(jobs: str, monkeypatch: pyte
     assert done.output.startswith("3 worlds in ") and "0 of 3 failed" in done.output
 
 
-def test_a_loop_that_takes_long_is_simulated_with_fewer_records(simulate) -> None:  # type: ignore[no-untyped-def]
-    """200 tokens that go round 60 times are more than a world has the time for."""
+def test_a_loop_that_takes_long_is_simulated_with_fewer_records(
+    simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """200 tokens that go round 15 times are more than a world has the time for."""
+    monkeypatch.setattr(user_flow, "LIVENESS_MS", 30_000)
     done = simulate(
         """
 def step(loop):
     less = loop.key_by(lambda r: r[1] % 12).reduce(lambda _, r: r).map(lambda u: (u[1][0], u[1][1] - 1))
     return less.filter(lambda r: r[1] > 0), less.filter(lambda r: r[1] == 0)
 
-flow.source(cc.generate(lambda i: (i, 60), count=200)).iterate(step).sink(cc.collect())
+flow.source(cc.generate(lambda i: (i, 15), count=200)).iterate(step).sink(cc.collect())
 """,
         "--snapshots", "aligned", "--seeds", "1",
     )  # fmt: skip
