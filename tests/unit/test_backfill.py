@@ -199,3 +199,22 @@ def test_rows_that_were_not_read_are_counted() -> None:
     )
     assert unread_rows(checkpoint) == 6
     assert unread_rows(without_input(checkpoint)) == 0
+
+
+def test_updates_that_nobody_keeps_are_not_made_and_those_that_somebody_keeps_are(tmp_path: Path) -> None:
+    def too_much(update: Any) -> Any:
+        raise AssertionError(f"{update} was made for nobody")
+
+    flow = cc.Flow("updates")
+    users = flow.source(cc.items(["x"])).named("users")
+    visits = users.key_by(lambda user: user).count().named("visits")
+    visits.map(too_much).sink(cc.collect(tmp_path / "out"))
+    heard = users.map(str.upper).key_by(lambda user: user).count().named("heard")
+    heard.key_by(lambda update: update[1]).count().named("times").map(too_much).sink(cc.collect())
+    graph = flow.compile(2, 128)
+    rows = Goes({"s": ["a", "b", "a"]})
+    ran(over_history(graph, "users", rows, hold=NOT_YET), tmp_path / "past", 1, trigger="available_now")
+    store = open_store(str(tmp_path / "past"))
+    assert newest_values(store, graph, "visits", "") == {"a": 2, "b": 1}
+    assert newest_values(store, graph, "heard", "") == {"A": 2, "B": 1}
+    assert newest_values(store, graph, "times", "") == {1: 2, 2: 1}

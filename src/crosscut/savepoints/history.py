@@ -8,17 +8,27 @@ from typing import Any
 
 from crosscut.connectors.nothing import Discarding, Nothing
 from crosscut.errors import FlowError
+from crosscut.graph.components import reached_from
 from crosscut.graph.specs import (
+    AggregateSpec,
     AssignTimestampsSpec,
     AsyncMapSpec,
+    CountSpec,
+    FilterSpec,
+    FlatMapSpec,
     ForEachSpec,
     Input,
     JobGraph,
+    KeyBySpec,
     MapSpec,
     OperatorNode,
     OperatorSpec,
+    ReduceSpec,
     SinkSpec,
     SourceSpec,
+    SplitSpec,
+    SumSpec,
+    UnionSpec,
     Vertex,
     WatermarkHold,
 )
@@ -81,6 +91,8 @@ def over_history(
     found = replace(
         graph, vertices=tuple(_vertex(one, uid, source, writes=writes, hold=hold) for one in graph.vertices)
     )
+    if not writes:
+        found = _without_updates(found)
     return found if record is None else _with_records(found, uid, record)
 
 
@@ -101,6 +113,36 @@ def _vertex(vertex: Vertex, uid: str, source: Source[Any], *, writes: bool, hold
                 return spec
 
     return replace(vertex, chain=tuple(replace(node, spec=spec_of(node)) for node in vertex.chain))
+
+
+def _without_updates(graph: JobGraph) -> JobGraph:
+    """Return `graph` with counts, sums, ... that say nothing where all that hears them keeps nothing."""
+    keeping = {one.vertex_id for one in graph.vertices if not all(map(_keeps_nothing, one.chain))}
+    vertices = []
+    for vertex in graph.vertices:
+        first, *others = vertex.chain
+        after = reached_from(vertex.vertex_id, graph.edges) - {vertex.vertex_id}
+        is_heard = bool(after & keeping) or not all(map(_keeps_nothing, others))
+        match first.spec:
+            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec() if not is_heard:
+                silent = replace(first, spec=replace(first.spec, emit="final"))
+                vertices.append(replace(vertex, chain=(silent, *others)))
+            case _:
+                vertices.append(vertex)
+    return replace(graph, vertices=tuple(vertices))
+
+
+def _keeps_nothing(node: OperatorNode) -> bool:
+    """Whether nobody can tell, after the end, that the operator has had a record."""
+    match node.spec:
+        case MapSpec() | FilterSpec() | FlatMapSpec() | SplitSpec() | UnionSpec() | KeyBySpec():
+            return True
+        case SinkSpec(Discarding()):
+            return True
+        case ForEachSpec(function):
+            return function is _ignored
+        case _:
+            return False
 
 
 def _with_records(graph: JobGraph, uid: str, record: Callable[[Any], Any]) -> JobGraph:
