@@ -27,6 +27,7 @@ from crosscut.protocol.microbatch import batches
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import BackendName
+from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
@@ -197,6 +198,38 @@ def test_a_commit_of_an_older_epoch_that_comes_late_does_not_have_a_batch_begin_
     assert end is not None
     assert end.outcome == "finished", end
     assert out.records() == list(range(120))
+
+
+def test_a_commit_that_is_tried_again_counts_the_records_of_its_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Output.commit
+    failed: list[CheckpointId] = []
+
+    def flaky(output: Output, n: CheckpointId, taken: Any) -> None:
+        if n not in failed:
+            failed.append(n)
+            raise OutputError(output.tasks[0]) from OSError("it is away")
+        commit(output, n, taken)
+
+    monkeypatch.setattr(Output, "commit", flaky)
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("again")
+    flow.source(ReplayedSource({"s": list(range(60))})).sink(out)
+    told: list[dict[str, Any]] = []
+
+    def look(driver: Any) -> bool:
+        told[:] = driver.progress()
+        return len(out.records()) == 60 and sum(one["numInputRows"] for one in told) == 60
+
+    run_batches(
+        flow.compile(1, 128),
+        settings(tmp_path, parallelism=1, batch_records_max=20),
+        made(1, CALM),
+        look,
+    )
+    assert failed
+    assert [one["numInputRows"] for one in told][:3] == [20, 20, 20]
 
 
 def test_a_failure_of_user_code_names_operator_and_record(tmp_path: Path) -> None:

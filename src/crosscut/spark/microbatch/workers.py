@@ -341,10 +341,18 @@ class BatchWorkers:
         if self._is_over or effect.epoch != self._batches.epoch:
             return
         self._in_time()
+        if effect.checkpoint_id > self._base[0].restore:
+            # Not when it is tried again.
+            self._complete(effect)
+        self._call_output(self._commit, effect)
+        overdue = on.CommitOverdue(effect.epoch, effect.checkpoint_id)
+        self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
+
+    def _complete(self, effect: do.CommitBatch) -> None:
+        """From here on the next batch may begin with this one, as soon as its output is visible."""
         self.newest.completed(effect.taken)
-        self._began = self._base
-        # From here on the next batch may begin with it, as soon as its output is visible.
         self._found.completed(effect.checkpoint_id)
+        self._began = self._base
         snapshots = [one for attempt in effect.taken for one in attempt.snapshots]
         self._base = tuple(
             replace(
@@ -357,9 +365,6 @@ class BatchWorkers:
             )
             for index, deploy in enumerate(self._base)
         )
-        self._call_output(self._commit, effect)
-        overdue = on.CommitOverdue(effect.epoch, effect.checkpoint_id)
-        self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
 
     def _report_committed(self, epoch: Epoch, n: CheckpointId) -> None:
         job = self._base[0]
