@@ -9,8 +9,8 @@ import pytest
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Place
+from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import TriedError, tried, tries_of
-from crosscut.spark.microbatch.workers import Routed
 from crosscut.worker.parcels import Failure, Parcel
 
 SPECULATES = {"spark.speculation": "true"}

@@ -22,7 +22,8 @@ from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.settings import BackendName, Settings
-from crosscut.spark.microbatch.workers import BatchWorkers, Routed
+from crosscut.spark.microbatch.surroundings import Routed
+from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.terms import assignments, batch_terms, committed_output, job_terms
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.discovery import found_in

@@ -12,8 +12,8 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.util import _load_from_socket
 
 from crosscut.errors import WorkersError
+from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import tried, tries_of
-from crosscut.spark.microbatch.workers import Routed
 from crosscut.spark.workers import STOPPED, python_of_this_program, why_lost
 from crosscut.worker.batch_process import run_partition
 from crosscut.worker.stage import StageOrder

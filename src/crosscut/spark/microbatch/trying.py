@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from crosscut.spark.microbatch.workers import Routed
+from crosscut.spark.microbatch.surroundings import Routed
 
 TRIES = 2
 """Attempts at a partition that fail without a word, where Spark speculates: one, and the one beside it. The

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, assert_never
+from typing import assert_never
 
 from crosscut.driver.journal import LOGGER
 from crosscut.driver.query_progress import query_ids
@@ -25,7 +25,6 @@ from crosscut.net.causes import failure_cause
 from crosscut.protocol.events import (
     CancelRequested,
     CheckpointRequested,
-    JobEvent,
     StopRequested,
     WorkersEnded,
 )
@@ -61,66 +60,11 @@ from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.microbatch.output import Output, OutputError
+from crosscut.spark.microbatch.surroundings import BatchLink, Host, Jobs
 from crosscut.spark.python_sink import gathering_sinks
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
-from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder
-
-
-class Host(Protocol):
-    """The driver of the coordinator."""
-
-    def link_opened(self, link: BatchLink, worker: WorkerIndex, attempt: AttemptId) -> int: ...
-
-    def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
-
-    def post(self, event: JobEvent) -> None: ...
-
-    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
-
-
-Routed = tuple[int, Parcel]
-"""What a partition says, and the index of the partition that it is for."""
-
-
-class Jobs(Protocol):
-    """Where batches run: Spark. Any thread may call any of it."""
-
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
-        """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
-
-        Args:
-            name: Of the run, which no other has.
-
-        Raises:
-            Exception: The run has failed, or was cancelled.
-        """
-
-    def cancel(self, name: str = "") -> None:
-        """Give a run up, best effort; "": all that there are. Blocks."""
-
-    def lost(self) -> str:
-        """Return why nothing can run here any more, or ""."""
-
-    def close(self) -> None:
-        """Give back what is kept for the job. Blocks."""
-
-
-class BatchLink:
-    """The link of one worker that has no process."""
-
-    def __init__(self, index: int, told: Callable[[int, CoordinatorMessage], None]) -> None:
-        self.number = 0
-        self.index = index
-        self._told = told
-
-    def say(self, message: CoordinatorMessage) -> None:
-        """Hear the coordinator's word."""
-        self._told(self.index, message)
-
-    def close_gently(self, reason: str) -> None:
-        """There is nothing to close."""
 
 
 class BatchWorkers:

@@ -1,0 +1,67 @@
+"""Whom the workers of batches deal with: the driver of the coordinator, and whoever runs batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.protocol.events import JobEvent
+from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+from crosscut.worker.parcels import Parcel
+from crosscut.worker.stage import StageOrder
+
+
+class Host(Protocol):
+    """The driver of the coordinator."""
+
+    def link_opened(self, link: BatchLink, worker: WorkerIndex, attempt: AttemptId) -> int: ...
+
+    def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
+
+    def post(self, event: JobEvent) -> None: ...
+
+    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
+
+
+Routed = tuple[int, Parcel]
+"""What a partition says, and the index of the partition that it is for."""
+
+
+class Jobs(Protocol):
+    """Where batches run: Spark. Any thread may call any of it."""
+
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+        """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
+
+        Args:
+            name: Of the run, which no other has.
+
+        Raises:
+            Exception: The run has failed, or was cancelled.
+        """
+
+    def cancel(self, name: str = "") -> None:
+        """Give a run up, best effort; "": all that there are. Blocks."""
+
+    def lost(self) -> str:
+        """Return why nothing can run here any more, or ""."""
+
+    def close(self) -> None:
+        """Give back what is kept for the job. Blocks."""
+
+
+class BatchLink:
+    """The link of one worker that has no process."""
+
+    def __init__(self, index: int, told: Callable[[int, CoordinatorMessage], None]) -> None:
+        self.number = 0
+        self.index = index
+        self._told = told
+
+    def say(self, message: CoordinatorMessage) -> None:
+        """Hear the coordinator's word."""
+        self._told(self.index, message)
+
+    def close_gently(self, reason: str) -> None:
+        """There is nothing to close."""
