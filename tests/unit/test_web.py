@@ -97,7 +97,16 @@ def test_nothing_of_the_job_is_told_or_done_without_the_token(path: str, token: 
 
 
 def test_the_page_itself_needs_no_token_and_holds_nothing_of_the_job() -> None:
-    for path in ("/", "/?x=1", "/page.js", "/graph.js", "/barrier.js", "/elements.js", "/page.css"):
+    for path in (
+        "/",
+        "/?x=1",
+        "/page.js",
+        "/graph.js",
+        "/barrier.js",
+        "/plots.js",
+        "/elements.js",
+        "/page.css",
+    ):
         found = answers().answer(request(path, token=None))
         assert (found.status, b"127.0.0.1" in found.body) == (200, False)
 
@@ -139,7 +148,7 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() ->
         addresses = re.findall(r"https?://[^\"'\s]*", text)
         assert set(addresses) <= {"http://www.w3.org/2000/svg"}, name
     scripts = [name for name in texts if name.endswith(".js")]
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     for name in scripts:
         for way in (
             "innerHTML",

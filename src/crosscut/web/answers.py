@@ -23,7 +23,7 @@ ZIPPED_BYTES_MIN = 16 * 1024
 TOKEN_CHARACTERS_MIN = 16
 
 _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_SCRIPTS = ("page.js", "graph.js", "barrier.js", "elements.js")
+_SCRIPTS = ("page.js", "graph.js", "barrier.js", "plots.js", "elements.js")
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _HEADERS = {

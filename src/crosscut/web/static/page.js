@@ -4,6 +4,7 @@
 import { Crossing } from "./barrier.js";
 import { bytes, count, drawn, duration, made, moment, percent, taskName } from "./elements.js";
 import { Graph } from "./graph.js";
+import { plotsOf } from "./plots.js";
 
 const EVERY_MS = 1000, HIDDEN_EVERY_MS = 10000, PATIENCE_MS = 15000;
 const token = decodeURIComponent(location.hash.slice(1));
@@ -124,51 +125,8 @@ function vertexPanel(job) {
   ], tasks, "no task has reported yet");
 }
 
-function plot(title, times, values, epochs, show) {
-  const figure = made("figure");
-  const known = values.filter((one) => one !== null);
-  const most = Math.max(1e-9, ...known), newest = known.length ? show(known[known.length - 1]) : "–";
-  figure.append(made("figcaption", `${title}: ${newest}${known.length ? `, at most ${show(most)}` : ""}`));
-  const svg = drawn("svg", { class: "plot", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
-    "aria-label": `${title} over time, now ${newest}` });
-  const start = times[0], span = Math.max(1, times[times.length - 1] - start);
-  const x = (index) => (600 * (times[index] - start)) / span;
-  for (let index = 1; index < times.length; index += 1) {
-    if (epochs[index] !== epochs[index - 1])
-      svg.append(drawn("line", { x1: x(index), x2: x(index), y1: 0, y2: 90 }));
-  }
-  let points = [];
-  const draw = () => {
-    if (points.length) svg.append(drawn("polyline", { points: points.join(" ") }));
-    points = [];
-  };
-  values.forEach((value, index) => {
-    if (value === null) draw();
-    else points.push(`${x(index).toFixed(1)},${(86 - (82 * value) / most).toFixed(1)}`);
-  });
-  draw();
-  figure.append(svg);
-  return figure;
-}
-
 function plots(series) {
-  if (!changed("plots", series.at_ms[series.at_ms.length - 1] || 0)) return;
-  if (series.at_ms.length < 2) {
-    find("plots").replaceChildren(made("p", "nothing yet", "empty"));
-    return;
-  }
-  const one = (title, field, show) => plot(title, series.at_ms, series[field], series.epoch, show);
-  find("plots").replaceChildren(
-    one("records a second", "records_per_second", count),
-    one("busiest vertex", "busy", percent),
-    one("most blocked vertex", "blocked", percent),
-    one("records waiting inside", "queued_records", count),
-    one("lag in records", "lag", count),
-    one("watermark delay", "delay_ms", duration),
-    ...(series.latency_ms ? [one("latency from source to sink (99 %)", "latency_ms", duration)] : []),
-    one("checkpoint duration", "checkpoint_ms", duration),
-    one("rows of state", "state_rows", count),
-  );
+  if (changed("plots", series.at_ms[series.at_ms.length - 1] || 0)) find("plots").replaceChildren(...plotsOf(series));
 }
 
 function split(one) {
@@ -194,7 +152,7 @@ function checkpoints(job) {
     button.type = "button";
     button.id = `checkpoint-${one.checkpoint_id}`;
     button.addEventListener("click", () => {
-      chosenCheckpoint = one.checkpoint_id;
+      chosenCheckpoint = chosenCheckpoint === one.checkpoint_id ? null : one.checkpoint_id;
       show(last);
     });
     return button;
