@@ -129,7 +129,8 @@ def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:
 
 def take_in(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
     """Set newer values in a plain dict, and remove deleted ones."""
-    into.update(zip(keys, values, strict=True))
+    # By way of a small dict, which knows the hashes: that takes less time where `into` is large.
+    into.update(dict(zip(keys, values, strict=True)))
     # By type: values may have an == of their own.
     if _Deleted in map(type, values):
         for key, value in zip(keys, values, strict=True):
