@@ -22,10 +22,8 @@ from crosscut.driver.status import (
     CheckpointStatus,
     JobStatus,
     Observations,
-    Recovery,
     build_status,
     checkpoint_status,
-    records_read,
 )
 from crosscut.driver.watching import Watching
 from crosscut.driver.worker_lines import WorkerLines
@@ -358,8 +356,7 @@ class CoordinatorDriver:
         if not seen.failed_ns and any(
             isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
         ):
-            seen.failed_ns = now_ns
-            seen.failed_cause = self._coordinator.failures[-1].message
+            seen.note_failure(now_ns, self._coordinator.failures[-1].message)
         self._watching.handled(now_ns, self._coordinator, effects)
         if not isinstance(event, MessageReceived):
             return
@@ -372,25 +369,10 @@ class CoordinatorDriver:
         self._watching.heard(now_ns, self._coordinator.epoch, message)
         if isinstance(message, WorkerHeartbeat):
             self._lines.note(worker, message.logged)
-            seen.workers[worker] = (message.epoch, message.tasks)
-            seen.refused[worker] = message.refused
-            seen.now_ns = now_ns
-            for text in (
-                *seen.silences.note(now_ns, message.tasks),
-                *seen.watermarks.note(now_ns, message.tasks),
-                *seen.searches.note(now_ns, self._coordinator.searches),
-            ):
+            for text in seen.heard(worker, message, now_ns, self._coordinator, self._terms.sources):
                 self._warn(text)
-            if seen.is_rate_due(now_ns):
-                tasks = seen.statistics(self._coordinator)
-                seen.note_rate(now_ns, records_read(tasks, self._terms.sources))
-                for text in seen.growths.note(now_ns, tasks):
-                    self._warn(text)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
-            seen.first_flow_ns = seen.first_flow_ns or now_ns
-            if seen.failed_ns:
-                seen.recoveries.append(Recovery(message.epoch, seen.failed_cause, seen.failed_ns, now_ns))
-                seen.failed_ns = 0
+            seen.note_flow(now_ns, message.epoch)
 
     # Effects out.
 

@@ -16,7 +16,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.messages import TaskStatistics
+from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshots import TaskSnapshot
 
 RATE_WINDOW_S = 2.0
@@ -203,6 +203,40 @@ class Observations:
         completed = coordinator.completed
         kept = {} if completed is None else {one.task: _counted(one) for one in completed.snapshots}
         return tuple((kept | said).values())
+
+    def heard(
+        self,
+        worker: WorkerIndex,
+        message: WorkerHeartbeat,
+        now_ns: int,
+        coordinator: Coordinator,
+        sources: frozenset[TaskId],
+    ) -> list[str]:
+        """Note what a worker says of itself; return what people are to be warned of."""
+        self.workers[worker] = (message.epoch, message.tasks)
+        self.refused[worker] = message.refused
+        self.now_ns = now_ns
+        warnings = [
+            *self.silences.note(now_ns, message.tasks),
+            *self.watermarks.note(now_ns, message.tasks),
+            *self.searches.note(now_ns, coordinator.searches),
+        ]
+        if self.is_rate_due(now_ns):
+            tasks = self.statistics(coordinator)
+            self.note_rate(now_ns, records_read(tasks, sources))
+            warnings += self.growths.note(now_ns, tasks)
+        return warnings
+
+    def note_failure(self, now_ns: int, cause: str) -> None:
+        """Note that the job begins to fail over."""
+        self.failed_ns, self.failed_cause = now_ns, cause
+
+    def note_flow(self, now_ns: int, epoch: Epoch) -> None:
+        """Note that records flow in this epoch."""
+        self.first_flow_ns = self.first_flow_ns or now_ns
+        if self.failed_ns:
+            self.recoveries.append(Recovery(epoch, self.failed_cause, self.failed_ns, now_ns))
+            self.failed_ns = 0
 
     def is_rate_due(self, now_ns: int) -> bool:
         """Whether to note another reading: it adds up all tasks, and every worker's heartbeat asks."""
