@@ -48,7 +48,16 @@ def archived_classes(directory: Path) -> Iterator[None]:
         else:
             os.environ[_VARIABLE] = before
         if maker is not None:
-            maker.wait(DEADLINE_S)
+            _end(maker)
+
+
+def _end(maker: subprocess.Popen[bytes]) -> None:
+    try:
+        maker.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        # Nobody needs it any more. Its JVM ends with it.
+        maker.kill()
+        maker.wait()
 
 
 def _make(archive: Path) -> None:
