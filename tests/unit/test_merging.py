@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import importlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +146,39 @@ def test_csv_is_merged_only_if_somebody_says_what_its_first_lines_are(tmp_path: 
     before = names_in(tmp_path)
     with pytest.raises(ConnectorError, match="their columns differ, or they have no header"):
         cc.files.compact(tmp_path, older_than=NOW, csv_header=True)
+    assert names_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_what_is_packed_is_packed_again_as_one(tmp_path: Path, compression: Any) -> None:
+    """One member, or frame: some readers take no more of a file than the first."""
+    if compression == "zstd":
+        pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'")
+    committed(cc.files.jsonl(tmp_path / "a", compression=compression), [[1, 2], ["three"]])
+    committed(cc.files.csv(tmp_path / "b", ["n"], compression=compression), [[(1,)], [(2,)]])
+    assert [len(cc.files.compact(tmp_path / one, older_than=NOW, csv_header=True)) for one in "ab"] == [1, 1]
+    found = [path.read_bytes() for one in "ab" for path in (tmp_path / one).iterdir() if path.is_file()]
+    assert [unpacked(data, compression) for data in found] == [b'1\n2\n"three"\n', b"n\n1\n2\n"]
+
+
+def unpacked(data: bytes, compression: str) -> bytes:
+    """What is in the only member or frame of a file."""
+    if compression == "zstd":
+        one = importlib.import_module("zstandard").ZstdDecompressor().decompressobj()
+    else:
+        one = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    found: bytes = one.decompress(data)
+    assert one.eof and not one.unused_data
+    return found
+
+
+def test_a_packed_file_that_was_cut_is_named_and_nothing_is_merged(tmp_path: Path) -> None:
+    committed(cc.files.jsonl(tmp_path, compression="gzip"), [["x" * 100], ["y" * 100]])
+    path = next(tmp_path.glob("*.gz"))
+    path.write_bytes(path.read_bytes()[:-9])
+    before = names_in(tmp_path)
+    with pytest.raises(ConnectorError, match=rf"{path.name} can't be unpacked: "):
+        cc.files.compact(tmp_path, older_than=NOW)
     assert names_in(tmp_path) == before
 
 

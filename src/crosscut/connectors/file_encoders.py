@@ -45,14 +45,23 @@ class Plain(FileEncoder):
         return self._encode(records)
 
 
+def packer(compression: Compression) -> Any:
+    """Return what packs one file: `compress(data)` and `flush()`.
+
+    Raises:
+        ConnectorError: zstandard is missing.
+    """
+    if compression == "zstd":
+        return compressor()
+    return zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
+
+
 class Packed(FileEncoder):
     """Another encoder's file, compressed."""
 
     def __init__(self, inner: FileEncoder, compression: Compression) -> None:
         self._inner = inner
-        self._compress: Any = (
-            compressor() if compression == "zstd" else zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
-        )
+        self._compress = packer(compression)
 
     def add(self, records: list[Any]) -> bytes:
         data: bytes = self._compress.compress(self._inner.add(records))

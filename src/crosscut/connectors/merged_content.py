@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.file_encoders import SUFFIXES, Compression, packer
+from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 
 _ROW_GROUP_ROWS = 131_072
 _COPY_BYTES = 1024 * 1024
+_PACKED = {suffix: compression for compression, suffix in SUFFIXES.items()}
 
 
 class Contents(ABC):
@@ -41,28 +47,62 @@ class Lines(Contents):
 
     Args:
         has_header: Each file begins with the same line, which the merged one has once.
+        packed: What is packed is so again, as a whole: not every reader knows that a file may have parts.
     """
 
-    def __init__(self, root: Path, paths: Sequence[str], *, has_header: bool) -> None:
+    def __init__(
+        self, root: Path, paths: Sequence[str], *, has_header: bool, packed: Compression | None = None
+    ) -> None:
         super().__init__(root, paths)
         self._has_header = has_header
+        self._packed = packed
 
     def write(self, paths: Sequence[str], file: IO[bytes]) -> None:
+        pack = None if self._packed is None else packer(self._packed)
+        for data in self._all(paths):
+            file.write(data if pack is None else pack.compress(data))
+        if pack is not None:
+            file.write(pack.flush())
+
+    def _all(self, paths: Sequence[str]) -> Iterator[bytes]:
         header: bytes | None = None
         for path in paths:
-            with open(self._root / path, "rb") as source:
-                if self._has_header:
-                    first = source.readline()
-                    if header is None:
-                        file.write(first)
-                    elif first != header:
-                        raise ConnectorError(
-                            f"{self._root / path} begins with {first[:200]!r}, and others with "
-                            f"{header[:200]!r}: their columns differ, or they have no header"
-                        )
-                    header = first
+            found = self._content(path)
+            if self._has_header:
+                first, found = _first_line(found)
+                if header is None:
+                    yield first
+                elif first != header:
+                    raise ConnectorError(
+                        f"{self._root / path} begins with {first[:200]!r}, and others with "
+                        f"{header[:200]!r}: their columns differ, or they have no header"
+                    )
+                header = first
+            yield from found
+
+    def _content(self, path: str) -> Iterator[bytes]:
+        with open(self._root / path, "rb") as stored:
+            source: Any = stored
+            if self._packed is not None:
+                source = ZstdFile(stored) if self._packed == "zstd" else gzip.GzipFile(fileobj=stored)
+            try:
                 while data := source.read(_COPY_BYTES):
-                    file.write(data)
+                    yield data
+            except (EOFError, zlib.error) as error:
+                raise ConnectorError(
+                    f"{self._root / path} can't be unpacked: {error}; restore it from a backup, or take it "
+                    f"away",
+                    path=path,
+                ) from error
+
+
+def _first_line(content: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first line, and all that comes after it."""
+    read = b""
+    while b"\n" not in read and (data := next(content, b"")):
+        read += data
+    line, newline, rest = read.partition(b"\n")
+    return line + newline, chain((rest,), content)
 
 
 class Tables(Contents):
@@ -89,16 +129,17 @@ class Tables(Contents):
 
 def contents_of(root: Path, paths: Sequence[str], csv_header: bool | None) -> Iterator[Contents]:
     """Yield the files, which are of one format, as those that can be put together; others are left out."""
-    suffix = os.path.basename(paths[0]).rpartition(".")[2]
-    match suffix:
+    stem, _, suffix = os.path.basename(paths[0]).rpartition(".")
+    packed = _PACKED.get(suffix)
+    match stem.rpartition(".")[2] if packed is not None else suffix:
         case "jsonl" | "txt":
-            yield Lines(root, paths, has_header=False)
+            yield Lines(root, paths, has_header=False, packed=packed)
         case "csv" if csv_header is not None:
-            yield Lines(root, paths, has_header=csv_header)
+            yield Lines(root, paths, has_header=csv_header, packed=packed)
         case "parquet":
             yield from _tables(root, paths)
         case _:
-            # What is packed, and what nobody has said enough of.
+            # What nobody has said enough of.
             pass
 
 

@@ -93,13 +93,13 @@ def compact(
 ) -> list[Merged]:
     """Merge the small files that file sinks have committed into `directory`, while jobs write there.
 
-    For uncompressed JSON lines, text, CSV and for Parquet, in a local or shared directory. Files of one sink
+    For JSON lines, text, CSV and Parquet, packed or not, in a local or shared directory. Files of one sink
     and of one `partition_by` directory are merged, in the order of their checkpoints. What a run that died
     has left half-done is finished first.
 
     Args:
         directory: Of the sink.
-        target_bytes: Files of less than half of it are merged, into files of at most that.
+        target_bytes: Files of less than half of it are merged, into files of about that at most.
         older_than: How long a file has been there: readers that have just listed the directory shall find it.
             Who follows the output (`spark.readStream.format("crosscut")`) must not be further behind. Where
             `crosscut.files.watch` reads, nothing may be merged: it would read a merged file as a new one.
