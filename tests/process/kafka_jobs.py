@@ -41,7 +41,7 @@ def counting(servers: str, topic: str, out: str, slow: Path | None = None, **sou
 
     def key_of(message: Any) -> str:
         if slow is not None and slow.exists():
-            time.sleep(0.002)
+            time.sleep(0.004)
         return str(message.key.decode())
 
     flow = cc.Flow("counting")

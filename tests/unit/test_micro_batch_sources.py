@@ -34,7 +34,10 @@ def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
 
 
 def settings(tmp_path: Path, **others: Any) -> cc.Settings:
-    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 8} | others
+    # How many runs are lost depends on how many batches there are, and so on the machine.
+    restart = cc.Restart(failures=1_000, delay_step="1ms", delay_max="1ms")
+    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 8}
+    given |= {"restart": restart} | others
     return cc.Settings(engine="micro-batch", checkpoint_dir=tmp_path / "checkpoints", **given)
 
 
