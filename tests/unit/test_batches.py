@@ -15,7 +15,7 @@ from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch import batches as module
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
-from crosscut.protocol.microbatch.attempts import Attempt, Place, chosen
+from crosscut.protocol.microbatch.attempts import Attempt, Place, chosen, committer
 from crosscut.protocol.microbatch.batches import RUNS_MAX, Batches
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 
@@ -73,6 +73,26 @@ def test_the_first_attempt_that_returns_is_taken_and_the_other_one_is_aborted() 
         do.AcknowledgeBatch(E1, N1, (A, B, C, D)),
         do.AbortAttempts(E1, (other,)),
     ]
+
+
+def test_what_all_tasks_of_a_gathering_sink_have_staged_is_given_to_its_first_task() -> None:
+    machine = Batches(2, 2, 2, frozenset({VertexId("v1")}))
+    for event in (on.TasksDeployed(E1, N0), on.OutputRecovered(E1), on.BatchTriggered(E1, N1)):
+        machine.handle(event)
+    other = attempt(1, 1, "other", ("a", "b"))
+    machine.handle(returned(1, D, B))
+    assert machine.handle(returned(1, other, B)) == []
+    acknowledged, aborted = machine.handle(returned(0, C, A))
+    assert aborted == do.AbortAttempts(E1, (other,)), "what was not taken stays as it was"
+    assert isinstance(acknowledged, do.AcknowledgeBatch)
+    staged = [[one.handle for one in each.snapshots[0].snapshot.pending] for each in acknowledged.taken]
+    assert staged == [["a"], ["b"], ["c", "d"], []]
+    # The commit, and the removal if the checkpoint is given up, are of the same.
+    (commit,) = machine.handle(on.BatchCompleted(E1, N1))
+    assert isinstance(commit, do.CommitBatch)
+    assert commit.taken == acknowledged.taken
+    assert committer(TaskId(VertexId("v1"), 1), frozenset({VertexId("v1")})) == TaskId(VertexId("v1"), 0)
+    assert committer(TaskId(VertexId("v0"), 1), frozenset({VertexId("v1")})) == TaskId(VertexId("v0"), 1)
 
 
 def test_a_zombie_that_returns_after_its_batch_was_taken_is_aborted_alone() -> None:
