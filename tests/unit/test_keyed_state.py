@@ -297,6 +297,60 @@ def test_a_look_up_of_what_nobody_can_change_is_no_change() -> None:
     assert content(part_of(state, N2, since=N1)) == {"list": [1]}
 
 
+def _batch(state: KeyedState, keys: list[str]) -> None:
+    """What an operator does with a batch."""
+    state.fetch(keys, to_change=True)
+    for key in keys:
+        state.values[key] += 1
+
+
+def test_where_most_keys_of_a_batch_are_in_older_layers_those_of_the_next_one_are_brought_up_at_once() -> (
+    None
+):
+    state = KeyedState(int)
+    keys = [f"{number}" for number in range(100)]
+    _batch(state, keys)
+    state.freeze(N1)
+    completed(state, N1)
+    _batch(state, keys[:20])
+    state.main.delete("20")
+    state.freeze(N2)
+    _batch(state, keys[30:40])
+    state.fetch([*keys[10:30], "new"], to_change=True)
+    assert dict(state.values) == {**dict.fromkeys(keys[30:40], 2), **dict.fromkeys(keys[10:20], 2)} | (
+        dict.fromkeys(keys[21:30], 1)
+    )
+    assert len(state) == 99, "what has no value is left to whoever looks it up"
+    _batch(state, keys[10:20])
+    state.fetch(keys[50:60], to_change=True)
+    assert not set(keys[50:60]) & set(state.values), "most of the last batch were in the newest layer"
+
+
+def test_where_most_keys_are_new_the_next_batches_are_not_looked_for() -> None:
+    state = KeyedState(int)
+    for number in range(1_000):
+        _batch(state, [f"{number}"])
+    state.freeze(N1)
+    _batch(state, ["a"])
+    _batch(state, ["b"])
+    state.fetch(["1"], to_change=True)
+    assert "1" not in state.values
+
+
+def test_a_value_that_cant_be_copied_is_told_by_whoever_asks_for_it() -> None:
+    state = KeyedState(list)
+    for key in "abc":
+        state.main.put(key, [key])
+    state.main.put("bad", lambda: 1)
+    state.freeze(N1)
+    state.fetch(["a"], to_change=True)
+    state.values["a"].append("more")
+    state.fetch(["b", "bad"], to_change=True)
+    assert state.values["b"] == ["b"]
+    with pytest.raises(AttributeError, match="Can't pickle"):
+        state.values["bad"]
+
+
 def test_a_value_is_told_from_a_deletion_without_asking_it() -> None:
     class Peculiar:
         def __eq__(self, other: object) -> bool:
