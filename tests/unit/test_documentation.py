@@ -110,6 +110,15 @@ def test_a_picture_of_a_conversation_has_each_of_its_steps(monkeypatch: pytest.M
             assert step.words in told, step
 
 
+def test_no_page_of_the_site_has_the_browser_load_anything_from_elsewhere() -> None:
+    """As a mermaid diagram would: its script comes from a content delivery network."""
+    for page in names_of(sorted((ROOT / "docs").rglob("*.md"))):
+        assert not re.search(
+            r"^```mermaid|<script|src=.http|!\[[^]]*\]\(http", text_of(page), re.MULTILINE
+        ), page
+    assert "font: false" in text_of("mkdocs.yml")
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     navigation = text_of("mkdocs.yml").partition("\nnav:")[2]
     for page in names_of(sorted((ROOT / "docs").rglob("*.md"))):
