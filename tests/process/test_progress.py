@@ -85,6 +85,8 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     said = [record.getMessage() for record in caplog.records if record.name == "crosscut.job"]
     told = [one for one in said if "the job log is not authenticated" not in one]
     assert len(said) - len(told) == 2, "once a start"
+    # How long a checkpoint takes is the machine's business.
+    told = [one for one in told if " was slow: it took " not in one]
     final_id = second.checkpoints()[-1].checkpoint_id
     where = f"checkpoint {last} ({stopped_at:,} records read)"
     assert told == [
