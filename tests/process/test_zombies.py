@@ -51,8 +51,12 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: state_of(zombie.pid) == "T", "it to take the place over, and to stop")
     assert armed.fired
-    until(lambda: epoch_of(job) == 3 and job.status == "running", "the next epoch")
-    assert zombie.pid not in started.watch(job)
+    # Perhaps not the third: on a busy machine so short a timeout costs others their place, too.
+    until(
+        lambda: job.status == "running" and zombie.pid not in started.watch(job) and len(job.workers()) == 2,
+        "the next epoch, without it",
+    )
+    assert epoch_of(job) >= 3
     before = len(job.checkpoints())
     until(lambda: len(job.checkpoints()) > before, "a checkpoint of the next epoch")
     zombie.send_signal(signal.SIGCONT)
@@ -61,7 +65,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     assert "worker 0 has lost the coordinator" in errors
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == 2
+    assert job.progress()["restarts"] >= 2
     numbered.check_output_is_exact()
     left = [path for path in numbered.out.rglob("*") if path.is_file() and path.parent != numbered.out]
     assert [path for path in left if path.suffix != ".ledger"] == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -48,7 +48,7 @@ class Ledger:
         self._number = 0
         self._descriptor = stage.opened(name, os.O_RDWR | os.O_CREAT)
         try:
-            newest = _newest(self._descriptor, str(stage.path / name))
+            newest = newest_in(_content(self._descriptor), str(stage.path / name))
             if newest is not None:
                 # Of this very epoch, which begins a second time.
                 self._number, found = newest
@@ -94,20 +94,37 @@ def ledgers(stage: Stage) -> list[Entry]:
         ConnectorError: One is damaged.
         OSError: They can't be read.
     """
+
+    def read(name: str) -> bytes:
+        descriptor = stage.opened(name, os.O_RDONLY)
+        try:
+            return _content(descriptor)
+        finally:
+            os.close(descriptor)
+
+    return entries_of(stage.names(), read, str(stage.path))
+
+
+def entries_of(names: Iterable[str], read: Callable[[str], bytes], path: str) -> list[Entry]:
+    """Return the ledgers among `names`, the oldest first.
+
+    Args:
+        read: Returns the content of one; raises FileNotFoundError if it has gone.
+        path: Where they are, for messages.
+
+    Raises:
+        ConnectorError: One is damaged.
+    """
     found = []
-    for name in stage.names():
+    for name in names:
         owner = ledger_name(name)
         if owner is None:
             continue
         try:
-            descriptor = stage.opened(name, os.O_RDONLY)
+            newest = newest_in(read(name), f"{path}/{name}")
         except FileNotFoundError:
             # A newer epoch has taken it over since it was listed.
             continue
-        try:
-            newest = _newest(descriptor, str(stage.path / name))
-        finally:
-            os.close(descriptor)
         found.append(Entry(name, owner, newest[1] if newest else Published()))
     return sorted(found, key=lambda one: (one.owner.epoch, one.owner.driver))
 
@@ -149,8 +166,8 @@ def _checksum(content: dict[str, Any]) -> str:
     return sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _newest(descriptor: int, path: str) -> tuple[int, Published] | None:
-    return newest_in(os.pread(descriptor, SLOT_BYTES * _SLOTS + 1, 0), path)
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, SLOT_BYTES * _SLOTS + 1, 0)
 
 
 def newest_in(content: bytes, path: str) -> tuple[int, Published] | None:

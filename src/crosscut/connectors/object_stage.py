@@ -20,9 +20,9 @@ from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
-from crosscut.connectors.ledger import Entry, line_of, newest_in
+from crosscut.connectors.ledger import Entry, entries_of, line_of, newest_in
 from crosscut.connectors.stage import failed
-from crosscut.connectors.staged_names import STAGE_DIRECTORY, Published, ledger_name
+from crosscut.connectors.staged_names import STAGE_DIRECTORY, Published
 from crosscut.errors import ConnectorError
 from crosscut.store.objects import as_os_errors
 from crosscut.urls import Redaction, shown_url
@@ -268,18 +268,7 @@ class ObjectLedger:
 
 def object_ledgers(stage: ObjectStage) -> list[Entry]:
     """Return the ledgers of all epochs in the stage of a task, the oldest first; see `ledgers`."""
-    found = []
-    for name in stage.names():
-        owner = ledger_name(name)
-        if owner is None:
-            continue
-        try:
-            newest = newest_in(stage.read(name), str(stage.path / name))
-        except FileNotFoundError:
-            # A newer epoch has taken it over since it was listed.
-            continue
-        found.append(Entry(name, owner, newest[1] if newest else Published()))
-    return sorted(found, key=lambda one: (one.owner.epoch, one.owner.driver))
+    return entries_of(stage.names(), stage.read, str(stage.path))
 
 
 def looked_at(objects: Objects, path: str) -> os.stat_result | None:
