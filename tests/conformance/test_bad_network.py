@@ -61,7 +61,7 @@ def appended(store: CheckpointStore, index: LogIndex, entry: LogEntry) -> None:
 
 
 def test_entries_and_parts_are_there_once_and_whole_over_a_bad_network(s3: S3Server, storm: TcpProxy) -> None:
-    """D7, I12: an answer that is lost is no answer, and what was asked for twice has happened once."""
+    """B4, I12: an answer that is lost is no answer, and what was asked for twice has happened once."""
     url = f"{s3.bucket()}/checkpoints"
     files = ObjectFiles(url)
     store = CheckpointStore(files, inline_bytes=0)
@@ -103,7 +103,7 @@ def test_a_lost_answer_does_not_make_a_store_unfit(s3: S3Server, storm: TcpProxy
 
 
 def test_objects_conform_over_a_bad_network(s3: S3Server, storm: TcpProxy) -> None:
-    """F1, F2, D7, I1, I2, I3."""
+    """F1, F2, I1, I2, I3."""
     url, files = f"{s3.bucket()}/out", s3.files()
 
     def visible() -> list[Any]:
