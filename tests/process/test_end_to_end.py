@@ -77,23 +77,9 @@ def batch_oracle(count: int) -> Counter[tuple[str, int]]:
     return totals
 
 
-class Countries:
-    """Looks customers up, over one connection for each process."""
-
-    def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
-        self._connection: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_conninfo": self._conninfo, "_connection": None}
-
-    def __call__(self, one: dict[str, Any]) -> dict[str, Any]:
-        if self._connection is None:
-            self._connection = psycopg.connect(self._conninfo, autocommit=True)
-        found = self._connection.execute(
-            "select country from customers where id = %s", (one["customer"],)
-        ).fetchone()
-        return {**one, "country": found[0] if found else "nowhere"}
+def with_country(found: Any) -> dict[str, Any]:
+    one, customer = found
+    return {**one, "country": customer["country"]}
 
 
 class PassOn(cc.KeyedProcess):
@@ -103,12 +89,17 @@ class PassOn(cc.KeyedProcess):
 
 def shop(broker: KafkaBroker, server: PostgresServer) -> cc.Flow:
     flow = cc.Flow("shop")
+    customers = cc.postgres.lookup(
+        server.conninfo, "select country from customers where id = %s", by=lambda one: one["customer"]
+    )
     totals = (
         flow.source(cc.kafka.source(broker.servers, "orders", decode="json"))
         .named("orders")
         .assign_timestamps(lambda one: one["at"], out_of_orderness="1s")
         .named("times")
-        .map_async(Countries(server.conninfo), capacity=50, ordered=False)
+        .map_async(customers, capacity=50, ordered=False)
+        .named("customers")
+        .map(with_country)
         .named("countries")
         .key_by(lambda one: random.SystemRandom().randrange(8))
         .process(PassOn())
