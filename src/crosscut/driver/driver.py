@@ -309,7 +309,8 @@ class CoordinatorDriver:
                 completed = self._coordinator.completed
                 effects = self._coordinator.handle(next_event)
                 self._observe(next_event, effects, completed)
-                self._say(self._journal.note(self._coordinator, effects))
+                if lines := self._journal.note(self._coordinator, effects):
+                    self._say(lines)
                 self._perform(effects)
         except Exception as error:
             # The protocol core found something impossible: the job must end, loudly, and do no more.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -36,6 +37,7 @@ class QueryIds:
     run: str = ""
 
 
+@lru_cache(maxsize=16)
 def query_ids(lineage: Lineage, driver: str) -> QueryIds:
     """Return the ids of a start of the job with this history, by the token of its driver."""
     if not lineage:

@@ -57,9 +57,9 @@ class TaskRunner:
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
         task = self.task
-        is_free = not task.departures.clogged or task.is_awaited
-        is_due = self.due_ns <= now_ns and task.has_work
-        return is_free and (is_due or 0 < self.alarm_ns <= now_ns)
+        if task.departures.clogged and not task.is_awaited:
+            return False
+        return 0 < self.alarm_ns <= now_ns or (self.due_ns <= now_ns and task.has_work)
 
     def note_blocked(self, now_ns: int) -> None:
         """Note whether an output keeps the task from running."""
