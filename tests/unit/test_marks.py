@@ -31,6 +31,7 @@ from crosscut.task.requests import StoreFrozen
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.user_metrics import Histogram
+from crosscut.web.prometheus import exposed
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.latencies import BOUNDS
 from crosscut.worker.pool import TaskPool
@@ -382,6 +383,19 @@ def test_histograms_of_several_tasks_and_sources_are_merged_by_source() -> None:
     first, second = merged([histogram(0.1), other, histogram(0.2, 0.3), strange])
     assert (first.operator, sum(first.counts), first.value) == ("numbers", 3, pytest.approx(0.6))
     assert second == other
+
+
+@pytest.mark.parametrize("counts", [(), (1,), (1,) * 40])
+def test_what_a_worker_says_that_is_no_histogram_harms_nobody(counts: tuple[int, ...]) -> None:
+    talk = Watched()
+    talk.running()
+    sink = talk.metrics().tasks[-1].task
+    strange = Reading("numbers", "latency", "histogram", 1.0, BOUNDS, counts)
+    for said in ((histogram(0.1),), (strange,), (strange, strange), (histogram(0.1, 0.2),)):
+        talk.message(sink.index, WorkerHeartbeat(E1, (TaskStatistics(sink, latencies=said),)))
+        exposed(talk.metrics(), "")
+    shown = {one.vertex: one.latencies for one in talk.metrics().vertices}
+    assert shown[sink.vertex][0].marks == 2
 
 
 def test_a_vertex_shows_the_latency_of_its_tasks() -> None:

@@ -77,9 +77,12 @@ class LatencyMeter:
 
 
 def merged(readings: Iterable[Reading]) -> tuple[Reading, ...]:
-    """Return one histogram for each source; those with other buckets than the first are left out."""
+    """Return one histogram for each source; those with other buckets than the first are left out, and what is
+    none: a worker may say anything."""
     found: dict[str, Reading] = {}
     for one in readings:
+        if len(one.counts) != len(one.bounds) + 1:
+            continue
         known = found.setdefault(one.operator, one)
         if known is not one and known.bounds == one.bounds:
             counts = tuple(a + b for a, b in zip(known.counts, one.counts, strict=True))
@@ -107,7 +110,7 @@ def _since(before: Sequence[Reading], after: Sequence[Reading]) -> list[Reading]
     for one in after:
         old = then.get(one.operator)
         if old is not None:
-            counts = tuple(b - a for a, b in zip(old.counts, one.counts, strict=True))
+            counts = tuple(b - a for a, b in zip(old.counts, one.counts, strict=False))
             one = replace(one, value=one.value - old.value, counts=counts)
         changes.append(one)
     return changes
