@@ -110,11 +110,11 @@ def _whole(application: Any) -> Any:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         try:
             data = stream.read() if is_chunked else stream.read(size)
+            is_whole = is_chunked or len(data) == size
         except OSError:
             # No length of the next chunk has come.
-            data, is_chunked = b"", False
-            size = 1
-        if not is_chunked and len(data) < size:
+            is_whole = False
+        if not is_whole:
             start_response("400 IncompleteBody", [("Content-Length", "0")])
             return []
         environ["wsgi.input"] = io.BytesIO(data)
