@@ -113,8 +113,8 @@ def test_the_output_is_exact_in_every_world(group: int, seen: Counter[str]) -> N
 
 
 def _drop_reasons() -> set[str]:
-    # The worlds run the continuous engine: what batches drop is searched for in tests/unit/test_batches.py, and
-    # what is dropped between two engines is shown in tests/unit/test_engines.py.
+    # The worlds run the continuous engine: what batches drop is searched for in tests/unit/test_batches.py.
+    # What is dropped between two engines is shown in tests/unit/test_engines.py.
     paths = [
         path
         for path in (SOURCE / "protocol").rglob("*.py")
