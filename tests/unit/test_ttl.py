@@ -544,7 +544,7 @@ def test_a_pickled_value_that_cant_be_read_names_its_state_and_its_key(new: NewS
     site.state.freeze(N2)
     part = b"".join(site.state.encoded(N2, CheckpointId(0)))
     with pytest.raises(
-        StateError, match=r"state 'ever' of one of the keys .*'b'.*: ValueError: not this one"
+        StateError, match=r"state 'ever' of one of the keys .*'a'.*: ValueError: not this one"
     ):
         for _ in site.fresh().loading([(N2, part)], N2):
             pass

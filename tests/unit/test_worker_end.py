@@ -61,7 +61,9 @@ def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) 
         backend=Backend(said),
     )  # fmt: skip
     log = LogTerms("flow")
-    plan = WorkerPlan(Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 10_000, None, log)
+    plan = WorkerPlan(
+        Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 0.0, 10_000, None, log
+    )
     return Worker(plan, WorkerIndex(0), AttemptId(0), surroundings)
 
 
