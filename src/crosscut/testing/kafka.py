@@ -155,7 +155,8 @@ class KafkaBroker:
             properties.write_text(
                 "".join(f"{name}={value}\n" for name, value in self._all_settings().items())
             )
-            cluster = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            # Of 16 bytes, of which the first makes it begin with "A": with "-" it would look like an option.
+            cluster = base64.urlsafe_b64encode(bytes(1) + secrets.token_bytes(15)).decode().rstrip("=")
             self._run_tool(
                 classpath, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)
             )
