@@ -128,9 +128,14 @@ EVENTS: tuple[EngineEvent, ...] = (
 )
 
 
-def check_all_orders(kind: type[Engines]) -> set[tuple[Switch, str]]:
-    """Check each order on rules that know nothing of the machine; return the states that were seen."""
+def check_all_orders(kind: type[Engines]) -> tuple[set[tuple[Switch, str]], set[str]]:
+    """Check each order on rules that know nothing of the machine.
+
+    Returns:
+        The states that were seen, and the reasons for which an event was dropped.
+    """
     seen: set[tuple[Switch, str]] = set()
+    dropped: set[str] = set()
 
     def walk(one: Engines, running: str, *, is_asked: bool, is_stopped: bool, depth: int) -> None:
         for event in EVENTS:
@@ -152,7 +157,11 @@ def check_all_orders(kind: type[Engines]) -> set[tuple[Switch, str]]:
                 else:
                     assert isinstance(effect, EndRun)
                     assert asked or not is_stopped or event.outcome != "stopped"
+                    for late in EVENTS:
+                        assert after.handle(late) == [], "the job is over"
+                        dropped.update(after.dropped)
                 continue
+            dropped.update(after.dropped)
             assert all(isinstance(effect, StopEngine) for effect in effects)
             # A stop is asked for once, and not after the user has.
             assert not (effects and (is_stopped or asked))
@@ -166,13 +175,18 @@ def check_all_orders(kind: type[Engines]) -> set[tuple[Switch, str]]:
         is_stopped=False,
         depth=5,
     )
-    return seen
+    return seen, dropped
 
 
 def test_every_order_of_events_has_one_engine_at_a_time_until_the_end() -> None:
-    seen = check_all_orders(Engines)
+    seen, dropped = check_all_orders(Engines)
     assert {phase for phase, _ in seen} == set(Switch)
     assert {engine for _, engine in seen} == {"continuous", "micro-batch"}
+    assert dropped == {
+        "word of an engine that is to end",
+        "batch that was seen",
+        "end of a job that is over",
+    }
 
 
 class ForgetsTheUser(Engines):
