@@ -218,7 +218,7 @@ def test_the_driver_dies_before_it_deletes_what_is_not_needed_any_more() -> None
 def test_a_sink_sleeps_past_its_replacement_and_commits_then() -> None:
     """C1"""
     survives(
-        when("pause a worker", "commit.before", choice=3),
+        when("pause a worker", "commit.before", choice=5),
         graphs=("chain", "two sinks"),
         must=["zombie left by Spark", "request that outlived its sender"],
     )
