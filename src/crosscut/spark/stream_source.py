@@ -164,9 +164,14 @@ class StreamSource(DynamicSource[Any]):
     # Found on the driver.
 
     def begin(self, context: SparkContext) -> None:
-        """The job owns its directory: the query may run from now on."""
+        """The job owns its directory: the query may run from now on.
+
+        With `engine="auto"` that is said again, after `stop`, each time this engine's turn has come.
+        """
         session = SparkSession._instantiatedSession
         is_of_context = session is not None and session._sc is context
+        # Not cleared: who still stages for the query before must not go on.
+        self._is_over = threading.Event()
         self._session = session if is_of_context else SparkSession(context)
 
     def discover(self, known: JSON) -> Discovered:
@@ -216,8 +221,8 @@ class StreamSource(DynamicSource[Any]):
         Raises:
             ConnectorError: It has failed since.
         """
-        query = self._query
-        if self._session is None or self._is_over.is_set() or (query is not None and query.isActive):
+        query, is_over = self._query, self._is_over
+        if self._session is None or is_over.is_set() or (query is not None and query.isActive):
             return
         self._query = None
         if query is not None:
@@ -227,7 +232,7 @@ class StreamSource(DynamicSource[Any]):
         try:
             frame = self._reading.frame(self._session)
             check_schema(frame.schema)
-            writer = frame.writeStream.foreachBatch(self._stage)
+            writer = frame.writeStream.foreachBatch(partial(self._stage, is_over))
             writer = writer.option("checkpointLocation", f"{self._where}/spark")
             self._query = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds").start()
         except ConnectorError:
@@ -238,11 +243,11 @@ class StreamSource(DynamicSource[Any]):
                 f"{' '.join(str(error).splitlines()[:4])[:1_000]}"
             ) from error
 
-    def _stage(self, frame: DataFrame, batch: int) -> None:
+    def _stage(self, is_over: threading.Event, frame: DataFrame, batch: int) -> None:
         """Stage one batch, unless that has been done. Called by Spark, perhaps again."""
-        while batch - self._dealt_out() > AHEAD_MAX and not self._is_over.wait(_LOOK_S):
+        while batch - self._dealt_out() > AHEAD_MAX and not is_over.wait(_LOOK_S):
             """Tasks are behind."""
-        if self._is_over.is_set():
+        if is_over.is_set():
             raise ConnectorError("the job is over")
         files = self._files()
         if self._batch(batch) is not None:
