@@ -90,6 +90,8 @@ from crosscut.protocol.job.entries import (
 )
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.recovery import Predecessor
+from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CloseLoops,
@@ -823,6 +825,23 @@ def test_a_driver_that_has_closed_the_log_and_is_overtaken_at_the_claim_reads_ag
     )
     (_, append, _) = talk.hear(LogTailRead(log))
     assert append == AppendEntry(LogIndex(2, 1), SegmentClosed(Epoch(3), "driver 3", Claimant()))
+
+
+def test_a_driver_that_follows_one_of_its_run_is_fenced_by_whoever_came_between() -> None:
+    """B5, I7: SIGSTOP at the seam of two engines, a new driver, SIGCONT."""
+
+    def following(terms: JobTerms) -> Coordinator:
+        follows = Predecessor("driver", E1)
+        return Coordinator(replace(terms, identity=replace(terms.identity, follows=follows)))
+
+    talk = Talk(following, driver="driver 2")
+    before = ((at(0), FIRST_HEAD), (at(1), completed(1)))
+    (_, end) = talk.hear(LogTailRead((*before, (at(2), claim(2, driver="driver 3")))))
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert end.outcome == "fenced" and "in epoch 2: it has claimed" in end.cause.message
+
+    talk = Talk(following, driver="driver 2")
+    assert any(isinstance(one, AppendEntry) for one in talk.hear(LogTailRead(before)))
 
 
 def test_a_driver_does_not_claim_for_ever() -> None:

@@ -23,8 +23,10 @@ from crosscut.protocol.job.recovery import (
     FromStore,
     JobIdentity,
     NotThisJob,
+    Predecessor,
     claim,
     restore_from,
+    taken_over,
     takeover,
 )
 from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
@@ -72,6 +74,26 @@ def test_an_empty_log_is_claimed_with_epoch_1_and_a_new_lineage() -> None:
 
 def test_a_job_that_completed_nothing_starts_again_in_the_next_epoch_of_its_lineage() -> None:
     assert claim(tail(OLD), JOB, "one o'clock") == Claim(ends(7), ours(4, "old", 2_001), None, OLD)
+
+
+def test_who_follows_a_driver_of_the_same_run_leaves_the_job_to_a_newer_driver() -> None:
+    """B5, C1: at the seam of two engines nobody writes, and so nothing but this fences the older program."""
+    follower = replace(JOB, follows=Predecessor(OLD.driver, OLD.epoch))
+    # Perhaps of a changed flow; it may have ended meanwhile.
+    newer = replace(
+        OLD, epoch=Epoch(4), driver="driver 3", flow=FlowIdentity("sums", ()), fingerprint="other"
+    )
+    over = JobFinished(Epoch(4), CheckpointId(6))
+    for entries in ((newer,), (newer, completed(6, 4)), (newer, completed(6, 4), over)):
+        assert taken_over(tail(OLD, completed(5), *entries), follower) == newer
+        assert taken_over(tail(OLD, completed(5), *entries), JOB) is None
+    # The last two are claims of the run itself, of which it never heard that they are durable.
+    mine = (replace(OLD, epoch=Epoch(4)), ours(4, "old", 2_001))
+    for entries in ((), (completed(5),), *((one,) for one in mine)):
+        assert taken_over(tail(OLD, *entries), follower) is None
+    # D5: a log of before. A claim there finds its entry taken, and the log is read again.
+    assert taken_over(tail(replace(OLD, epoch=Epoch(2), driver="driver 0")), follower) is None
+    assert taken_over((), follower) is None
 
 
 def test_a_job_goes_on_from_its_newest_completed_checkpoint() -> None:

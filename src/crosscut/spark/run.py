@@ -33,6 +33,7 @@ from crosscut.interfaces import Sink
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.engines import EndAsked, Engine, EngineEnded, StartEngine, StopEngine, Switch
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
+from crosscut.protocol.job.recovery import Predecessor
 from crosscut.protocol.messages import FailureCause
 from crosscut.settings import Settings
 from crosscut.spark import session
@@ -369,10 +370,11 @@ class Run:
             self._invariants,
         )
         seen, failpoints = Observations(), Failpoints(armed(), None)
+        follows: Predecessor | None = None
         while True:
-            stretch = await self._begun(ground, seen)
+            stretch = await self._begun(ground, seen, follows)
             end = await self._over(stretch)
-            driver = stretch.driver
+            driver, follows = stretch.driver, stretch.predecessor
             self.error = driver.error
             await stretch.close()
             following = self._following(end)
@@ -390,11 +392,11 @@ class Run:
             failpoints("engine.switch")
             self._tell_switch(following, driver)
 
-    async def _begun(self, ground: Ground, seen: Observations) -> Stretch:
+    async def _begun(self, ground: Ground, seen: Observations, follows: Predecessor | None) -> Stretch:
         engine = self._engines.engine if self._engines is not None else next(iter(self._plans))
         plan = self._plans[engine]
         number = self._stretch_count + 1
-        stretch = Stretch(ground, number, plan.graph, plan.packed, plan.settings, self._tell, seen)
+        stretch = Stretch(ground, number, plan.graph, plan.packed, plan.settings, self._tell, seen, follows)
         self._graph = plan.graph
         self.driver = stretch.driver
         # In this order: whoever asks must not take the driver before for this one.

@@ -20,12 +20,14 @@ from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, Plan, armed
+from crosscut.ids import Epoch
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.engines import Engine, EngineEvent, LagSeen, behind
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.job.recovery import Predecessor
 from crosscut.settings import Settings
 from crosscut.spark.checks import is_loopback
 from crosscut.spark.microbatch.job import BatchJobs
@@ -121,6 +123,7 @@ class Stretch:
         settings: With the engine that it is of.
         tell: Takes the events for listeners.
         seen: What was seen of the job in the stretches before.
+        follows: The stretch before; None: there was none.
 
     Attributes:
         driver: Acts for the coordinator.
@@ -135,6 +138,7 @@ class Stretch:
         settings: Settings,
         tell: Callable[[WatchedEvent], None],
         seen: Observations,
+        follows: Predecessor | None,
     ) -> None:
         self._ground = ground
         # A group that is cancelled late must not take the next stretch with it.
@@ -167,7 +171,9 @@ class Stretch:
             ground.slots,
             awaits_verdict=any(one.on_broken == "stop" for one in ground.invariants),
             discover_timeout_ms=staging_timeout_ms(graph),
+            follows=follows,
         )
+        self._identity = terms.identity.driver
         self._sources = terms.sources
         self.driver = CoordinatorDriver(
             name=ground.name,
@@ -203,6 +209,11 @@ class Stretch:
         """Wait for the end; return how it has ended, None if it has not in time."""
         await asyncio.wait([self.driver.ended], timeout=timeout_s)
         return self.driver.ended.result() if self.driver.ended.done() else None
+
+    @property
+    def predecessor(self) -> Predecessor:
+        """This stretch, which has ended, for the one that follows."""
+        return Predecessor(self._identity, Epoch(self.driver.status().epoch))
 
     async def close(self) -> None:
         """End what runs in Spark, and all that asks for it."""

@@ -22,7 +22,7 @@ from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommittedOutput, Source, Split
 from crosscut.protocol.engines import Engine, Engines
 from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, claim
+from crosscut.protocol.job.recovery import AlreadyFinished, JobIdentity, NotThisJob, Predecessor, claim
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
 from crosscut.protocol.messages import SplitAssignment
@@ -160,7 +160,7 @@ def _check_origin(flow: Flow, store: CheckpointStore, path: str | os.PathLike[st
     has_begun(origin, store)
 
 
-def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
+def _identity(graph: JobGraph, settings: Settings, follows: Predecessor | None = None) -> JobIdentity:
     return JobIdentity(
         driver=secrets.token_hex(8),
         new_lineage=Lineage(secrets.token_hex(8)),
@@ -172,6 +172,7 @@ def _identity(graph: JobGraph, settings: Settings) -> JobIdentity:
         pid=os.getpid(),
         accepts_changes=settings.accept_changes,
         is_fresh=settings.fresh,
+        follows=follows,
     )
 
 
@@ -253,8 +254,9 @@ def job_terms(
     *,
     awaits_verdict: bool,
     discover_timeout_ms: int = 0,
+    follows: Predecessor | None = None,
 ) -> JobTerms:
-    """Return the terms of a new driver of the job."""
+    """Return the terms of a new driver of the job; `follows` as in `JobIdentity`."""
     milliseconds = settings.milliseconds
     restart = settings.restart
     runs_in_batches = settings.engine == "micro-batch"
@@ -264,7 +266,7 @@ def job_terms(
         dynamic_sources=dynamic_sources(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
-        identity=_identity(graph, settings),
+        identity=_identity(graph, settings, follows),
         tasks=_tasks(graph, lambda vertex: True),
         sources=_sources(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),

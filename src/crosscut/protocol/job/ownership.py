@@ -1,7 +1,8 @@
 """One driver's hold on a job: it reads the log, claims an epoch there, and appends to it.
 
 Whoever has the newest durable claim owns the job. Before its first claim a driver that finds its entry
-taken reads again and claims above, because the newest driver wins; afterwards it has been fenced.
+taken reads again and claims above, because the newest driver wins; afterwards it has been fenced. A driver
+that follows another one of the same run is as old as that.
 """
 
 from __future__ import annotations
@@ -73,6 +74,15 @@ def fenced(epoch: Epoch, index: LogIndex, winner: LogEntry) -> FailureCause:
         "Fenced",
         f"another driver{who} owns this job now, in epoch {winner.epoch}; this driver, of epoch {epoch}, "
         f"found its entry {index} of the job log taken, has stopped and changed nothing since",
+    )
+
+
+def fenced_between(winner: EpochClaimed) -> FailureCause:
+    """Return why a run whose driver before has ended has no other: the job is somebody else's."""
+    return FailureCause(
+        "Fenced",
+        f"another driver ({shown(winner.claimant)}) owns this job now, in epoch {winner.epoch}: it has "
+        f"claimed the job while that went over to its other engine here; nothing was changed since",
     )
 
 
@@ -182,8 +192,11 @@ class Ownership:
         """
         if self._writer is not None or self._is_waiting:
             raise ProtocolError("the end of the log was read, unasked")
-        decision = recovery.claim(entries, self._identity, wall_clock)
         read: list[JobEffect] = [CancelTimer(READING)]
+        winner = recovery.taken_over(entries, self._identity)
+        if winner is not None:
+            return read, Over("fenced", fenced_between(winner))
+        decision = recovery.claim(entries, self._identity, wall_clock)
         match decision:
             case recovery.AlreadyFinished():
                 return read, Over("finished")

@@ -25,9 +25,17 @@ from crosscut.protocol.job.identity import (
     shown,
 )
 from crosscut.protocol.job.rescaling import parallelism_of
-from crosscut.protocol.job.segments import LogEnd, claim_of, end_of
+from crosscut.protocol.job.segments import LogEnd, claim_of, claims_in, end_of
 
 # Who owns the next epoch, and from which state does it start?
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """A driver that has ended, and the newest epoch that it knows to be its own."""
+
+    driver: str
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class JobIdentity:
         accepts_changes: The user has been told that sources or sinks say something else of themselves
             than before, and wants to go on.
         is_fresh: The user wants a new history beside output that is there already.
+        follows: Whom the same run had before, who has ended to let this driver go on: a newer claim of
+            anybody else is of a newer driver, which owns the job.
     """
 
     driver: str
@@ -50,6 +60,7 @@ class JobIdentity:
     pid: int = 0
     accepts_changes: bool = False
     is_fresh: bool = False
+    follows: Predecessor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,19 @@ class NotThisJob:
     """The directory holds the state of something else; nothing may be touched."""
 
     reason: str
+
+
+def taken_over(tail: Iterable[tuple[LogIndex, LogEntry]], job: JobIdentity) -> EpochClaimed | None:
+    """Return the claim of a newer driver, made while nobody of this run owned the job; None: there is none.
+
+    Args:
+        tail: As in `claim`.
+    """
+    claims = claims_in(entry for _, entry in tail)
+    if job.follows is None or not claims or claims[-1].epoch <= job.follows.epoch:
+        # A log that ends before that epoch is a stale answer of the store: no claim there is ever durable.
+        return None
+    return None if claims[-1].driver in (job.follows.driver, job.driver) else claims[-1]
 
 
 def claim(
