@@ -37,7 +37,8 @@ def backfill(
     complete.
 
     If the program dies meanwhile, call it again with the same arguments: it goes on from its last checkpoint,
-    with the rows as they were staged, and returns at once if the savepoint is there.
+    with the rows as they were staged, and returns at once if the savepoint is there. What is there of a
+    savepoint that it died writing has to be removed first.
 
     Args:
         df: A bounded DataFrame; see `crosscut.spark.dataframe`.

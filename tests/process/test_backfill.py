@@ -86,6 +86,11 @@ def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continu
     assert backfill() == str(tmp_path / "savepoint")
     with pytest.raises(StoreError, match="savepoint"):
         cc.backfill(visits.flow, clicks, tmp_path / "savepoint", settings=cc.Settings())
+    # Another history does not get the state of this one, whose rows the directory has.
+    past = cc.Settings(checkpoint_dir=tmp_path / "past")
+    with pytest.raises(StoreError, match=r"savepoint .*other.*choose another checkpoint_dir"):
+        cc.backfill(visits.flow, clicks, tmp_path / "other", records="tuples", record=user_of, settings=past)
+    assert not (tmp_path / "other").exists()
 
     live = cc.Settings(parallelism=3, checkpoint_dir=tmp_path / "live", restore_from=tmp_path / "savepoint")
     job = started.flow(visits.flow, live)

@@ -63,7 +63,8 @@ def backfill(
     closes_ms = _closing_time(live, watermark)
     rows = dataframe(df, records=records)
     assert isinstance(rows, DataFrameSource)
-    history = rows.without_end()
+    # The directory of a backfill that is over would give the rows of that one.
+    history = rows.without_end(f"savepoint {shown_url(savepoint)}")
 
     def graph(hold: WatermarkHold) -> JobGraph:
         return over_history(live, uid, history, record=record, writes=output, hold=hold)

@@ -96,12 +96,18 @@ def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
 class DataFrameSource(Source[Any]):
     """See `dataframe`. Belongs to the process that made it; workers get a `StagedRows`.
 
+    Args:
+        purpose: What the rows are for, if those of another purpose are not to be taken for them.
+
     Attributes:
         df: What is staged.
     """
 
-    def __init__(self, df: DataFrame, records: RecordKind, store_url: str = "", *, ends: bool = True) -> None:
+    def __init__(
+        self, df: DataFrame, records: RecordKind, store_url: str = "", *, ends: bool = True, purpose: str = ""
+    ) -> None:
         self.df = df
+        self._purpose = purpose
         self._records = records
         self._rows = StagedRows(store_url, RecordsOf(records), ends)
 
@@ -110,11 +116,12 @@ class DataFrameSource(Source[Any]):
 
     def placed(self, store_url: str) -> DataFrameSource:
         """Return the source for a job that has its checkpoint store there."""
-        return DataFrameSource(self.df, self._records, store_url, ends=self._rows.ends)
+        ends, purpose = self._rows.ends, self._purpose
+        return DataFrameSource(self.df, self._records, store_url, ends=ends, purpose=purpose)
 
-    def without_end(self) -> DataFrameSource:
+    def without_end(self, purpose: str) -> DataFrameSource:
         """Return the source as the beginning of an input that goes on."""
-        return DataFrameSource(self.df, self._records, self._rows.store_url, ends=False)
+        return DataFrameSource(self.df, self._records, self._rows.store_url, ends=False, purpose=purpose)
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Nothing can be read before a job has staged it."""
@@ -125,9 +132,11 @@ class DataFrameSource(Source[Any]):
         return self._rows.reader(split, position)
 
     def describe(self) -> str:
-        """Return the schema: rows that were staged with another one are not those of this DataFrame."""
+        """Return the schema, and what it is for: rows that were staged with another one are not those of this
+        DataFrame."""
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.df.schema)
-        said = f"DataFrame ({columns})".replace("\n", " ")
+        purpose = f" for {self._purpose}" if self._purpose else ""
+        said = f"DataFrame{purpose} ({columns})".replace("\n", " ")
         if len(said) <= _DESCRIBED_MAX:
             return said
         return f"{said[:_DESCRIBED_MAX]}... (digest {sha256(said.encode()).hexdigest()[:12]})"
