@@ -27,6 +27,7 @@ from crosscut.protocol.microbatch import batches
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import BackendName
+from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
@@ -445,3 +446,22 @@ def test_a_loop_is_refused_by_name() -> None:
     graph = flow.compile(2, 128)
     with pytest.raises(FlowError, match=r"is the head of a loop.*engine='continuous'"):
         check_batches(graph)
+
+
+def test_what_goes_wrong_between_two_batches_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10, I12: nobody but the event loop would know, and the coordinator waits for the word of a commit."""
+
+    def committed(*_: object) -> Any:
+        raise ValueError("no such offset")
+
+    monkeypatch.setattr(NewestBatch, "committed", committed)
+    flow = cc.Flow("numbers")
+    flow.source(cc.items(range(10))).sink(cc.collect(tmp_path / "out"))
+    ends_s = time.monotonic() + 10
+    end, _ = run_batches(
+        flow.compile(2, 128), settings(tmp_path), made(1, CALM), lambda driver: time.monotonic() > ends_s
+    )
+    assert end is not None and end.cause is not None
+    assert (end.outcome, end.cause.message) == ("failed", "no such offset")

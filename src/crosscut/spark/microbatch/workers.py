@@ -226,6 +226,11 @@ class BatchWorkers:
             while self._waiting:
                 for effect in self._batches.handle(self._waiting.pop(0)):
                     self._perform(effect)
+        except Exception as error:
+            # The event loop would only log it: the coordinator would wait for a word that never comes.
+            self._waiting.clear()
+            self._speaker.post(CancelRequested(failure_cause(error)))
+            raise
         finally:
             self._is_handling = False
 
