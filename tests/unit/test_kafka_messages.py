@@ -180,3 +180,77 @@ def test_messages_of_several_topics_and_partitions_go_to_their_readers_in_order(
     assert (second.read(10), second.position) == (["a-1-3"], 4)
     assert isinstance(second.read(10), cc.Wait)
     assert second.position == 5
+
+
+class Broker:
+    """Has messages of two partitions, and gives those of the first before any of the second."""
+
+    def __init__(self, *counts: int) -> None:
+        self.counts = counts
+        self.assigned: dict[int, int] = {}
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        for one in partitions:
+            assert one.partition not in self.assigned
+            self.assigned[one.partition] = one.offset
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        for one in partitions:
+            del self.assigned[one.partition]
+
+    def close(self) -> None:
+        pass
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        end = ck.KafkaError(ck.KafkaError._PARTITION_EOF)
+        for partition, offset in sorted(self.assigned.items()):
+            until = min(offset + count, self.counts[partition])
+            found = [message("a", partition, at) for at in range(offset, until)]
+            if offset < self.counts[partition] == until:
+                # Its end, behind the marker of a transaction.
+                found.append(message("a", partition, until + 1, end))
+            self.assigned[partition] = until
+            if found:
+                return found
+        return []
+
+
+@pytest.mark.parametrize("ahead_count", [60, 25])
+def test_a_partition_that_is_held_takes_the_room_of_no_other(
+    monkeypatch: pytest.MonkeyPatch, ahead_count: int
+) -> None:
+    """Splits that are ahead wait for the slowest one (`within`): it must go on, and they lose nothing."""
+    monkeypatch.setattr("crosscut.connectors.kafka.reader.BUFFERED_MAX", 20)
+    monkeypatch.setattr("crosscut.connectors.kafka.reader.IDLE_MS", 0.0)
+    broker = Broker(ahead_count, 60)
+    shared = SharedConsumer(broker, "servers")
+    reading = Reading("text", "fail", has_group=False)
+    ahead, slow = (PartitionReader(reading, shared, ("a", one), 0, float("inf")) for one in (0, 1))
+    read = ahead.read(5)
+    assert isinstance(read, list)
+
+    def rest(reader: PartitionReader, count: int) -> list[str]:
+        found: list[str] = []
+        for _ in range(100):
+            some = reader.read(5)
+            found += some if isinstance(some, list) else []
+        assert len(found) == count
+        return found
+
+    assert rest(slow, 60) == [f"a-1-{at}" for at in range(60)]
+    assert read + rest(ahead, ahead_count - len(read)) == [f"a-0-{at}" for at in range(ahead_count)]
+    slow.close()
+    ahead.close()
+
+
+def test_a_partition_that_is_not_fetched_can_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crosscut.connectors.kafka.reader.BUFFERED_MAX", 20)
+    broker = Broker(60, 60)
+    shared = SharedConsumer(broker, "servers")
+    reading = Reading("text", "fail", has_group=False)
+    ahead, slow = (PartitionReader(reading, shared, ("a", one), 0, float("inf")) for one in (0, 1))
+    while not isinstance(slow.read(5), list):
+        pass
+    assert list(broker.assigned) == [1]
+    ahead.close()
+    assert list(broker.assigned) == [1]

@@ -50,20 +50,28 @@ class SharedConsumer:
         kind = library().Message
         self._place_of, self._error_of = (kind.topic, kind.partition), kind.error
         self._buffered = 0
+        # Who has asked since anybody took messages, while there were too many of them.
+        self._in_vain: set[tuple[str, int]] = set()
+        # Partitions that are not fetched until they are asked for again.
+        self._set_aside: set[tuple[str, int]] = set()
         self._idle_until_s = 0.0
 
     def add(self, reader: PartitionReader, offset: int) -> None:
-        topic, partition = reader.partition
         self._readers[reader.partition] = reader
-        self.consumer.incremental_assign([library().TopicPartition(topic, partition, offset)])
+        self._assign(reader.partition, offset)
+
+    def _assign(self, place: tuple[str, int], offset: int) -> None:
+        self.consumer.incremental_assign([library().TopicPartition(*place, offset)])
 
     def remove(self, reader: PartitionReader) -> None:
-        topic, partition = reader.partition
         if self._readers.pop(reader.partition, None) is None:
             return
         self._buffered -= len(reader.buffer)
+        is_assigned = reader.partition not in self._set_aside
+        self._set_aside.discard(reader.partition)
         if self._readers:
-            self.consumer.incremental_unassign([library().TopicPartition(topic, partition)])
+            if is_assigned:
+                self.consumer.incremental_unassign([library().TopicPartition(*reader.partition)])
         else:
             self.is_closed = True
             self.consumer.close()
@@ -71,12 +79,27 @@ class SharedConsumer:
     def taken(self, count: int) -> None:
         """Note that a reader has taken messages from its buffer."""
         self._buffered -= count
+        self._in_vain.clear()
 
-    def fetch(self, limit: int) -> None:
-        """Hand to each reader what has come for it; never waits."""
+    def fetch(self, limit: int, asking: PartitionReader) -> None:
+        """Hand to each reader what has come for it; never waits.
+
+        Args:
+            asking: It has nothing.
+        """
+        place = asking.partition
+        if place in self._set_aside:
+            self._set_aside.remove(place)
+            self._assign(place, asking.next)
         now_s = time.monotonic()
-        if self._buffered >= BUFFERED_MAX or now_s < self._idle_until_s:
+        if now_s < self._idle_until_s:
             return
+        if self._buffered >= BUFFERED_MAX:
+            if place not in self._in_vain:
+                self._in_vain.add(place)
+                return
+            # All others had their turn: who has the messages waits, perhaps for this very one.
+            self._make_room()
         found = self.consumer.consume(limit, timeout=0)
         if not found:
             self._idle_until_s = now_s + IDLE_MS / 2_000
@@ -87,11 +110,21 @@ class SharedConsumer:
         at = 0
         for place, run in groupby(zip(map(topic_of, found), map(partition_of, found), strict=True)):
             count = len(list(run))
-            # None: of a partition that has just been given back.
-            if (reader := self._readers.get(place)) is not None:
+            # Else: of a partition that has just been given back.
+            if (reader := self._readers.get(place)) is not None and place not in self._set_aside:
                 reader.buffer += found[at : at + count]
                 self._buffered += count
             at += count
+
+    def _make_room(self) -> None:
+        """Forget all that waits; it is fetched again when it is asked for."""
+        for place, reader in self._readers.items():
+            if reader.buffer:
+                reader.forget()
+                self._set_aside.add(place)
+                self.consumer.incremental_unassign([library().TopicPartition(*place)])
+        self._buffered = 0
+        self._in_vain.clear()
 
     def _without_events(self, found: list[Any]) -> list[Any]:
         """Return the messages among `found`; tell readers what is said of their partitions instead."""
@@ -99,6 +132,8 @@ class SharedConsumer:
         for one in found:
             if one.error() is None:
                 messages.append(one)
+            elif (one.topic(), one.partition()) in self._set_aside:
+                continue
             elif (reader := self._readers.get((one.topic(), one.partition()))) is not None:
                 reader.note(one)
             elif one.topic() is None:
@@ -132,6 +167,16 @@ class PartitionReader(SplitReader):
     @property
     def position(self) -> JSON:
         return self._next
+
+    @property
+    def next(self) -> int:
+        """The offset to read on at."""
+        return self._next
+
+    def forget(self) -> None:
+        """Forget what has come and was not read."""
+        self.buffer.clear()
+        self._end = -1
 
     @property
     def lag(self) -> int | None:
@@ -197,7 +242,7 @@ class PartitionReader(SplitReader):
                 return EndOfSplit()
             if self._error is not None:
                 raise self._error
-            self._shared.fetch(limit)
+            self._shared.fetch(limit, self)
         if not buffer:
             if self._end > self._next:
                 self._next = self._end
