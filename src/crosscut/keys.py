@@ -125,7 +125,8 @@ def plain_key(key: Any) -> Any:
         return tuple(map(plain_key, key))
     for kind in (int, str, bytes):
         try:
-            plain = kind(key)
+            # Not `str(key)` of a text, which an Enum has say its own name.
+            plain = str.__str__(key) if kind is str and isinstance(key, str) else kind(key)
         except (TypeError, ValueError, OverflowError):
             continue
         if plain == key:

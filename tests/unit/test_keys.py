@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 import pytest
@@ -213,3 +213,11 @@ def test_a_router_remembers_no_more_keys_than_are_found_sooner_than_computed(
 
 def test_groups_are_contiguous_ranges_in_the_order_of_the_tasks() -> None:
     assert [groups_of_task(i, 128, 3) for i in range(3)] == [range(0, 43), range(43, 86), range(86, 128)]
+
+
+def test_a_text_that_is_an_enum_too_goes_where_the_text_goes() -> None:
+    class Kind(str, Enum):  # noqa: UP042 - what many have; StrEnum says its value of itself
+        BID = "bid"
+
+    assert encoded_key(Kind.BID) == encoded_key("bid")
+    assert KeyRouter(128, 5).owners([Kind.BID]) == KeyRouter(128, 5).owners(["bid"])
