@@ -30,6 +30,7 @@ from crosscut.state.rocksdb import database
 from crosscut.state.rocksdb import state as state_module
 from crosscut.state.rocksdb import table as table_module
 from crosscut.state.rocksdb.database import Database, Options, chunks_of, copied, table_files
+from crosscut.state.rocksdb.gate import Gate
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
 from crosscut.windows import Session, Tumbling
@@ -596,3 +597,12 @@ def test_the_library_is_not_imported_before_it_is_needed() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert database.library().__name__ == "rocksdict"
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    gate = Gate()
+    gate.__enter__()
+    gate.forget()
+    gate.shut()
+    with pytest.raises(StateError, match="at its end"):
+        gate.__enter__()

@@ -7,6 +7,7 @@ frames of RocksDB's binding that can't be done: it would end the process with SI
 from __future__ import annotations
 
 import atexit
+import os
 from threading import Condition
 
 from crosscut.errors import StateError
@@ -19,6 +20,10 @@ class Gate:
     """`with gate:` around each call; any number of threads may be inside."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """This is a child that was forked: the threads of its parent, who may be inside, are not here."""
         self._changed = Condition()
         self._inside = 0
         self._is_shut = False
@@ -46,3 +51,4 @@ GATE = Gate()
 """Of this process."""
 
 atexit.register(GATE.shut)
+os.register_at_fork(after_in_child=GATE.forget)
