@@ -268,6 +268,24 @@ def test_behind_a_reverse_proxy_a_page_is_seen_and_acts(keeps_path: bool, keeps_
             page.close()
 
 
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://Gateway.Example:443/jobs/7", "https://gateway.example"),
+        ("HTTP://gateway.example:80", "http://gateway.example"),
+        ("https://gateway.example:8443/", "https://gateway.example:8443"),
+        ("http://[FE80::1]/jobs/", "http://[fe80::1]"),
+    ],
+)
+def test_the_name_of_a_proxy_is_known_as_browsers_write_it(url: str, origin: str) -> None:
+    actions = Done()
+    behind = Answers(TOKEN, lambda: b"{}", lambda accepted: (b"", ""), actions, url=url)
+    for host in ("127.0.0.1:4400", origin.partition("://")[2]):
+        assert behind.answer(post("/api/stop", origin=origin, host=host)).status == 200
+    assert actions.done == ["stop", "stop"]
+    assert behind.answer(post("/api/stop", origin="https://evil.example")).status == 403
+
+
 def through(
     proxy: ReverseProxy, path: str, page: Page, body: bytes | None = None, **headers: str
 ) -> tuple[int, bytes]:

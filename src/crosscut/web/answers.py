@@ -25,6 +25,7 @@ TOKEN_CHARACTERS_MIN = 16
 _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _SCRIPTS = ("page.js", "graph.js", "barrier.js", "plots.js", "elements.js")
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
+_USUAL_PORTS = {"http": ":80", "https": ":443"}
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _HEADERS = {
     "Content-Security-Policy": (
@@ -119,8 +120,10 @@ class Answers:
         url: str = "",
     ) -> None:
         proxy = urlsplit(url)
-        self._names = _LOOPBACK | {_name_of(proxy.netloc)} if url else _LOOPBACK
-        self._origin = f"{proxy.scheme}://{proxy.netloc}" if url else ""
+        # As browsers write it, whatever the user has written.
+        at = proxy.netloc.lower().removesuffix(_USUAL_PORTS.get(proxy.scheme, ""))
+        self._names = _LOOPBACK | {_name_of(at)} if url else _LOOPBACK
+        self._origin = f"{proxy.scheme}://{at}" if url else ""
         self._prefix = proxy.path.rstrip("/")
         self._token = token.encode()
         self._document = document
