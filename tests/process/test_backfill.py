@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import crosscut as cc
-from crosscut.errors import FlowError, JobFailedError, SettingsError, StoreError
+from crosscut.errors import ConnectorError, FlowError, JobFailedError, SettingsError, StoreError
 from crosscut.spark.partitions import with_partitions
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
@@ -107,6 +107,8 @@ def test_what_a_backfill_cannot_be_asked_for_is_refused_at_once(spark: SparkCont
     df = SparkSession.builder.getOrCreate().range(3)
     flow = Visits(tmp_path).flow
     where = tmp_path / "savepoint"
+    with pytest.raises(ConnectorError, match="DataFrame"):
+        cc.backfill(flow, [1, 2, 3], where)
     with pytest.raises(FlowError, match="has no source 'orders'"):
         cc.backfill(flow, df, where, source="orders")
     with pytest.raises(FlowError, match="has no event time"):

@@ -54,6 +54,7 @@ def backfill(
     on_event: Callable[[JobEvent], object] | None,
 ) -> str:
     """See `crosscut.backfill`."""
+    rows = dataframe(df, records=records)
     session = spark if spark is not None else df.sparkSession
     chosen = with_partitions(_settings(flow, settings), session)
     live = flow.compile(chosen.parallelism, chosen.max_parallelism)
@@ -61,7 +62,6 @@ def backfill(
     if not isinstance(output, bool):
         raise SettingsError(f"output={output!r}: expected True or False")
     closes_ms = _closing_time(live, watermark)
-    rows = dataframe(df, records=records)
     assert isinstance(rows, DataFrameSource)
     # The directory of a backfill that is over would give the rows of that one.
     history = rows.without_end(f"savepoint {shown_url(savepoint)}")
