@@ -81,7 +81,9 @@ def _kind_of(value: object) -> _Kind:
         elif isinstance(value, set):
             kind = _Kind.SET
         elif is_dataclass(of):
-            kind = _Kind.FIXED if of.__dataclass_params__.frozen else _Kind.MACHINE  # type: ignore[attr-defined]
+            # What is frozen for mypy alone has a hash of its fields instead.
+            said = of.__dataclass_params__  # type: ignore[attr-defined]
+            kind = _Kind.FIXED if said.frozen or said.unsafe_hash else _Kind.MACHINE
         elif hasattr(value, "__dict__") and not isinstance(value, Enum | type):
             kind = _Kind.MACHINE
         else:
