@@ -11,6 +11,7 @@ import pytest
 from jobs import NumberedJob, pending_handles, until
 
 import crosscut as cc
+from crosscut.errors import CheckpointError
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.store.checkpoint_store import open_store
 
@@ -124,6 +125,8 @@ def test_a_stop_without_a_last_checkpoint_says_why_and_the_next_start_goes_on_fr
     numbered.broken.touch()
     with pytest.warns(RuntimeWarning) as caught:
         assert job.stop(30)
+    with pytest.raises(CheckpointError, match=r"has ended \(stopped\): start the flow again"):
+        job.restart()
     (warning,) = [str(one.message) for one in caught]
     assert "no last checkpoint was taken: task sums[1] failed" in warning
     assert "the service is out of reach" in warning

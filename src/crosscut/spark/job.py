@@ -396,7 +396,12 @@ class Job:
         As after a failure, but that it doesn't count as one: workers stay, whatever they hold in memory is
         given up, and read again, sources and sinks are opened again. A job whose records don't flow at the
         moment, because it starts, stops or fails over, is left alone.
+
+        Raises:
+            CheckpointError: The job has ended.
         """
+        if self._run.ended.is_set():
+            raise CheckpointError(f"job {self._name!r} has ended ({self.status}): start the flow again")
         self._run.post(RestartRequested())
 
     def cancel(self) -> None:
