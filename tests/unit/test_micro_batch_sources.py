@@ -177,12 +177,10 @@ class Listening(cc.Source[int]):
         return ListeningReader(self._heard, split, position)
 
 
-class ListeningReader(SplitReader[int]):
-    def __init__(self, heard: Path, split: cc.Split, position: Any) -> None:
-        self._heard = heard
-        self._name = split.split_id
+class UnevenReader(SplitReader[int]):
+    def __init__(self, position: Any, end: int) -> None:
         self._next: int = position
-        self._end = 30 if self._name == "s00" else 0
+        self._end = end
 
     @property
     def position(self) -> JSON:
@@ -196,6 +194,13 @@ class ListeningReader(SplitReader[int]):
         first = self._next
         self._next = min(self._end, first + limit)
         return list(range(first, self._next)) or Wait(1.0)
+
+
+class ListeningReader(UnevenReader):
+    def __init__(self, heard: Path, split: cc.Split, position: Any) -> None:
+        super().__init__(position, 30 if split.split_id == "s00" else 0)
+        self._heard = heard
+        self._name = split.split_id
 
     def acknowledge(self, position: JSON) -> None:
         with self._heard.open("a") as file:
@@ -233,25 +238,6 @@ class Uneven(cc.Source[int]):
 
     def reader(self, split: cc.Split, position: JSON) -> SplitReader[int]:
         return UnevenReader(position, 100 if split.split_id == "a" else 0)
-
-
-class UnevenReader(SplitReader[int]):
-    def __init__(self, position: Any, end: int) -> None:
-        self._next: int = position
-        self._end = end
-
-    @property
-    def position(self) -> JSON:
-        return self._next
-
-    @property
-    def lag(self) -> int:
-        return self._end - self._next
-
-    def read(self, limit: int) -> list[int] | Wait:
-        first = self._next
-        self._next = min(self._end, first + limit)
-        return list(range(first, self._next)) or Wait(1.0)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
