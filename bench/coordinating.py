@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from crosscut.ids import AttemptId, CheckpointId, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.interfaces import JSON
 from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.events import (
     EntryAppended,
@@ -237,7 +238,7 @@ def snapshot_of(task: TaskId, n: CheckpointId) -> Snapshot:
     """Return a snapshot as a task acknowledges it: positions of a source, parts of what has state."""
     if task.vertex == VERTICES[0]:
         name = f"{task.index}-of-1"
-        split = {"id": name, "start": 0, "detail": {"index": task.index, "of": 1}, "weight": 1}
+        split: JSON = {"id": name, "start": 0, "detail": {"index": task.index, "of": 1}, "weight": 1}
         return Snapshot(positions={name: {"split": split, "position": n * 1_000_000}})
     first = max(1, n - PARTS_PER_TASK + 1)
     parts = tuple(
@@ -245,7 +246,7 @@ def snapshot_of(task: TaskId, n: CheckpointId) -> Snapshot:
         for m in range(first, n + 1)
     )
     is_sink = task.vertex == VERTICES[-1]
-    handle = {"files": [f"out/.stage/{n}-{task.index}.jsonl"]}
+    handle: JSON = {"files": [f"out/.stage/{n}-{task.index}.jsonl"]}
     return Snapshot(parts=parts, pending=(PendingTransaction(n, handle),) if is_sink else (), freeze_us=100)
 
 

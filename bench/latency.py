@@ -14,7 +14,7 @@ import tempfile
 import time
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import crosscut as cc
 
@@ -31,7 +31,8 @@ class Paced(cc.Source):
         return [cc.Split(str(index), 0, [index, parallelism]) for index in range(parallelism)]
 
     def reader(self, split: cc.Split, position: Any) -> cc.SplitReader:
-        return _PacedReader(self, *split.detail, position)  # type: ignore[misc]
+        index, of = cast(list[int], split.detail)
+        return _PacedReader(self, index, of, position)
 
 
 class _PacedReader(cc.SplitReader):
@@ -53,7 +54,7 @@ class _PacedReader(cc.SplitReader):
         due_ns = self.start_ns + self.made * self.interval_ns
         if due_ns > now_ns:
             return cc.Wait((due_ns - now_ns) / 1e6)
-        records = []
+        records: list[Any] = []
         while due_ns <= now_ns and len(records) < limit and self.made < self.count:
             records.append((f"key-{(self.made * 7919 + self.first) % KEYS}", int(due_ns), now_ns))
             self.made += 1

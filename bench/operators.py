@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import crosscut as cc
@@ -97,7 +97,7 @@ class Store:
         return parts
 
 
-def seconds_of(spec: OperatorSpec, new: NewState, keys: int, rows: int) -> Iterator[float]:
+def seconds_of(spec: OperatorSpec, new: NewState, keys: int, rows: int) -> Generator[float, None, None]:
     """Yield how many seconds of this thread each `rows` records take, endlessly."""
     node = OperatorNode("it", spec, ())
     state = keyed_state(node, new)

@@ -87,7 +87,7 @@ def check_installed() -> None:
 def _pyplot() -> Any:
     # Imported late: everything else of the benchmarks works without it.
     try:
-        import matplotlib
+        import matplotlib  # type: ignore[import-not-found, unused-ignore]
         from matplotlib import pyplot
     except ImportError as error:
         raise SystemExit(

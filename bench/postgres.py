@@ -47,14 +47,12 @@ def sinks(conninfo: str) -> dict[str, cc.Sink]:
 
 def server_cpu_s(server: PostgresServer) -> float:
     """Return the processor time of all its processes that are alive."""
-    process = server._process
-    assert process is not None
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # After the name, which may hold blanks and brackets.
             fields = path.read_text().rpartition(")")[2].split()
-            if process.pid in (int(path.parent.name), int(fields[1])):
+            if server.pid in (int(path.parent.name), int(fields[1])):
                 ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import crosscut as cc
 from bench import plot
@@ -69,7 +69,8 @@ class Numbers(cc.Source):
         return [cc.Split(str(index), 0, [index, parallelism]) for index in range(parallelism)]
 
     def reader(self, split: cc.Split, position: Any) -> cc.SplitReader:
-        return _NumbersReader(self, *split.detail, position)  # type: ignore[misc]
+        index, of = cast(list[int], split.detail)
+        return _NumbersReader(self, index, of, position)
 
 
 class _NumbersReader(cc.SplitReader):
@@ -269,7 +270,7 @@ def draw_plot(found: Sequence[Comparison]) -> Path:
     used = {tick: label for tick, label in ticks.items() if any(one.interval_ms == tick for one in found)}
 
     def panel(title: str, value: str) -> plot.Panel:
-        lines = {
+        lines: dict[str, list[tuple[float, Any]]] = {
             protocol: [(one.interval_ms, getattr(one, value)) for one in found if one.snapshots == protocol]
             for protocol in PROTOCOLS
         }

@@ -94,7 +94,8 @@ def measure(parallelism: int, hop_us: float, socket_us: float) -> Measured:
     handle_us, send_us = barrier_costs_us(parallelism)
 
     def median(value: str) -> float:
-        return statistics.median(getattr(one, value) for one in checkpoints)
+        values: list[float] = [getattr(one, value) for one in checkpoints]
+        return statistics.median(values)
 
     costs = Costs(
         hop_us=hop_us,
@@ -185,7 +186,7 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
     return statistics.median(handled) * scale, statistics.median(sent) * scale
 
 
-def encoded_barriers(n: CheckpointId, count: int) -> list[tuple[bytes, bytes]]:
+def encoded_barriers(n: CheckpointId, count: int) -> list[tuple[bytes, bytes | memoryview]]:
     return [encode_frame(FrameType.BARRIER, n, encode_barrier(n)) for _ in range(count)]
 
 
@@ -194,25 +195,25 @@ def draw_plot(found: Sequence[Measured]) -> Path:
         return [(one.tasks, getattr(one, value) / scale) for one in found]
 
     ends = (found[0].tasks, found[-1].tasks)
-    time = {
+    time: dict[str, Sequence[tuple[float, float]]] = {
         "barrier, first trigger to last capture (model)": line("barrier_ms"),
         "coordinator's thread": line("coordinator_ms"),
         "encoding the log entry": line("entry_ms"),
         "an interval of 1 s": [(end, 1_000.0) for end in ends],
     }
-    share = {
+    share: dict[str, Sequence[tuple[float, float]]] = {
         "coordinator: heartbeats": line("heartbeats_share"),
         "coordinator: a checkpoint a second": line("coordinator_ms", 1e3),
         "each worker: barriers of a checkpoint a second": line("barrier_cpu_ms", 1e3),
         "all of it": [(end, 1.0) for end in ends],
     }
-    count = {
+    count: dict[str, Sequence[tuple[float, float]]] = {
         "barriers = channels": line("channels"),
         "messages of the coordinator": line("messages"),
         "sockets of each worker": line("sockets_per_worker"),
         "usual limit of open files": [(end, 1_024.0) for end in ends],
     }
-    size = {
+    size: dict[str, Sequence[tuple[float, float]]] = {
         "one log entry": line("entry_bytes", 1e6),
         "the first deployment": line("deploy_bytes", 1e6),
         "deploying everything after the loss of a worker": line("failover_bytes", 1e6),

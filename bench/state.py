@@ -188,7 +188,8 @@ def seconds_to_flowing(job: Any) -> float:
     killed_ns = time.monotonic_ns()
     os.kill(job.workers()[1].pid, signal.SIGKILL)
     wait_until(job, lambda status: len(status.recoveries) > recovered)
-    return round((job.report().recoveries[-1].flowing_ns - killed_ns) / 1e9, 2)
+    flowing_ns: int = job.report().recoveries[-1].flowing_ns
+    return round((flowing_ns - killed_ns) / 1e9, 2)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def zipf_keys(rows: int) -> list[str]:
     return keys
 
 
-def first(record: tuple[str, int]) -> str:
+def first(record: tuple[str, Any]) -> str:
     return record[0]
 
 
@@ -157,7 +157,7 @@ def run(workload: str, snapshots: str, seconds: float, batch_rows: int) -> dict[
         parallelism=2,
         checkpoint_dir=directory,
         checkpoint_interval="1s",
-        snapshots=snapshots,  # type: ignore[arg-type]
+        snapshots=snapshots,
         batch_rows=batch_rows,
         heartbeat_timeout="10s",
     )

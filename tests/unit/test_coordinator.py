@@ -969,6 +969,25 @@ def test_a_finished_job_is_not_started_again() -> None:
     assert Talk().hear(LogTailRead(log)) == [LOG_READ, EndJob("finished")]
 
 
+@pytest.mark.parametrize("is_savepoint", [False, True])
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_whoever_asks_while_another_driver_finishes_the_job_gets_the_final_checkpoint(
+    *, is_savepoint: bool, is_overtaken: bool
+) -> None:
+    """F5: the other driver writes its last entry before this one's claim."""
+    talk = Talk()
+    final = completed(1, final=True)
+    log: tuple[tuple[LogIndex, LogEntry], ...] = ((at(1), FIRST_HEAD), (at(2), final))
+    if is_overtaken:
+        talk.hear(LogTailRead(log[:1]), SplitsDiscovered(SPLITS))
+    assert talk.hear(CheckpointRequested(7, is_savepoint)) == []
+    if is_overtaken:
+        talk.hear(EntryTaken(at(2)), EntryRead(at(2), final))
+    effects = talk.hear(LogTailRead((*log, (at(3), JobFinished(E1, N1)))))
+    assert AnswerRequest(7, final) in effects
+    assert EndJob("finished") in effects
+
+
 # The end
 
 

@@ -55,6 +55,11 @@ class PostgresServer:
         """What clients connect with; the password is in it."""
         return f"host=127.0.0.1 port={self.port} dbname=postgres user=postgres password={self.password}"
 
+    @property
+    def pid(self) -> int:
+        """The process of its postmaster, while it runs."""
+        return self._process.pid
+
     def __enter__(self) -> PostgresServer:
         try:
             self._create()

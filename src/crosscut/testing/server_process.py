@@ -61,6 +61,17 @@ class ServerProcess:
         said = self._log.read_text(errors="replace")[-_LOG_SHOWN:]
         raise ConnectorError(f"the {self._name} does not answer; its log ends: {said}")
 
+    @property
+    def pid(self) -> int:
+        """The process it runs in.
+
+        Raises:
+            ConnectorError: It does not run.
+        """
+        if self._process is None:
+            raise ConnectorError(f"the {self._name} does not run: it was not started, or has been stopped")
+        return self._process.pid
+
     def end(self, number: signal.Signals) -> None:
         """Send it a signal that ends it, and wait until it has; nothing if there is none."""
         process, self._process = self._process, None

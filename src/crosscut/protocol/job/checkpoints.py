@@ -126,9 +126,9 @@ class Checkpoints:
         self.current = None
         return self._answer(self._requests, None, reason)
 
-    def dismiss(self, reason: str) -> list[JobEffect]:
-        """The job is over: nobody needs to wait any more."""
-        return self._answer_all(None, reason)
+    def dismiss(self, reason: str, final: CheckpointCompleted | None) -> list[JobEffect]:
+        """The job is over: nobody needs to wait any more. `final` has all that anybody asked for."""
+        return self._answer_all(final, reason)
 
     # When.
 

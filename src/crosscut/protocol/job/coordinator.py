@@ -206,6 +206,8 @@ class Coordinator:
         effects, decision = self._log.tail_read(event.entries, event.outputs, self._now.wall_clock)
         match decision:
             case Over(outcome, cause):
+                if outcome == "finished":
+                    self.series.found(event.entries)
                 return [*effects, *self._end(outcome, cause)]
             case Claiming():
                 self.series.found(event.entries)
@@ -356,7 +358,7 @@ class Coordinator:
             return []
         effects: list[JobEffect] = [do.CancelTimer(on.Timer("restore", self.epoch)), do.ListParts()]
         if self.completed is not None:
-            self._ending.restored(self.completed.checkpoint_id)
+            self._ending.all_committed(self.completed.checkpoint_id)
             if self.completed.is_final:
                 self._go(Turn.READY_AT_THE_END)
                 effects += self.series.finish(self.completed)
@@ -529,6 +531,9 @@ class Coordinator:
 
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Turn.END)
+        if outcome == "finished" and self.completed is not None:
+            # Perhaps by another driver, and whoever asked this one gets the final checkpoint all the same.
+            self._ending.all_committed(self.completed.checkpoint_id)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         dismissed = self.series.dismiss(reason)
         return [*self.roster.to_everybody(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]

@@ -40,8 +40,8 @@ class Ending:
         """Note that `task` has committed everything at or below n."""
         self._committed[task] = max(self._committed.get(task, CheckpointId(0)), n)
 
-    def restored(self, n: CheckpointId) -> None:
-        """Note that every task was restored to n: that replays the commits of n."""
+    def all_committed(self, n: CheckpointId) -> None:
+        """Note that every sink has committed n: a task that is restored to n replays its commit."""
         self._committed = dict.fromkeys(sorted(self._sinks), n)
 
     def judged(self, event: CutJudged, *, is_final: bool) -> FailureCause | None:

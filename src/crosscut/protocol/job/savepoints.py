@@ -49,7 +49,7 @@ class Savepoints:
             if completed is not None:
                 self._complete[request] = completed
                 return []
-        return [AnswerRequest(request, completed, reason)]
+        return [AnswerRequest(request, completed, "" if completed is not None else reason)]
 
     @property
     def is_any_complete(self) -> bool:

@@ -136,7 +136,8 @@ class Series:
 
     def dismiss(self, reason: str) -> list[JobEffect]:
         """Note that the job is over: nobody needs to wait any more."""
-        return self._checkpoints.dismiss(reason)
+        final = self.newest if self.newest is not None and self.newest.is_final else None
+        return self._checkpoints.dismiss(reason, final)
 
     # When one starts.
 
