@@ -80,12 +80,14 @@ class UserCodeError(CrosscutError):
         record: repr of the record, shortened, or None if no single record is to blame.
         traceback: the user's traceback as text.
         is_first: the operator had taken no other record since the job was last restored.
+        is_certain: the function had looked at nothing but its record, so it raises the same again.
     """
 
     operator: str
     record: str | None
     traceback: str
     is_first: bool = False
+    is_certain: bool = False
 
 
 class WorkersError(CrosscutError):

@@ -45,7 +45,8 @@ class Restart:
         same_record: The same record failing in the same operator so many times in a row fails the job, as it
             would fail for ever. 0: it counts as any other failure. What may come from outside is no fault of
             the record: an OSError (a refused connection, say), or a failure at the first record that an
-            operator gets after a restart (but for a TypeError, NameError, ...).
+            operator gets after a restart (but for a TypeError, NameError, ..., or where the function has
+            looked at nothing but its record).
     """
 
     failures: int = 10

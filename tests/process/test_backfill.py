@@ -13,7 +13,10 @@ from pyspark.sql import SparkSession
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, FlowError, JobFailedError, SettingsError, StoreError
+from crosscut.protocol.job.segments import claims_in
+from crosscut.savepoints.place import new_place
 from crosscut.spark.partitions import with_partitions
+from crosscut.store.checkpoint_store import open_store
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
@@ -49,7 +52,7 @@ def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continu
     # Another token at each time that Spark computes it. The bad user is read last, in a batch of its own.
     rows = f"SELECT id, uuid() AS token FROM range({ROWS}) UNION ALL SELECT {ROWS}, 'none'"
     clicks = session.sql(rows).coalesce(1)
-    visits = Visits(tmp_path)
+    visits, past = Visits(tmp_path), str(tmp_path / "past")
 
     def user_of(row: tuple[int, str]) -> str:
         return "user-bad" if row[0] == ROWS else f"user-{row[0] % 7}"
@@ -74,6 +77,9 @@ def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continu
         backfill()
     assert not (tmp_path / "savepoint").exists()
     visits.mend()
+    # As if it had been killed while it wrote the savepoint.
+    (claim,) = {one.lineage: one for one in claims_in([one for _, one in open_store(past).tail(1)])}.values()
+    new_place(tmp_path / "savepoint", claim.lineage)[0].write_new("state/visits/7.parquet", (b"half",))
     events: list[Any] = []
     assert backfill(on_event=events.append) == str(tmp_path / "savepoint")
     # It has gone on, and not begun again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,23 @@ def test_a_driver_killed_at_any_step_of_a_batch_is_followed_by_one_of_the_other_
     started.finish(job, after.check_nothing_is_visible_too_early)
     assert job.status == "finished"
     after.check_output_is_exact()
+
+
+def test_listeners_are_told_of_the_end_of_a_job_whose_next_engine_could_not_even_begin(
+    tmp_path: Path, started: Any, arm: Callable[..., Armed]
+) -> None:
+    armed = arm("engine.switch:raise:1")
+    flow = cc.Flow("never-over")
+    flow.source(cc.generate(lambda i: i, count=10**9, rate=200)).sink(cc.collect(tmp_path / "out"))
+    settings = cc.Settings(engine="auto", parallelism=1, batch_parallelism=1, checkpoint_interval="50ms")
+    job = started.flow(flow, replace(settings, checkpoint_dir=str(tmp_path / "checkpoints")))
+    told: list[Any] = []
+    job.on_event(told.append)
+    with pytest.raises(cc.errors.CrosscutError, match=r"engine\.switch"):
+        job.wait(120)
+    assert armed.all_fired()
+    begun = next(one for one in told if isinstance(one, cc.events.Started))
+    ended = [one for one in told if isinstance(one, cc.events.Ended)]
+    assert [(one.outcome, one.query_id) for one in ended] == [("failed", begun.query_id)]
+    assert told[-1] is ended[0]
+    assert "engine.switch" in ended[0].cause

@@ -73,14 +73,34 @@ def test_what_a_streaming_source_of_spark_reads_is_there_exactly_once_under_both
 def test_a_query_that_fails_fails_the_job_with_its_cause(
     spark: SparkContext, started: Any, tmp_path: Path
 ) -> None:
-    flow = cc.Flow("failing")
-    flow.source(cc.spark.stream("no-such-format")).named("nothing").sink(cc.collect(tmp_path / "out"))
     settings = cc.Settings(
         parallelism=1, checkpoint_dir=str(tmp_path / "checkpoints"), restart=cc.Restart(failures=0)
     )
-    job = started.flow(flow, settings)
-    with pytest.raises(cc.errors.JobFailedError, match=r"source 'nothing': Spark can't read stream no-such"):
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    job = started.flow(failing("text", tmp_path, path=lines, maxFilesPerTrigger=0), settings)
+    with pytest.raises(cc.errors.JobFailedError, match=r"source 'nothing': .*maxFilesPerTrigger"):
         job.wait(120)
+
+
+def test_what_spark_can_not_even_plan_is_refused_at_the_start_with_what_to_do(
+    spark: SparkContext, started: Any, tmp_path: Path
+) -> None:
+    settings = cc.Settings(parallelism=1, checkpoint_dir=str(tmp_path / "checkpoints"))
+    advice = r"spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:\d"
+    for source_format, expected in [("no-such-format", r"packages=group:name"), ("kafka", advice)]:
+        with pytest.raises(ConnectorError, match=rf"(?s)'nothing': Spark can't read stream .*{expected}"):
+            started.flow(failing(source_format, tmp_path), settings)
+    with pytest.raises(ConnectorError, match="PATH_NOT_FOUND"):
+        started.flow(failing("text", tmp_path, path=tmp_path / "nowhere"), settings)
+    assert not (tmp_path / "checkpoints" / "log").exists(), "nothing has been changed"
+
+
+def failing(source_format: str, directory: Path, **options: Any) -> cc.Flow:
+    flow = cc.Flow("failing")
+    source = flow.source(cc.spark.stream(source_format, options)).named("nothing")
+    source.sink(cc.collect(directory / "out"))
+    return flow
 
 
 def test_what_can_be_seen_to_be_wrong_is_refused_where_it_is_written() -> None:

@@ -177,6 +177,15 @@ def test_what_was_taken_is_aborted_only_if_its_checkpoint_certainly_is_not_compl
     assert taken().handle(on.BatchAborted(E1, N1)) == [do.AbortAttempts(E1, (A, B, C, D))]
 
 
+def test_what_the_next_epoch_has_not_restored_of_what_was_taken_is_aborted_then() -> None:
+    for n, is_complete in [(N0, False), (N1, True)]:
+        machine = taken()
+        assert machine.handle(on.EpochHalted(E1)) == []
+        aborted = [] if is_complete else [do.AbortAttempts(E2, (A, B, C, D))]
+        assert machine.handle(on.TasksDeployed(E2, n)) == [do.RecoverOutput(E2, n), *aborted]
+        assert machine.handle(on.TasksDeployed(Epoch(E2 + 1), n)) == [do.RecoverOutput(Epoch(E2 + 1), n)]
+
+
 def test_a_batch_that_is_aborted_while_it_runs_is_cancelled_and_the_next_one_has_the_same_base() -> None:
     machine = running()
     machine.handle(returned(0, C, A))

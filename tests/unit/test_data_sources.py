@@ -398,6 +398,22 @@ def test_a_batch_of_which_one_attempt_is_committed_is_not_aborted_for_another_on
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.txt", "2.json", "3.json"]
 
 
+def test_a_batch_that_is_given_up_with_its_epoch_is_aborted_with_it(tmp_path: Path) -> None:
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS)
+    driver = writer_of(sink, index=7)
+    driver.recover(None, [])
+    attempts = []
+    for n in (2, 3, 3):
+        attempts.append(writer_of(sink, index=7))
+        attempts[-1].begin_attempt([])
+        attempts[-1] = staged(attempts[-1], n, (n, "a"))
+    driver.commit(permit(2), attempts[:1])
+    driver.abort(attempts[1:])
+    driver.sweep()
+    driver.sweep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "3.txt"]
+
+
 def test_no_message_is_committed_before_an_older_one(tmp_path: Path) -> None:
     committed: list[int] = []
     is_down = [True]

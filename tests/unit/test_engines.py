@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
-from crosscut.errors import SettingsError
+import crosscut as cc
+from crosscut.errors import FlowError, SettingsError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.engines import (
     BatchVisible,
@@ -234,3 +238,13 @@ def test_settings_that_would_have_a_job_go_to_and_fro_are_refused() -> None:
         Settings(engine="auto", caught_up_at=5, behind_at=5)
     with pytest.raises(SettingsError, match="count each record once"):
         Settings(engine="auto", snapshots="at-least-once")
+
+
+@pytest.mark.parametrize("engine", ["auto", "micro-batch"])
+def test_a_loop_is_refused_before_spark_starts(engine: Any, tmp_path: Path) -> None:
+    flow = cc.Flow("rounds")
+    numbers = flow.source(cc.generate(lambda i: i, count=10))
+    numbers.iterate(lambda loop: (loop.filter(bool), loop)).sink(cc.collect(tmp_path))
+    with pytest.raises(FlowError, match="is the head of a loop"):
+        flow.start(cc.Settings(engine=engine, checkpoint_dir=str(tmp_path / "checkpoints")))
+    assert SparkContext._active_spark_context is None

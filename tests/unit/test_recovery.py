@@ -328,3 +328,22 @@ def test_a_mistake_in_the_code_needs_no_other_record_to_be_told(kind: str) -> No
     assert isinstance(restart([cause] * 2, 2, POLICY), RestartAfter)
     assert isinstance(restart([cause] * 3, 3, POLICY), GiveUp)
     assert isinstance(restart([replace(cause, is_from_outside=True)] * 3, 3, POLICY), RestartAfter)
+
+
+@pytest.mark.parametrize(
+    "mistake", [replace(BAD, kind="TypeError"), replace(BAD, kind="KeyError", is_certain=True)]
+)
+def test_a_mistake_is_the_same_one_at_the_first_records_of_all_tasks(mistake: FailureCause) -> None:
+    """Of many tasks it is another one each time that is the first to say so."""
+    causes = [replace(mistake, is_first=True, record=f"'{letter}'") for letter in "xyz"]
+    assert isinstance(restart(causes[:2], 2, POLICY), RestartAfter)
+    given_up = restart(causes, 3, POLICY)
+    assert given_up == GiveUp(causes[2], "the same mistake 3 times in a row, without progress")
+    # Records got through meanwhile, or it is not the same, or it may be mended, or nobody wants it counted.
+    assert isinstance(restart(causes, 2, POLICY), RestartAfter)
+    others = [replace(one, message=f"bad {one.record}") for one in causes]
+    assert isinstance(restart(others, 3, POLICY), RestartAfter)
+    assert isinstance(
+        restart([replace(one, is_from_outside=True) for one in causes], 3, POLICY), RestartAfter
+    )
+    assert isinstance(restart(causes, 3, replace(POLICY, same_record_max=0)), RestartAfter)

@@ -36,7 +36,7 @@ from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, Seg
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import MANIFEST, opened
 from crosscut.savepoints.migrations import Migrations
-from crosscut.savepoints.place import UNFINISHED, check_free
+from crosscut.savepoints.place import UNFINISHED, check_free, new_place
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.writing import write_savepoint
@@ -254,6 +254,42 @@ def test_two_that_write_to_one_place_do_not_mix_their_files(url: str, tmp_path: 
     assert refused and "whole" in told("verify", url)
     files, root = fsspec.core.url_to_fs(url)
     assert not files.exists(f"{root}/{UNFINISHED}")
+
+
+def test_what_a_program_that_died_has_left_is_for_the_same_job_alone_to_go_on_with(
+    url: str, tmp_path: Path
+) -> None:
+    store, graph = open_store(str(tmp_path / "job")), visits_graph()
+    checkpoint, claim = job_in(store, graph, "visits", visits_by_task(graph))
+    place, _ = new_place(url, claim.lineage)
+    place.write_new("state/visits/9.parquet", (b"half of a f",))
+    with pytest.raises(StoreError, match="not finished: unless a program is still at it, remove "):
+        write_savepoint(url, checkpoint, claim, store.read_part)
+    with pytest.raises(StoreError, match="not finished"):
+        write_savepoint(url, checkpoint, replace(claim, lineage="another"), store.read_part, goes_on=True)
+    check_free(url, unless_of={claim.lineage})
+    with pytest.raises(StoreError, match="not finished"):
+        check_free(url, unless_of={"another"})
+    write_savepoint(url, checkpoint, claim, store.read_part, goes_on=True)
+    assert "whole: 2 files" in told("verify", url)
+    # What is finished stays what it is.
+    with pytest.raises(StoreError, match=r"not empty: a savepoint needs a directory of its own$"):
+        write_savepoint(url, checkpoint, claim, store.read_part, goes_on=True)
+
+
+def test_who_was_taken_for_dead_does_not_touch_what_the_next_one_writes(url: str, tmp_path: Path) -> None:
+    store, graph = open_store(str(tmp_path / "job")), visits_graph()
+    checkpoint, claim = job_in(store, graph, "visits", visits_by_task(graph))
+    is_first = [True]
+
+    def meanwhile(part: Any) -> bytes:
+        if is_first.pop() if is_first else False:
+            write_savepoint(url, checkpoint, claim, store.read_part, goes_on=True)
+        return store.read_part(part)
+
+    with pytest.raises(StoreError):
+        write_savepoint(url, checkpoint, claim, meanwhile)
+    assert "whole: 2 files" in told("verify", url)
 
 
 def test_what_is_nowhere_is_said_to_be_nowhere(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
+from crosscut.connectors.staged_rows import staged
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.spark.stream_source import StreamSource
+from crosscut.store.checkpoint_store import open_store
+from crosscut.store.files import LocalFiles
 
 
 class _Query:
@@ -65,3 +71,36 @@ def test_when_the_turn_of_an_engine_comes_again_its_query_of_spark_runs_again(
         source.stop()
         source.discover(known)
         assert len(reading.begun) == turn, "nobody reads for a job that is over"
+
+
+def attempt(where: str, batch: int, *rows: str) -> list[Any]:
+    """Stage rows as one attempt at a batch does; return what an entry says of the file."""
+    rows_in_arrow = iter([pyarrow.RecordBatch.from_pydict({"line": list(rows)})])
+    task = TaskId(VertexId("lines"), 0)
+    ((part, count),) = staged(
+        rows_in_arrow, store_url=where, task=task, epoch=Epoch(1), number=CheckpointId(batch)
+    )
+    return [part.path, part.size_bytes, part.sha256, count]
+
+
+def test_what_attempts_have_left_that_did_not_count_goes_with_the_batch(tmp_path: Path) -> None:
+    source = StreamSource(_Reading(), "values").placed(str(tmp_path), "lines")  # type: ignore[arg-type]
+    first = source.discover(None)
+    where = str(tmp_path / "streams" / "lines")
+    open_store(where)
+    files = LocalFiles(where)
+    for batch in range(3):
+        attempt(where, batch, f"lost-{batch}")
+        kept = attempt(where, batch, f"kept-{batch}")
+        files.put_if_absent(f"batches/{batch:012}.json", json.dumps([kept]).encode())
+    late = attempt(where, 3, "of a batch that has not been said yet")[0]
+    found = source.discover(first.known)
+    assert len(found.splits) == 3
+    store = open_store(where)
+    source.completed(found.known, [found.splits[1].detail])
+    assert [path.split("/")[1] for path in store.list_parts()] == ["1", "1", "2", "2", "3"]
+    # A zombie: what it stages now goes later.
+    attempt(where, 0, "lost")
+    source.completed(found.known, [])
+    assert store.list_parts() == [late]
+    assert list(files.walk("batches")) == []

@@ -15,7 +15,7 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.errors import ConnectorError, StoreError
-from crosscut.ids import TaskId
+from crosscut.ids import CheckpointId, TaskId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
 from crosscut.protocol.snapshots import Part
@@ -88,12 +88,19 @@ def empty_split() -> Split:
 
 
 def staged(
-    batches: Iterator[Any], *, store_url: str, task: TaskId, epoch: Any, file_bytes: int = FILE_BYTES
+    batches: Iterator[Any],
+    *,
+    store_url: str,
+    task: TaskId,
+    epoch: Any,
+    number: CheckpointId = BEFORE_ALL,
+    file_bytes: int = FILE_BYTES,
 ) -> Iterator[tuple[Part, int]]:
     """Write Arrow batches into files of about `file_bytes`; yield each, durable by then, with its rows.
 
     Args:
         task: Whose files they are named after: the source, and the partition.
+        number: What they are kept with: nothing, or the batch of a stream.
 
     Raises:
         StoreError: One can't be stored.
@@ -105,7 +112,7 @@ def staged(
 
     def finished() -> tuple[Part, int]:
         writer.close()
-        return store.write_part(BEFORE_ALL, task, epoch, [end.getvalue().to_pybytes()]), rows
+        return store.write_part(number, task, epoch, [end.getvalue().to_pybytes()]), rows
 
     for batch in batches:
         if not batch.num_rows:

@@ -21,6 +21,7 @@ def failure_cause(error: BaseException) -> FailureCause:
             record=error.record or "",
             traceback=error.traceback,
             is_first=error.is_first,
+            is_certain=error.is_certain,
             is_from_outside=_is_from_outside(error),
         )
     kind = type(error).__name__

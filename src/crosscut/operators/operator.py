@@ -15,6 +15,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.operators.certainty import is_certain
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
 from crosscut.user_metrics import Metrics
@@ -170,6 +171,7 @@ def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bo
         record=shortened(record),
         traceback=traceback_of(error),
         is_first=is_first,
+        is_certain=is_certain(error, _OURS),
     )
 
 

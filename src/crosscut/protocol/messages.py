@@ -30,6 +30,7 @@ class FailureCause:
         traceback: As text, or "".
         is_final: It will be the same after every restart, so there is no use in trying.
         is_first: The operator had taken no other record in this epoch.
+        is_certain: The function had looked at nothing but its record, so it raises the same again.
         is_from_outside: The system or the network refused something (an OSError is among its causes).
     """
 
@@ -40,6 +41,7 @@ class FailureCause:
     traceback: str = ""
     is_final: bool = False
     is_first: bool = False
+    is_certain: bool = False
     is_from_outside: bool = False
 
 

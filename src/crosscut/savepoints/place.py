@@ -7,8 +7,10 @@ file in one step will do.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import secrets
+from collections.abc import Container, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from crosscut.errors import StoreError
 from crosscut.store.files import LocalFiles, Put, failed
@@ -18,7 +20,8 @@ from crosscut.urls import local_path, path_text
 Place = LocalFiles | ObjectFiles
 
 UNFINISHED = "unfinished"
-"""A file that is there while a savepoint is written: so that two don't write into one directory."""
+"""A file that is there while a savepoint is written, and says by whom: so that two don't write into one
+directory."""
 
 
 def place_of(path: str | os.PathLike[str], *, create: bool = False) -> Place:
@@ -38,8 +41,24 @@ def place_of(path: str | os.PathLike[str], *, create: bool = False) -> Place:
     return LocalFiles(directory, create=create, called="savepoint")
 
 
-def check_free(path: str | os.PathLike[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What `UNFINISHED` says of who writes.
+
+    Attributes:
+        lineage: Of the job.
+        token: Nobody else has it, ever.
+    """
+
+    lineage: str
+    token: str
+
+
+def check_free(path: str | os.PathLike[str], unless_of: Container[str] = ()) -> None:
     """Make sure that there is nothing at `path` yet: said before a job takes a checkpoint for it, or stops.
+
+    Args:
+        unless_of: Jobs that may go on there with a savepoint that they have not finished.
 
     Raises:
         StoreError: There is, or it can't be looked at.
@@ -49,36 +68,65 @@ def check_free(path: str | os.PathLike[str]) -> None:
     if directory is not None and not os.path.lexists(directory):
         return
     place = place_of(path)
-    if not _is_empty(place):
+    if _files(place) and _lineage(claim_at(place)) not in unless_of:
         raise _taken(place)
 
 
-def new_place(path: str | os.PathLike[str]) -> Place:
+def new_place(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = False) -> tuple[Place, Claim]:
     """Return the directory or URL at `path` for a savepoint to be written into: nobody else does.
+
+    Args:
+        lineage: Of the job.
+        goes_on: What this job has left there unfinished is removed.
 
     Raises:
         StoreError: There are files in it, or it can't be written.
         SettingsError: As in `place_of`.
     """
-    place = place_of(path, create=True)
-    if not _is_empty(place) or not _claimed(place):
+    place, own = place_of(path, create=True), Claim(lineage, secrets.token_hex(8))
+    found = _files(place)
+    if found and goes_on and _lineage(claim_at(place)) == lineage:
+        # Who has claimed it goes last: a program that dies meanwhile is followed by one that may go on.
+        remove(place, [*(one for one in found if one != UNFINISHED), UNFINISHED])
+        place, found = place_of(path, create=True), []
+    if found or not _claimed(place, own):
         raise _taken(place)
-    return place
+    return place, own
 
 
-def _is_empty(place: Place) -> bool:
+def claim_at(place: Place) -> Claim | None:
+    """Return who writes a savepoint there, or has died while it did; None: nobody, or it is not said."""
     try:
-        return next(iter(place.walk("")), None) is None
+        data = place.read(UNFINISHED)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise failed("can't read", place, UNFINISHED, error) from error
+    match data.decode(errors="replace").split():
+        case [lineage, token]:
+            return Claim(lineage, token)
+        case _:
+            return None
+
+
+def _lineage(claim: Claim | None) -> str | None:
+    return claim.lineage if claim is not None else None
+
+
+def _files(place: Place) -> list[str]:
+    try:
+        return list(place.walk(""))
     except OSError as error:
         raise failed("can't list", place, "", error) from error
 
 
-def _claimed(place: Place) -> bool:
+def _claimed(place: Place, own: Claim) -> bool:
+    data = f"{own.lineage} {own.token}".encode()
     try:
         if isinstance(place, ObjectFiles):
-            return place.put_if_absent(UNFINISHED, b"") is Put.CREATED
+            return place.put_if_absent(UNFINISHED, data) is Put.CREATED
         # Not with a link, as the job log: a file system that is mounted here may have none.
-        place.write_new(UNFINISHED, ())
+        place.write_new(UNFINISHED, (data,))
     except FileExistsError:
         return False
     except OSError as error:
@@ -87,8 +135,14 @@ def _claimed(place: Place) -> bool:
 
 
 def _taken(place: Place) -> StoreError:
+    is_unfinished = UNFINISHED in _files(place)
     return StoreError(
-        f"{place.root} is there already, and not empty: a savepoint needs a directory of its own",
+        f"{place.root} is there already, and not empty: a savepoint needs a directory of its own"
+        + (
+            f"; what is there was not finished: unless a program is still at it, remove {place.root}"
+            if is_unfinished
+            else ""
+        ),
         path=place.root,
     )
 

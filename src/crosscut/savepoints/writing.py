@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from crosscut.errors import StoreError
 from crosscut.host.clock import SystemClock
 from crosscut.ids import TaskId
 from crosscut.keys import key_group
@@ -23,7 +25,7 @@ from crosscut.savepoints.manifest import (
     staged_name,
     write_manifest,
 )
-from crosscut.savepoints.place import UNFINISHED, new_place, remove
+from crosscut.savepoints.place import UNFINISHED, claim_at, new_place, remove
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile, write_rows
 from crosscut.savepoints.values import to_text
 from crosscut.state.encoding import DELETED
@@ -40,6 +42,7 @@ def write_savepoint(
     read: ReadPart,
     *,
     is_committed: bool = True,
+    goes_on: bool = False,
 ) -> SavepointManifest:
     """Write `checkpoint` as a savepoint into the directory or URL `path`, which must be empty. Blocks.
 
@@ -49,15 +52,17 @@ def write_savepoint(
         claim: The newest claim of the job's log.
         read: Returns the verified bytes of a part.
         is_committed: All output of the checkpoint is.
+        goes_on: What the same job has left there unfinished, when its program died, is removed first.
 
     Raises:
         StoreError: There is something already, or it can't be written; nothing is left then.
         SettingsError: `path` is a URL of an unknown file system.
         StateError: A class in the state can't be loaded here, or a value can't be stored.
     """
-    place = new_place(path)
+    place, own = new_place(path, claim.lineage, goes_on=goes_on)
     files: list[RowFile] = []
     paths = [UNFINISHED]
+    is_ours = True
     try:
         for one in checkpoint.snapshots:
             if one.snapshot.parts:
@@ -87,10 +92,17 @@ def write_savepoint(
             written=SystemClock().now().isoformat(timespec="seconds"),
             known_splits=checkpoint.known_splits,
         )
+        if claim_at(place) != own:
+            raise StoreError(
+                f"{place.root}: another program has begun to write this savepoint", path=place.root
+            )
         write_manifest(place, manifest)
     except BaseException:
-        # The manifest, too: whether it was written may not be known.
-        remove(place, [MANIFEST, *paths])
+        with suppress(StoreError):
+            is_ours = claim_at(place) == own
+        if is_ours:
+            # The manifest, too: whether it was written may not be known.
+            remove(place, [MANIFEST, *paths])
         raise
     remove(place, [UNFINISHED])
     return manifest

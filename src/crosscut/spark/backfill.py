@@ -24,7 +24,7 @@ from crosscut.savepoints.history import (
     without_input,
 )
 from crosscut.savepoints.manifest import found_at
-from crosscut.savepoints.place import check_free
+from crosscut.savepoints.place import UNFINISHED, check_free, remove
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.settings import Settings
 from crosscut.spark.arrow_records import RecordKind
@@ -78,7 +78,7 @@ def backfill(
             shown_url(chosen.store_of(flow.name)),
         )
         return savepoint
-    check_free(savepoint)
+    check_free(savepoint, unless_of=_lineages(chosen.store_of(flow.name)))
     job = _ran(start_job(flow, chosen, session, graph(WatermarkHold(None))), on_event)
     if closes_ms is not None:
         # In a run of its own: the watermark must come after the last row, wherever that is read.
@@ -87,7 +87,11 @@ def backfill(
     if left := unread_rows(checkpoint):
         raise _cut_short(job, f"stopped, with {left} rows unread")
     write_savepoint(
-        savepoint, without_input(checkpoint), replace(claim, flow=identity_of(live)), job.read_part
+        savepoint,
+        without_input(checkpoint),
+        replace(claim, flow=identity_of(live)),
+        job.read_part,
+        goes_on=True,
     )
     return savepoint
 
@@ -121,10 +125,19 @@ def _closing_time(graph: JobGraph, watermark: Any) -> int | None:
 def _is_written(savepoint: str, checkpoint_dir: str) -> bool:
     """Tell whether the savepoint is what a backfill in this directory came to."""
     found = found_at(savepoint)
-    if found is None or ("://" not in checkpoint_dir and not os.path.isdir(checkpoint_dir)):
+    if found is None or found.manifest.lineage not in _lineages(checkpoint_dir):
         return False
+    # It may have died between the manifest, which is the savepoint, and this.
+    remove(found.place, [UNFINISHED])
+    return True
+
+
+def _lineages(checkpoint_dir: str) -> set[str]:
+    """Return which jobs the directory is of: there is one, unless it is new."""
+    if "://" not in checkpoint_dir and not os.path.isdir(checkpoint_dir):
+        return set()
     tail = [entry for _, entry in open_store(checkpoint_dir, create=False, key=log_key()).tail(1)]
-    return any(one.lineage == found.manifest.lineage for one in claims_in(tail))
+    return {one.lineage for one in claims_in(tail)}
 
 
 def _ran(job: Job, on_event: Callable[[JobEvent], object] | None) -> Job:

@@ -44,7 +44,7 @@ def sink(
     of the batch: it grows, and is never used twice. After a failure it may be called again, for the same n
     and message; as with Spark, a writer that then does nothing is exactly once. `abort` is called for rows
     that were written and belong to no complete checkpoint, as long as the process that wrote them lives; in
-    micro-batches, for a batch that was given up, once a later one is committed.
+    micro-batches, for a batch that was given up, once a later one is committed or its epoch is over.
 
     One task of the job writes all rows, since `commit` gets all messages of a batch in one call. The rows
     of one checkpoint are held in memory. With `parallel`, in micro-batches, all tasks write, each its share
@@ -159,11 +159,16 @@ class _Writer(SinkWriter):
 
         Another attempt at the same batch may be committed, and `abort` says of all of the batch that it does
         not count: a writer may remove whatever bears its number. So it is called when a later batch is
-        committed and this one was not.
+        committed and this one was not, or when the epoch is over and the batch with it (`sweep`).
         """
         for handle in handles:
             n, message = self._message(handle)
             self._losers.setdefault(n, []).append(message)
+
+    def sweep(self) -> None:
+        """Abort what was noted and is not committed: all that any checkpoint has is visible."""
+        for n in sorted(self._losers):
+            self._abort(self._losers.pop(n), n)
 
     def write(self, records: list[Any]) -> None:
         self._open += [row_of(self._columns, self._to_row(record)) for record in records]

@@ -26,6 +26,7 @@ from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.graph.specs import JobGraph
+from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.ids import CheckpointId, Epoch
@@ -46,6 +47,7 @@ from crosscut.spark.checks import (
 from crosscut.spark.holding import Holding
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.staging import Staging
+from crosscut.spark.stream_source import StreamSource
 from crosscut.spark.stretch import WORKERS_END_TIMEOUT_S, EnginePlan, Ground, Stretch, plans_of
 from crosscut.spark.terms import engines_of
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
@@ -61,6 +63,7 @@ SWITCHING = "switching"
 """What a job with two engines is doing between the stop of one and the start of the other."""
 LISTENERS_END_TIMEOUT_S = 5.0
 STATUS_TIMEOUT_S = 10.0
+_NO_EPOCH = Epoch(0)
 LOOK_EVERY_S = 0.1
 """So often whoever waits for the loop looks whether there still is one."""
 
@@ -92,6 +95,9 @@ class Run:
         self._name = name
         self._compiled = compiled
         self._graph = compiled(settings.parallelism)
+        if settings.engine != "continuous":
+            # Said before Spark starts, which takes some seconds.
+            check_batches(self._graph)
         self._invariants = invariants
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
@@ -102,7 +108,10 @@ class Run:
         self._stretch_count = 0
         # What ran has ended, and what follows has not begun.
         self._is_between = False
-        self._told_end: Ended | None = None
+        # What the driver of a stretch has said of its end, and that of the stretch before.
+        self._said_end: Ended | None = None
+        self._ended_before: Ended | None = None
+        self._is_end_told = False
         self._progress_before: list[dict[str, Any]] = []
         self.driver: CoordinatorDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,16 +127,7 @@ class Run:
     def had_ended(self, status: JobStatus) -> None:
         """There was nothing to do; this is its status."""
         self.last_status, self.end = status, EndJob("finished")
-        self.listeners.tell(
-            Ended(
-                job=self._name,
-                at_ms=_wall_ms(),
-                epoch=Epoch(status.epoch),
-                outcome="finished",
-                cause="",
-                resumes_from=None,
-            )
-        )
+        self.listeners.tell(self._ended(self.end, Epoch(status.epoch)))
         self._claimed.set()
         self.ended.set()
 
@@ -158,6 +158,8 @@ class Run:
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
+            if vertex.source is not None and isinstance(vertex.source.source, StreamSource):
+                vertex.source.source.check(context)
         self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
         self._staging = Staging(
             context,
@@ -349,8 +351,10 @@ class Run:
                 self.last_status = self.driver.status()
             self._holding.release()
             self._claimed.set()
-            if self._told_end is not None:
-                self.listeners.tell(self._told_end)
+            if not self._is_end_told and self.end is not None:
+                # Told late where another stretch might have followed; or by nobody, where what was to run
+                # next could not even be made.
+                self.listeners.tell(self._said_end or self._ended(self.end))
             self.listeners.close(LISTENERS_END_TIMEOUT_S)
             if self.seeing is not None:
                 self.seeing.close()
@@ -384,6 +388,8 @@ class Run:
                 await driver.close()
                 return
             self._is_between = True
+            # Not the end of the job, which comes in words of its own.
+            self._ended_before, self._said_end = self._said_end, None
             # Whoever writes a savepoint reads parts that the next stretch may drop.
             await driver.savepoints_written(self._settings.milliseconds("checkpoint_timeout") / 1_000)
             seen = driver.carried_on()
@@ -430,14 +436,29 @@ class Run:
         return next((one for one in effects if isinstance(one, StartEngine)), None)
 
     def _tell(self, event: WatchedEvent) -> None:
-        # That a stretch has ended may not be the end of the job.
-        if self._engines is not None and isinstance(event, Ended):
-            self._told_end = event
-        else:
-            self.listeners.tell(event)
+        if isinstance(event, Ended):
+            self._said_end = event
+            # That a stretch has ended may not be the end of the job.
+            if self._engines is not None:
+                return
+            self._is_end_told = True
+        self.listeners.tell(event)
+
+    def _ended(self, end: EndJob, epoch: Epoch = _NO_EPOCH) -> Ended:
+        """Return the last event of a job of which no driver has told it."""
+        cause = "" if end.cause is None else end.cause.message
+        if (before := self._ended_before) is not None:
+            return replace(before, at_ms=_wall_ms(), outcome=end.outcome, cause=cause)
+        return Ended(
+            job=self._name,
+            at_ms=_wall_ms(),
+            epoch=epoch,
+            outcome=end.outcome,
+            cause=cause,
+            resumes_from=None,
+        )
 
     def _tell_switch(self, following: StartEngine, driver: CoordinatorDriver) -> None:
-        self._told_end = None
         status = driver.status()
         n = status.resumes_from
         self.listeners.tell(

@@ -22,7 +22,7 @@ from crosscut.connectors.staged_rows import empty_split, split_of, staged
 from crosscut.driver.journal import LOGGER
 from crosscut.errors import ConnectorError
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import Epoch, TaskId, VertexId
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import Split
 from crosscut.protocol.job.staged import BEFORE_ALL
 from crosscut.protocol.messages import SplitAssignment
@@ -120,13 +120,23 @@ class Staging:
         return splits or [empty_split()]
 
 
-def files_of(batches: Iterator[Any], store_url: str, vertex: VertexId, epoch: Epoch) -> Iterator[Any]:
-    """Stage the partition of this Spark task; yield what was written, as batches of `COLUMNS`."""
+def files_of(
+    batches: Iterator[Any],
+    store_url: str,
+    vertex: VertexId,
+    epoch: Epoch,
+    number: CheckpointId = BEFORE_ALL,
+) -> Iterator[Any]:
+    """Stage the partition of this Spark task; yield what was written, as batches of `COLUMNS`.
+
+    Args:
+        number: What the files are kept with.
+    """
     import pyarrow
 
     context = TaskContext.get()
     task = TaskId(vertex, context.partitionId() if context is not None else 0)
-    for part, rows in staged(batches, store_url=store_url, task=task, epoch=epoch):
+    for part, rows in staged(batches, store_url=store_url, task=task, epoch=epoch, number=number):
         yield pyarrow.RecordBatch.from_pydict(
             {
                 "number": pyarrow.array([task.index], pyarrow.int32()),

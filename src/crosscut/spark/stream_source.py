@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any, get_args
 
 from pyspark import SparkContext
@@ -28,7 +29,7 @@ from crosscut.connectors.staged_rows import StagedRows, split_of
 from crosscut.durations import Duration, duration_ms
 from crosscut.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
-from crosscut.ids import Epoch, VertexId
+from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.interfaces import JSON, Split, SplitReader
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
 from crosscut.protocol.snapshots import Part
@@ -36,7 +37,7 @@ from crosscut.spark.arrow_records import RecordKind, RecordsOf
 from crosscut.spark.dataframes import check_schema
 from crosscut.spark.staging import COLUMNS, files_of, map_in_arrow
 from crosscut.spark.workers import python_of_this_program
-from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.store.checkpoint_store import open_store
 from crosscut.store.files import LocalFiles
 from crosscut.urls import local_path, shown_url
 
@@ -163,16 +164,30 @@ class StreamSource(DynamicSource[Any]):
 
     # Found on the driver.
 
+    def check(self, context: SparkContext) -> None:
+        """Raise ConnectorError if Spark can't even plan what the query is to read."""
+        self._planned(_session_of(context))
+
+    def _planned(self, session: SparkSession) -> DataFrame:
+        try:
+            frame = self._reading.frame(session)
+        except Exception as error:
+            raise ConnectorError(
+                f"source {self._uid!r}: Spark can't read {self.describe()}: {type(error).__name__}: "
+                f"{' '.join(str(error).splitlines()[:4])[:1_000]}{_advice(self._reading.format, error)}",
+                operator=self._uid,
+            ) from error
+        check_schema(frame.schema)
+        return frame
+
     def begin(self, context: SparkContext) -> None:
         """The job owns its directory: the query may run from now on.
 
         With `engine="auto"` that is said again, after `stop`, each time this engine's turn has come.
         """
-        session = SparkSession._instantiatedSession
-        is_of_context = session is not None and session._sc is context
         # Not cleared: who still stages for the query before must not go on.
         self._is_over = threading.Event()
-        self._session = session if is_of_context else SparkSession(context)
+        self._session = _session_of(context)
 
     def discover(self, known: JSON) -> Discovered:
         """Deal out the batches that were staged since; begin the query, or begin it again."""
@@ -229,18 +244,15 @@ class StreamSource(DynamicSource[Any]):
             why = query.exception()
             text = " ".join(str(why or "nobody says why").splitlines()[:4])[:1_000]
             raise ConnectorError(f"source {self._uid!r}: the query of Spark has ended: {text}")
+        frame = self._planned(self._session)
         try:
-            frame = self._reading.frame(self._session)
-            check_schema(frame.schema)
             writer = frame.writeStream.foreachBatch(partial(self._stage, is_over))
             writer = writer.option("checkpointLocation", f"{self._where}/spark")
             self._query = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds").start()
-        except ConnectorError:
-            raise
         except Exception as error:
             raise ConnectorError(
-                f"source {self._uid!r}: Spark can't read {self.describe()}: {type(error).__name__}: "
-                f"{' '.join(str(error).splitlines()[:4])[:1_000]}"
+                f"source {self._uid!r}: Spark can't begin the query of {self.describe()}: "
+                f"{type(error).__name__}: {' '.join(str(error).splitlines()[:4])[:1_000]}"
             ) from error
 
     def _stage(self, is_over: threading.Event, frame: DataFrame, batch: int) -> None:
@@ -254,7 +266,7 @@ class StreamSource(DynamicSource[Any]):
             return
         open_store(self._where)
         with python_of_this_program(frame.sparkSession.sparkContext):
-            staged = map_in_arrow(frame, partial(_staged, self._where, self._uid), COLUMNS)
+            staged = map_in_arrow(frame, partial(_staged, self._where, self._uid, batch), COLUMNS)
         rows = sorted(staged.collect(), key=lambda one: (one.number, one.path))
         said = [[one.path, one.size_bytes, one.sha256, one.rows] for one in rows]
         # Decision moment: these are the rows of the batch.
@@ -291,8 +303,12 @@ class StreamSource(DynamicSource[Any]):
         if keep_from <= self._kept_from:
             return
         files, store = self._files(), open_store(self._where)
+        # Of these batches nothing is read any more: neither what counted, nor what attempts have left there.
+        read = [path for path in store.list_parts() if _batch_of(path) < keep_from]
+        for problem in store.delete_parts(read):
+            _LOG.warning("rows that were read could not be removed: %s", problem)
         for number in range(self._kept_from or self._oldest(files), keep_from):
-            _removed(files, store, self._batch(number) or [], number)
+            _remove_entry(files, number)
         self._kept_from = keep_from
 
     def _oldest(self, files: LocalFiles) -> int:
@@ -331,21 +347,37 @@ class StreamSource(DynamicSource[Any]):
                 )
 
 
+def _session_of(context: SparkContext) -> SparkSession:
+    session = SparkSession._instantiatedSession
+    return session if session is not None and session._sc is context else SparkSession(context)
+
+
+def _advice(source_format: str, error: Exception) -> str:
+    """Return what to do about a format that Spark does not know."""
+    if "DATA_SOURCE_NOT_FOUND" not in str(error) and "Failed to find data source" not in str(error):
+        return ""
+    package = (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}"
+        if source_format == "kafka"
+        else "group:name:version"
+    )
+    return f"; start Spark with the package that has it, as with spark.jars.packages={package}"
+
+
 def _entry(batch: int) -> str:
     return f"batches/{batch:012}.json"
 
 
-def _staged(where: str, uid: str, batches: Iterator[Any]) -> Iterator[Any]:
-    return files_of(batches, where, VertexId(uid), Epoch(1))
+def _staged(where: str, uid: str, batch: int, batches: Iterator[Any]) -> Iterator[Any]:
+    return files_of(batches, where, VertexId(uid), Epoch(1), CheckpointId(batch))
 
 
-def _removed(files: LocalFiles, store: CheckpointStore, splits: Iterable[Split], number: int) -> None:
-    paths: list[str] = []
-    for one in splits:
-        detail: Any = one.detail
-        paths.append(detail["path"])
-    for problem in store.delete_parts(paths):
-        _LOG.warning("rows that were read could not be removed: %s", problem)
+def _batch_of(path: str) -> int:
+    """Return the batch that a file was staged for."""
+    return int(path.split("/")[1])
+
+
+def _remove_entry(files: LocalFiles, number: int) -> None:
     try:
         files.delete(_entry(number))
     except FileNotFoundError:

@@ -66,6 +66,8 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         return GiveUp(first, f"{in_a_row} failures in a row, without progress")
     if 0 < policy.same_record_max <= _strikes(failures):
         return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
+    if 0 < policy.same_record_max <= min(in_a_row, _mistakes(failures)):
+        return GiveUp(newest, f"the same mistake {policy.same_record_max} times in a row, without progress")
     if in_a_row <= 1:
         return RestartAfter(policy.delay_ms)
     grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
@@ -83,6 +85,20 @@ def _strikes(failures: Sequence[FailureCause]) -> int:
     return sum(1 for _ in takewhile(is_strike, reversed(failures)))
 
 
+def _mistakes(failures: Sequence[FailureCause]) -> int:
+    """Return how many failures in a row, the newest last, are one and the same mistake in the code.
+
+    Of many tasks it is another one each time that is the first to say so, with another record.
+    """
+    newest = failures[-1]
+
+    def is_same(one: FailureCause) -> bool:
+        is_it = (one.kind, one.operator, one.message) == (newest.kind, newest.operator, newest.message)
+        return is_it and bool(one.record) and _is_mistake(one)
+
+    return sum(1 for _ in takewhile(is_same, reversed(failures)))
+
+
 def _is_fault_of_record(cause: FailureCause) -> bool:
     """Tell whether the record is to blame, rather than something that its function needs.
 
@@ -91,7 +107,12 @@ def _is_fault_of_record(cause: FailureCause) -> bool:
     """
     if not cause.record or cause.is_from_outside:
         return False
-    return not cause.is_first or cause.kind in MISTAKES
+    return not cause.is_first or _is_mistake(cause)
+
+
+def _is_mistake(cause: FailureCause) -> bool:
+    """Tell whether the code is wrong, whatever goes on around it."""
+    return not cause.is_from_outside and (cause.is_certain or cause.kind in MISTAKES)
 
 
 ASKED = "restart requested"

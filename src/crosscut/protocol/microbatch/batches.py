@@ -110,6 +110,8 @@ class Batches:
         self.base = _NONE
         self._is_open = False
         self._batch: _Batch | None = None
+        # Taken when an epoch ended: what the next one restores says whether it is complete.
+        self._undecided: _Batch | None = None
         # Complete, and not known to be visible.
         self._committing: _Batch | None = None
         self._commit_attempts = 0
@@ -169,13 +171,22 @@ class Batches:
             return []
         effects = self._halted()
         self.epoch, self.base = event.epoch, event.restore
-        return [*effects, RecoverOutput(event.epoch, event.restore)]
+        effects.append(RecoverOutput(event.epoch, event.restore))
+        undecided, self._undecided = self._undecided, None
+        if undecided is not None and undecided.checkpoint_id > event.restore:
+            # No entry of an older epoch follows the claim of this one, and no id comes twice.
+            effects += self._abort(list(undecided.taken))
+        return effects
 
     def _halted(self) -> list[BatchEffect]:
         # What was taken may be in the log, or come to be: only the next epoch, whose claim says what is, may
         # remove it.
         batch = self._batch
-        effects = self._give_up() if batch is not None and not batch.taken else []
+        effects: list[BatchEffect] = []
+        if batch is not None and batch.taken:
+            self._undecided = batch
+        elif batch is not None:
+            effects = self._give_up()
         if self._is_open and self._batch is None and self._committing is None:
             effects.append(SweepOutput(self.epoch))
         self._batch = self._committing = None
