@@ -104,6 +104,21 @@ REPLAYED = {
         (),
         "source 2 0; map_async 0 coroutine 1 ordered; side_output 1 0; union 1,2; sink 3",
     ),
+    # A driver that found the job finished by another one told whoever asked that nothing would come.
+    "a final checkpoint of another driver": (
+        3548,
+        (0, 1, 4, 5),
+        "source 1 0; map 0 energise 4; loop 1 flat_map first; key_by 2 with energy 1; count 3 updates; "
+        "top_n 3 1 updates; key_by 5 with energy 1; reduce 6 newest updates; leave 2 7 7; broadcast 4; "
+        "map 2 energise 3; loop 10 flat_map first; key_by 11 bytes 1; count 12 updates; "
+        "key_by 9 with energy 1; reduce 14 newest updates; broadcast 15; leave 11 13 11; sink 16",
+    ),
+    # What was made of a dead letter about an update was not what the oracle made of it.
+    "a dead letter about an update that is a list": (
+        4173,
+        (),
+        "source 1 0; key_by 0 with energy 1; aggregate 1 cell updates; stray 2 bool 5 2; sink 3",
+    ),
 }
 """Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, assert_never
 
@@ -33,21 +34,25 @@ def tried(keyed: Any, step: Trial, uid: str) -> Any:
             fold = keyed.aggregate(list, _kept, result, emit=step.emit, on_error=DEAD_LETTERS)
         case _:
             assert_never(step.fold)
-    return _with_letters(fold.named(uid), fold, uid)
+    return _with_letters(fold.named(uid), fold, uid, _of_trial)
 
 
 def strayed(stream: Any, step: Stray, uid: str) -> Any:
     """Return the stream of a `stray`."""
     keyed = stream.key_by(partial(_key_or_none, step), on_error=DEAD_LETTERS).named(f"{uid}-keys")
-    return _with_letters(keyed.count().named(uid), keyed, uid)
+    return _with_letters(keyed.count().named(uid), keyed, uid, _of_stray)
 
 
-def _with_letters(stream: Any, operator: Any, uid: str) -> Any:
-    letters = operator.side_output(DEAD_LETTERS).map(_of_letter).named(f"{uid}-letters")
+def _with_letters(stream: Any, operator: Any, uid: str, of: Callable[[DeadLetter], Any]) -> Any:
+    letters = operator.side_output(DEAD_LETTERS).map(of).named(f"{uid}-letters")
     return stream.union(letters).named(f"{uid}-all")
 
 
-def _of_letter(letter: DeadLetter) -> Any:
+def _of_stray(letter: DeadLetter) -> Any:
+    return of_letter(letter.record)
+
+
+def _of_trial(letter: DeadLetter) -> Any:
     about = letter.record
     if isinstance(about, tuple) and len(about) == 2 and isinstance(about[1], list):
         # A final result, with what it would have been made of.
