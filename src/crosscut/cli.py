@@ -251,8 +251,8 @@ _ROWS_SHOWN = 20
 def top(directory: str, once: bool) -> None:
     """Follow a job from elsewhere, by what it writes into its checkpoint directory DIR.
 
-    Rates, lag and back pressure by vertex, the bottleneck, checkpoints, the last error. Ends with the job, or
-    at Ctrl-C.
+    Rates, lag, back pressure and latency by vertex, the bottleneck, checkpoints, the last error. Ends with
+    the job, or at Ctrl-C.
     """
     from crosscut.terminal.seen import top as shown
 

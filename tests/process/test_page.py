@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jobs import DEADLINE_S, Once, until
 from tests.reverse_proxy import ReverseProxy
 from tests.simulation.conversation import LINKS, completed
 from tests.unit.watched import E1, MS, WALL_MS, Watched
 
 import crosscut as cc
+from crosscut.cli import program
 from crosscut.driver.metrics import build_metrics, shown_settings
 from crosscut.driver.status import build_status
 from crosscut.ids import CheckpointId, TaskId, VertexId
@@ -117,6 +119,12 @@ def in_thread(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return threads.submit(lambda: asyncio.run(work())).result(DEADLINE_S)
 
 
+def top_of(directory: Path) -> str:
+    result = CliRunner().invoke(program, ["top", "--once", str(directory)])
+    assert result.exit_code == 0
+    return result.output
+
+
 def row_texts(page: Any, table: str) -> list[str]:
     # At once: rows are made anew while one looks.
     found: list[str] = page.evaluate(
@@ -194,6 +202,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         until(lambda: "from numbers half within" in page.inner_text("#latencies"), "a mark")
         latencies = job.progress()["latencies"]
         assert {one["source"] for found in latencies.values() for one in found} == {"numbers"}
+        until(lambda: "latency from source to sink: 99 %" in top_of(directory), "the same in a terminal")
 
         # Dead letters, as text.
         until(lambda: len(row_texts(page, "letters")) > 2, "dead letters")

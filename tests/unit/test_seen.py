@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from tests.unit.watched import WALL_MS, Watched, heartbeat
+from tests.simulation.conversation import K0, K1
+from tests.unit.watched import E1, WALL_MS, Watched, heartbeat
 
 from crosscut.cli import program
 from crosscut.driver.status import WorkerStatus
+from crosscut.protocol.measures import Reading
+from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.terminal.numbers import overview, vertex_line
 from crosscut.terminal.view import LineView
 from crosscut.web.record import NAME, write_record
@@ -41,7 +44,32 @@ def test_a_line_for_each_vertex_and_the_bottleneck_is_marked() -> None:
     numbers = next(line for line in lines if line.startswith("numbers"))
     out = next(line for line in lines if line.startswith("out"))
     assert numbers.split() == ["numbers", "100", "100", "0%", "70%", "0", "0", "80", "2.0", "s"]
+    assert "latency from" not in text, "no mark has come by"
     assert out.split()[:5] == ["out", "(bottleneck)", "100", "0", "95%"]
+
+
+def marked() -> Watched:
+    """The same, and marks have come by: at one task of `out` within 100 ms, at the other one within 2 s."""
+    talk = watched()
+    buckets = (0.1, 2.0)
+    for task, counts in ((K0, (100, 0, 0)), (K1, (0, 100, 0))):
+        latency = Reading("numbers", "latency", "histogram", 1.0, buckets, counts)
+        statistics = TaskStatistics(task, latencies=(latency,))
+        talk.message(task.index, WorkerHeartbeat(E1, (statistics,)))
+    return talk
+
+
+def test_the_terminal_shows_how_long_records_take_to_each_vertex_and_to_the_sinks() -> None:
+    job = marked().metrics().as_dict()
+    lines = shown(job).splitlines()
+    assert "latency from source to sink: 99 % within 2.0 s" in map(str.strip, lines)
+    titles = next(line for line in lines if line.startswith("vertex"))
+    out = next(line for line in lines if line.startswith("out"))
+    assert (titles.split()[-1], out.split()[-2:]) == ("latency", ["2.0", "s"])
+    assert vertex_line(job["vertices"]).endswith("latency 2.0 s (99 %)")
+    for before in job["vertices"]:
+        del before["latencies"]
+    assert "latency from" not in shown(job), "an earlier release says nothing of it"
 
 
 def test_a_job_that_was_not_seen_for_a_while_says_so() -> None:

@@ -268,6 +268,17 @@ def test_behind_a_reverse_proxy_a_page_is_seen_and_acts(keeps_path: bool, keeps_
             page.close()
 
 
+@pytest.mark.parametrize("url", ["https://Gateway.Example/jobs/7", "https://gateway.example/jobs/7/"])
+def test_the_address_of_the_page_may_be_typed_without_its_last_slash(url: str) -> None:
+    behind = Answers(TOKEN, lambda: b"{}", lambda accepted: (b"", ""), url=url)
+    for method, path in (("GET", "/jobs/7"), ("GET", "/jobs/7?x=1"), ("HEAD", "/jobs/7")):
+        found = behind.answer(request(path, method, host="gateway.example"))
+        assert (found.status, found.headers["Location"]) == (308, "https://gateway.example/jobs/7/")
+    assert behind.answer(request("/jobs/7", host="evil.example")).status == 403
+    assert behind.answer(request("/jobs/70", host="gateway.example")).status == 404
+    assert answers().answer(request("/jobs/7")).status == 404
+
+
 @pytest.mark.parametrize(
     ("url", "origin"),
     [

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-_COLUMNS = ("vertex", "in/s", "out/s", "busy", "blocked", "queued", "rows", "lag", "delay")
+_COLUMNS = ("vertex", "in/s", "out/s", "busy", "blocked", "queued", "rows", "lag", "delay", "latency")
 _BLOCKED_MIN = 0.1
 _FRESH_S = 15.0
 
@@ -18,7 +18,7 @@ Vertices = Iterable[Mapping[str, Any]]
 
 
 def vertex_table(vertices: Vertices) -> Table:
-    """Return a row for each vertex: rates, back pressure, lag; the bottleneck is marked."""
+    """Return a row for each vertex: rates, back pressure, lag, latency (99 %); the bottleneck is marked."""
     table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "vertex" else "right", header_style="dim")
@@ -34,6 +34,7 @@ def vertex_table(vertices: Vertices) -> Table:
             f"{one['state_rows']:,}",
             "" if lag is None else f"{lag:,}",
             "" if delay_ms is None else f"{delay_ms / 1e3:,.1f} s",
+            "" if (latency_ms := _latency_ms([one])) is None else _duration(latency_ms),
         )
         style = "bold red" if one["is_bottleneck"] else ""
         table.add_row(*(Text(cell, style=style) for cell in cells))
@@ -41,7 +42,8 @@ def vertex_table(vertices: Vertices) -> Table:
 
 
 def vertex_line(vertices: Vertices) -> str:
-    """Return in one line what is worth a word: the bottleneck, back pressure, lag; "" if nothing is."""
+    """Return in one line what is worth a word: bottleneck, back pressure, lag, latency; "" if nothing is."""
+    vertices = list(vertices)
     said = []
     for one in vertices:
         if one["is_bottleneck"]:
@@ -50,6 +52,9 @@ def vertex_line(vertices: Vertices) -> str:
             said.append(f"{printable(one['vertex'])} blocked {one['blocked']:.0%}")
         if one["lag"]:
             said.append(f"lag {one['lag']:,} at {printable(one['vertex'])}")
+    latency_ms = _latency_ms(one for one in vertices if one["is_sink"])
+    if latency_ms is not None:
+        said.append(f"latency {_duration(latency_ms)} (99 %)")
     return "  ".join(said)
 
 
@@ -71,9 +76,22 @@ def overview(job: Mapping[str, Any], age_s: float = 0.0) -> Group:
         steps = ("alignment", "freeze", "store", "append")
         split = ", ".join(f"{step} {last[f'{step}_ms']:,.1f}" for step in steps)
         lines.append(f"the last: {last['duration_ms']:,.0f} ms ({split}), {last['state_bytes']:,} bytes")
+    latency_ms = _latency_ms(one for one in job["vertices"] if one["is_sink"])
+    if latency_ms is not None:
+        lines.append(f"latency from source to sink: 99 % within {_duration(latency_ms)}")
     if job["errors"]:
         lines.append(f"last error: {printable(job['errors'][-1]['cause']['message'])[:200]}")
     return Group(head, *(Text(line) for line in lines), vertex_table(job["vertices"]))
+
+
+def _latency_ms(vertices: Vertices) -> float | None:
+    """Return what 99 of 100 records stay within, from a source to any of `vertices`; None: not known."""
+    # A record of an earlier release has none.
+    return max((each["p99_ms"] for one in vertices for each in one.get("latencies", ())), default=None)
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:,.1f} ms" if ms < 10 else f"{ms:,.0f} ms" if ms < 1_000 else f"{ms / 1e3:,.1f} s"
 
 
 def printable(text: object) -> str:
