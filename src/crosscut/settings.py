@@ -159,6 +159,8 @@ class Settings:
         web_url: Where browsers find the page if a reverse proxy serves it, as
             "https://gateway.example/jobs/payments/". The proxy may hand on the path and the name of the host,
             or its own. Default: there is none.
+        web_in_spark_ui: Serve the page under Spark's own UI, too, at /crosscut/ and the flow's name. There
+            it is found wherever that is, also through the reverse proxy of a standalone master.
         log_level: Of what workers log, with `logging`: from here on it is shown on their standard error, and
             found on the driver.
         log_format: Of these lines: "text", or "json", one object a line.
@@ -209,6 +211,7 @@ class Settings:
     web_port: int = 4400
     web_host: str = "127.0.0.1"
     web_url: str = ""
+    web_in_spark_ui: bool = False
     log_level: LogLevel = "WARNING"
     log_format: LogFormat = "text"
 
@@ -308,9 +311,11 @@ class Settings:
                 f"web_url={self.web_url!r}: expected the http or https URL of the page at a proxy, as "
                 f"'https://gateway.example/jobs/payments/', without user, query or fragment"
             )
-        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web"):
+        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web", "web_in_spark_ui"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
+        if self.web_in_spark_ui and not self.web:
+            raise SettingsError("web_in_spark_ui=True: there is no page to be found there; say web=True, too")
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
 

@@ -1,4 +1,5 @@
-"""A job in micro-batches on a cluster that others started: `python clustered.py DIRECTORY MASTER`.
+"""A job in micro-batches on a cluster that others started: `python clustered.py DIRECTORY MASTER
+WEB`, the URL of the master and that of its pages.
 
 Its first half has a straggler that comes to no end by itself, its second half a place where it waits for the
 test. It is judged in test_standalone_cluster.py.
@@ -51,11 +52,14 @@ def troubled(directory: Path) -> NumberedJob:
         "batch_records_max": 2_000,
         "checkpoint_interval": "50ms",
         "restart": cc.Restart(failures=0),
+        "web": True,
+        "web_port": 0,
+        "web_in_spark_ui": True,
     }
     return NumberedJob(directory, count=COUNT, rate=1e9, hook=Troubled(directory), settings=settings)
 
 
-def main(directory: Path, master: str) -> None:
+def main(directory: Path, master: str, proxy_url: str) -> None:
     with find_java().launch_home() as java_home:
         os.environ["JAVA_HOME"] = str(java_home)
         spark = (
@@ -63,7 +67,9 @@ def main(directory: Path, master: str) -> None:
             .appName("clustered")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
+            .config("spark.ui.port", "0")
+            .config("spark.ui.reverseProxy", "true")
+            .config("spark.ui.reverseProxyUrl", proxy_url)
             .config("spark.executor.cores", "1")
             .config("spark.executor.memory", "512m")
             .config("spark.driver.extraJavaOptions", QUICK_TO_START)
@@ -80,6 +86,7 @@ def main(directory: Path, master: str) -> None:
             .getOrCreate()
         )
     job = troubled(directory).start(spark)
+    (directory / "link").write_text(job.page)
     job.wait(2 * DEADLINE_S)
     report = {"status": job.status, "epoch": job.report().epoch, "batches": len(job.checkpoints())}
     print(json.dumps(report), flush=True)
@@ -87,4 +94,4 @@ def main(directory: Path, master: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

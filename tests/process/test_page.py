@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs import DEADLINE_S, Once, until
+from pyspark import SparkContext
 from tests.reverse_proxy import ReverseProxy
 from tests.simulation.conversation import LINKS, completed
 from tests.unit.watched import E1, MS, WALL_MS, Watched
@@ -119,6 +120,10 @@ def in_thread(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return threads.submit(lambda: asyncio.run(work())).result(DEADLINE_S)
 
 
+def under_spark_ui(spark: SparkContext, job: Any) -> str:
+    return f"{spark.uiWebUrl}/crosscut/payments/#{job.page.partition('#')[2]}"
+
+
 def top_of(directory: Path) -> str:
     result = CliRunner().invoke(program, ["top", "--once", str(directory)])
     assert result.exit_code == 0
@@ -152,6 +157,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         web=True,
         web_port=0,
         web_url=proxy.url,
+        web_in_spark_ui=True,
     )
     job = started.flow(flow, settings)
     # The browser comes through the proxy, under its path and name, all the time.
@@ -237,6 +243,15 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         page.fill("#look-key", "7")
         page.press("#look-key", "Enter")
         until(lambda: [row.split("\t")[1] for row in row_texts(page, "state")] == ["7"], "that of one key")
+
+        # The same under Spark's own pages, where one may act, too.
+        in_ui = opened(browser, under_spark_ui(started.spark, job), problems)
+        in_ui.wait_for_selector("#graph .vertex")
+        in_ui.click("#checkpoint")
+        until(
+            lambda: in_ui.inner_text("#said").endswith("is complete"), "a checkpoint that is asked for there"
+        )
+        in_ui.close()
 
         narrow = opened(browser, job.page, problems, width=360)
         narrow.wait_for_selector("#checkpoints tbody tr")

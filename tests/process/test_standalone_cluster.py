@@ -9,8 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import clustered
 import pyspark
@@ -43,7 +47,7 @@ class Process:
                 "JAVA_HOME": str(java_home),
                 "SPARK_LOCAL_IP": host,
                 "SPARK_DAEMON_MEMORY": "256m",
-                "SPARK_DAEMON_JAVA_OPTS": clustered.QUICK_TO_START,
+                "SPARK_DAEMON_JAVA_OPTS": f"{clustered.QUICK_TO_START} -Dspark.ui.reverseProxy=true",
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,8 +94,16 @@ def _ends_soon(pid: int) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A master: where it is, and where its pages are, which are those of all others, too."""
+
+    master_url: str
+    web_url: str
+
+
 @pytest.fixture
-def master_url(tmp_path: Path) -> Iterator[str]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with find_java().launch_home() as java_home:
         processes = [Process(java_home, "127.0.0.1", "Master")]
         try:
@@ -101,7 +113,8 @@ def master_url(tmp_path: Path) -> Iterator[str]:
                 processes.append(Process(java_home, host, "Worker", url, *where))
             for worker in processes[1:]:
                 worker.has_said(r"(Successfully registered) with master")
-            yield url
+            web_url = processes[0].has_said(r"MasterWebUI to .*, and started at (http://\S+)")
+            yield Cluster(url, web_url)
         finally:
             for one in reversed(processes):
                 one.end()
@@ -115,13 +128,30 @@ def executor_of(pid: int) -> int:
             return pid
 
 
+def asked(link: str, path: str, body: Any = None, *, origin: str = "", status: int = 200) -> bytes:
+    """Return what the page says, to a browser that has its link."""
+    address, _, token = link.partition("#")
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    if origin:
+        headers["Origin"] = origin
+    request = urllib.request.Request(address + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            found = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        found = error.code, error.read()
+    assert found[0] == status, found
+    return bytes(found[1])
+
+
 def test_stragglers_are_overtaken_and_a_killed_executor_is_made_up_for_and_output_is_exact(
-    tmp_path: Path, master_url: str
+    tmp_path: Path, cluster: Cluster
 ) -> None:
     directory = tmp_path / "job"
     directory.mkdir()
     driver = subprocess.Popen(
-        [sys.executable, clustered.__file__, str(directory), master_url],
+        [sys.executable, clustered.__file__, str(directory), cluster.master_url, cluster.web_url],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -135,6 +165,14 @@ def test_stragglers_are_overtaken_and_a_killed_executor_is_made_up_for_and_outpu
         assert driver.poll() is None, driver.communicate()[1]
         assert (directory / "straggled").exists()
         pid = int(until((directory / "waiting").read_text, "the waiting attempt"))
+        # Meanwhile the page is found through the master's proxy, and who has its link may act.
+        written = directory / "link"
+        link = until(lambda: written.exists() and written.read_text(), "the link of the page")
+        assert re.fullmatch(rf"{re.escape(cluster.web_url)}/proxy/app-[^/]+/crosscut/numbered/#.+", link)
+        assert b"page.js" in asked(link, "")
+        assert json.loads(asked(link, "api/job"))["job"]["name"] == "numbered"
+        told = asked(link, "api/savepoint", {"path": str(directory)}, origin=cluster.web_url, status=409)
+        assert "a savepoint needs a directory of its own" in json.loads(told)["said"]
         killed = executor_of(pid)
         os.kill(killed, signal.SIGKILL)
         until(lambda: is_gone(killed), "the end of the executor")

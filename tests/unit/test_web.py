@@ -22,6 +22,7 @@ from tests.unit.watched import Watched
 
 from crosscut import Settings
 from crosscut.errors import CheckpointError, SettingsError, StateError, StoreError
+from crosscut.spark.ui import url_in_ui
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
 from crosscut.web.answers import Answers, Request, StateSeen
@@ -231,6 +232,50 @@ def test_what_is_not_plainly_asked_for_is_not_done(one: Request, status: int) ->
 def test_the_page_s_own_origin_may_act() -> None:
     actions = Done()
     assert answers(actions).answer(post("/api/stop", origin="http://127.0.0.1:4400")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "status"),
+    [
+        ('by="1.2.3.4";for="5.6.7.8";host="driver:4040";proto=http', 200),
+        ("for=5.6.7.8;host=elsewhere, for=7.7.7.7;Host=driver:4040", 200),
+        ('for=5.6.7.8;host="driver:4041"', 403),
+        ("for=host=driver:4040x", 403),
+        ("", 403),
+    ],
+)
+def test_a_proxy_that_does_not_hand_on_the_name_says_which_one_the_browser_has_used(
+    forwarded: str, status: int
+) -> None:
+    actions = Done()
+    asked = post("/api/stop", origin="http://driver:4040", forwarded=forwarded)
+    assert answers(actions).answer(asked).status == status
+    assert answers(actions).answer(post("/api/stop", origin="null", forwarded=forwarded)).status == 403
+    assert answers(actions).answer(request("/", host="evil.example", forwarded=forwarded)).status == 403
+    assert actions.done == ["stop"] * (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("conf", "url"),
+    [
+        ({}, "http://driver:4040/crosscut/payments/"),
+        ({"spark.ui.reverseProxy": "true"}, "http://driver:4040/crosscut/payments/"),
+        ({"spark.ui.reverseProxyUrl": "https://gateway/spark"}, "http://driver:4040/crosscut/payments/"),
+        (
+            {"spark.ui.reverseProxy": "true", "spark.ui.reverseProxyUrl": "https://gateway/spark/"},
+            "https://gateway/spark/proxy/app-7/crosscut/payments/",
+        ),
+    ],
+)
+def test_the_link_under_spark_s_ui_goes_through_the_proxy_of_its_master_where_there_is_one(
+    conf: dict[str, str], url: str
+) -> None:
+    assert url_in_ui("payments", "http://driver:4040", "app-7", conf.get) == url
+
+
+def test_a_page_in_spark_s_ui_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SettingsError, match="say web=True, too"):
+        Settings(web_in_spark_ui=True)
 
 
 def test_a_restart_is_asked_for_by_whom_the_token_knows() -> None:

@@ -170,7 +170,7 @@ class Job:
         The page stays after the end of the job, until `close_page` or the end of the program.
         """
         seeing = self._run.seeing
-        return seeing.page.link if seeing is not None and seeing.page is not None else ""
+        return seeing.link if seeing is not None else ""
 
     def close_page(self) -> None:
         """Close the port of the job's page, if there is one."""

@@ -181,7 +181,7 @@ class Run:
                 self._staging,
                 self._settings,
             )
-        self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings)
+        self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings, context)
         self._thread.start()
         try:
             while not self._claimed.wait(0.1):

@@ -10,12 +10,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from crosscut.driver.metrics import JobMetrics
+from crosscut.errors import SettingsError
 from crosscut.settings import Settings
 from crosscut.web.answers import Actions, StateSeen
 from crosscut.web.recorder import Recorder
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
     from crosscut.spark.job import Job
+    from crosscut.spark.ui import InSparkUi
     from crosscut.web.page import Page
 
 LOGGER = logging.getLogger("crosscut.job")
@@ -80,9 +84,12 @@ class Seeing:
         actions: Actions,
         checkpoint_dir: str,
         settings: Settings,
+        context: SparkContext,
     ) -> None:
         self._recorder = Recorder(name, look, checkpoint_dir)
         self.page: Page | None = None
+        self._in_ui: InSparkUi | None = None
+        self._has_proxy = bool(settings.web_url)
         if settings.web:
             # No job is started slower because it could have a page.
             from crosscut.web.page import Page, Shared
@@ -104,16 +111,40 @@ class Seeing:
                     self.page.port,
                 )
             LOGGER.info("job %r: its page is at %s", name, self.page.address)
+            if settings.web_in_spark_ui:
+                self._show_in_ui(context, name, self.page.local_address)
 
     def start(self) -> None:
         """The job owns its checkpoint directory."""
         self._recorder.start()
 
+    @property
+    def link(self) -> str:
+        """What to open in a browser, "" if there is no page."""
+        if self.page is None:
+            return ""
+        if self._in_ui is None or self._has_proxy:
+            return self.page.link
+        return self.page.link_at(self._in_ui.url)
+
     def close_page(self) -> None:
         """Close the port of the page, if there is one."""
         page, self.page = self.page, None
+        in_ui, self._in_ui = self._in_ui, None
+        if in_ui is not None:
+            in_ui.close()
         if page is not None:
             page.close()
+
+    def _show_in_ui(self, context: SparkContext, name: str, address: str) -> None:
+        from crosscut.spark.ui import InSparkUi
+
+        try:
+            self._in_ui = InSparkUi(context, name, address)
+        except SettingsError:
+            self.close_page()
+            raise
+        LOGGER.info("job %r: its page is at %s, too", name, self._in_ui.url)
 
     def close(self) -> None:
         """The job has ended. Its page stays, as long as the program does or somebody closes it."""

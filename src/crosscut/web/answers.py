@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
@@ -26,6 +27,7 @@ _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _SCRIPTS = ("page.js", "graph.js", "barrier.js", "plots.js", "elements.js")
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
+_FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _HEADERS = {
     "Content-Security-Policy": (
@@ -200,7 +202,10 @@ class Answers:
         if request.method != "POST":
             return _said(405, "expected POST")
         origin = request.headers.get("origin")
-        if origin is not None and origin != self._origin and origin.partition("://")[2] != host:
+        # A proxy that gives another name tells the one that the browser has used. No page of somebody else's
+        # can say so of itself: browsers ask before they send such a header.
+        hosts = [host, *_FORWARDED_HOST.findall(request.headers.get("forwarded", ""))]
+        if origin is not None and origin != self._origin and origin.partition("://")[2] not in hosts:
             return _said(403, f"another page asks for it: {origin[:100]!r}")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _said(415, "expected application/json")

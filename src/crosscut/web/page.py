@@ -110,6 +110,11 @@ class Page:
         return f"http://{host}:{self._server.port}/"
 
     @property
+    def local_address(self) -> str:
+        """The same, for somebody on this machine."""
+        return f"http://127.0.0.1:{self.port}/" if self._host == "0.0.0.0" else self.address
+
+    @property
     def port(self) -> int:
         """The port."""
         return self._server.port
@@ -117,7 +122,11 @@ class Page:
     @property
     def link(self) -> str:
         """What to open in a browser; whoever has it may look, and stop the job."""
-        return f"{self._url or self.address}#{self._token}"
+        return self.link_at(self._url or self.address)
+
+    def link_at(self, url: str) -> str:
+        """Return the link for who finds the page at `url`."""
+        return f"{url}#{self._token}"
 
     def close(self) -> None:
         """Close the port."""
