@@ -107,6 +107,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        merge: Callable[[Value, Value], Value] | None = None,
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -118,6 +119,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        merge: Callable[[Value, Value], Value] | None = None,
     ) -> Stream[tuple[Key, Result]]: ...
 
     @overload
@@ -129,6 +131,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        merge: Callable[[Value, Value], Value] | None = None,
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -140,6 +143,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        merge: Callable[[Value, Value], Value] | None = None,
     ) -> Stream[tuple[Key, Result]]: ...
 
     def aggregate(
@@ -150,6 +154,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        merge: Callable[[Any, Any], Any] | None = None,
     ) -> Stream[Any]:
         """Fold the records of each key into an accumulator.
 
@@ -161,6 +166,9 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             result: Turns the accumulator into the value that is sent; must not change it.
             emit: See the class.
             on_error: See the class. A mutable accumulator is then copied for each record.
+            merge: `merge(accumulator, accumulator)` returns that of the records of both, of which the first
+                came before the second; that of no records changes nothing. With it, and `emit="final"`,
+                micro-batches and backfills fold records before they are shuffled. None: they send them all.
 
         Raises:
             FlowError: An argument is not as described.
@@ -172,6 +180,9 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             None if result is None else _function(draft, "aggregate", "result", result, "accumulator"),
             _emit(draft, "aggregate", emit),
             _on_error(draft, "aggregate", on_error),
+            None
+            if merge is None
+            else _function(draft, "aggregate", "merge", merge, "accumulator", "accumulator"),
         )
         return self._then("aggregate", spec)
 

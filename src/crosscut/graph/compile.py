@@ -20,6 +20,7 @@ from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
     AsyncMapSpec,
+    CombineSpec,
     ConnectSpec,
     CountSpec,
     Edge,
@@ -87,6 +88,8 @@ def kind_of(spec: OperatorSpec) -> str:
             return "reduce"
         case AggregateSpec():
             return "aggregate"
+        case CombineSpec():
+            return "combine"
         case ProcessSpec() | StreamProcessSpec():
             return "process"
         case WindowSpec():

@@ -165,13 +165,27 @@ class ReduceSpec:
 @dataclass(frozen=True, slots=True)
 class AggregateSpec:
     """`initial()` makes an accumulator, `add(accumulator, record)` returns the next one, `result`
-    turns one into what is emitted (the accumulator itself if None)."""
+    turns one into what is emitted (the accumulator itself if None), `merge` makes one of two (None: nobody
+    can)."""
 
     initial: Callable[[], Any]
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any] | None
     emit: Emit
     on_error: OnError = "fail"
+    merge: Callable[[Any, Any], Any] | None = None
+
+
+CombinedFold = CountSpec | SumSpec | AggregateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CombineSpec:
+    """Does a part of `fold`, which is behind the shuffle that follows: it folds what a batch of the
+    micro-batch engine has of each key, and sends that on in place of the records. In no graph that a flow
+    is compiled to; see `crosscut.graph.combining`."""
+
+    fold: CombinedFold
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +240,7 @@ OperatorSpec = (
     | SumSpec
     | ReduceSpec
     | AggregateSpec
+    | CombineSpec
     | ProcessSpec
     | StreamProcessSpec
     | ConnectSpec

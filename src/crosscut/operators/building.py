@@ -12,6 +12,7 @@ from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
     AsyncMapSpec,
+    CombineSpec,
     ConnectSpec,
     CountSpec,
     FilterSpec,
@@ -156,6 +157,11 @@ def build(
             return Aggregate(node.uid, _present(state, node), emit, reducing(function))
         case AggregateSpec(_, add, result, emit):
             return Aggregate(node.uid, _present(state, node), emit, add, result)
+        case CombineSpec(fold):
+            # Not above: only batches have it.
+            from crosscut.operators.combining import combining
+
+            return combining(node.uid, node.inputs[0].uid, fold)
         case ProcessSpec(process):
             return Process(node.uid, process, _present(state, node), Sides(node.uid, read_aside))
         case WindowSpec() | IntervalJoinSpec() | WindowJoinSpec() | LatestJoinSpec():

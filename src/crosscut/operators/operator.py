@@ -118,6 +118,11 @@ class Operator(ABC):
         """
         return iter(())
 
+    def take_held(self) -> Batch | None:
+        """No other record comes in this batch of the micro-batch engine: return what was held back; None:
+        nothing ever is."""
+        return None
+
     def close(self) -> None:
         """The epoch is over: let user code release what it holds.
 

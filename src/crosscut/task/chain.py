@@ -196,6 +196,9 @@ class Chain:
 
     def batch_ends(self, empty: Collection[str]) -> None:
         """No other record comes in this batch, and nothing waits; these splits have nothing to read."""
+        for position, operator in enumerate(self._operators):
+            if (held := operator.take_held()) is not None:
+                self._run(held, position + 1)
         for assigner in self._assigners:
             assigner.batch_ends(empty)
         self.tell_assigned()

@@ -12,7 +12,7 @@ from crosscut.dynamic_source import DynamicSource
 from crosscut.errors import StateError
 from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
 from crosscut.graph.source_groups import aligned_splits
-from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.specs import JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
@@ -342,13 +342,17 @@ def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData
 def _outputs_of(
     graph: JobGraph, vertex: Vertex, task: TaskId, router: KeyRouter, batch_rows: int
 ) -> list[Output]:
+    # A fold that begins before the shuffle stands after the operator that made the keys.
+    key_by_uid = next(
+        (node.uid for node in vertex.chain if isinstance(node.spec, KeyBySpec)), vertex.chain[-1].uid
+    )
     return [
         build_output(
             edge.partitioning,
             leaving(graph, edge, task.index),
             batch_rows=batch_rows,
             router=router,
-            key_by_uid=vertex.chain[-1].uid,
+            key_by_uid=key_by_uid,
             task_index=task.index,
             side=edge.side,
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from crosscut.errors import InternalError
 from crosscut.graph.channels import outputs_of
+from crosscut.graph.combining import combined
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
@@ -60,6 +61,7 @@ class StageOrder:
         deploy: The shares of the tasks of this stage and index; `restore` is the checkpoint that the batch
             begins with.
         records_max: That one source task may read.
+        combines: Folds are begun before their shuffle; the same for all attempts at a batch.
         found: Splits for its sources that are in no checkpoint yet.
     """
 
@@ -70,6 +72,7 @@ class StageOrder:
     terms: TaskTerms
     store_url: str
     records_max: int
+    combines: bool
     found: tuple[AssignSplits, ...] = ()
     failpoints: Plan | None = None
 
@@ -136,7 +139,7 @@ class _StageAttempt:
         self._name = name
         self._outbox = outbox
         self._failpoints = Failpoints(order.failpoints, order.place.index)
-        graph = surroundings.graph
+        graph = combined(surroundings.graph) if order.combines else surroundings.graph
         self._members = frozenset(order.vertices)
         self._later = frozenset(one for stage in order.stages[order.place.stage + 1 :] for one in stage)
         self._graph = replace(

@@ -54,6 +54,7 @@ from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
@@ -387,8 +388,9 @@ class BatchWorkers:
     def _start(self, effect: do.RunBatch) -> None:
         if effect.run == 1:
             self.newest.started()
+        combines = may_combine(one for deploy in self._base for one in deploy.snapshots)
         orders = [
-            [self._order(effect, stage, index) for index in range(self._graph.parallelism)]
+            [self._order(effect, stage, index, combines=combines) for index in range(self._graph.parallelism)]
             for stage in range(len(self._stages))
         ]
         thread = threading.Thread(
@@ -400,7 +402,7 @@ class BatchWorkers:
         self._runs.add(thread)
         thread.start()
 
-    def _order(self, effect: do.RunBatch, stage: int, index: int) -> StageOrder:
+    def _order(self, effect: do.RunBatch, stage: int, index: int, *, combines: bool) -> StageOrder:
         members = frozenset(self._stages[stage])
         deploy = self._base[index]
         return StageOrder(
@@ -417,6 +419,7 @@ class BatchWorkers:
             terms=self._terms,
             store_url=self._store_url,
             records_max=self._records_max,
+            combines=combines,
             found=self._found.of_batch(effect.checkpoint_id, members, index),
             failpoints=self._plan,
         )

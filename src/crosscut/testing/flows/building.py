@@ -328,8 +328,8 @@ class _Building:
             case Reduce():
                 return keyed.reduce(functions.reduce_function(step), emit=step.emit)
             case Aggregate():
-                initial, add, result = functions.folding(step.function, key_by)
-                return keyed.aggregate(initial, add, result, emit=step.emit)
+                initial, add, result, merge = functions.folding(step.function, key_by)
+                return keyed.aggregate(initial, add, result, emit=step.emit, merge=merge)
             case Process():
                 return keyed.process(processes.Counting(step.every), on_error=DEAD_LETTERS)
             case TopN(_, n, emit):

@@ -402,21 +402,22 @@ class Folding(NamedTuple):
     initial: Any
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any] | None
+    merge: Callable[[Any, Any], Any] | None = None
 
 
 def folding(name: AggregateName, key_by: KeyBy) -> Folding:
     """Return the arguments of an `aggregate`."""
     match name:
         case "length":
-            return Folding(list, _appended, len)
+            return Folding(list, _appended, len, _extended)
         case "last":
             return Folding(list, _appended, _last)
         case "both":
             return Folding(list, _appended, _length_and_last)
         case "cell":
-            return Folding(_new_cell, _incremented, None)
+            return Folding(_new_cell, _incremented, None, _cells_added)
         case "pair":
-            return Folding((0, 0), partial(_counted, key_by.key, key_by.modulus), None)
+            return Folding((0, 0), partial(_counted, key_by.key, key_by.modulus), None, _pairs_added)
         case "numbers":
             return Folding(new_numbers, noted, numbers_of)
         case _:
@@ -449,6 +450,20 @@ def _new_cell() -> list[int]:
 def _incremented(cell: list[int], one: Any) -> list[int]:
     cell[0] += 1
     return cell
+
+
+def _extended(records: list[Any], more: list[Any]) -> list[Any]:
+    records += more
+    return records
+
+
+def _cells_added(cell: list[int], other: list[int]) -> list[int]:
+    cell[0] += other[0]
+    return cell
+
+
+def _pairs_added(pair: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return pair[0] + other[0], pair[1] + other[1]
 
 
 def _counted(key: KeyName, modulus: int, pair: tuple[int, int], one: Any) -> tuple[int, int]:

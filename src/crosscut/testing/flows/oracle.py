@@ -296,7 +296,7 @@ class _Run:
             case Reduce():
                 value = one if is_first else functions.reduce_function(step)(value, one)
             case Aggregate():
-                initial, add, result = functions.folding(step.function, key_by)
+                initial, add, result, _ = functions.folding(step.function, key_by)
                 value = add((initial() if callable(initial) else initial) if is_first else value, one)
             case _:
                 assert_never(step)

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, assert_never
 from crosscut.callables import several
 from crosscut.connected_process import TASK_KINDS, BroadcastState, ConnectedContext, ConnectedProcess
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
-from crosscut.errors import CrosscutError, FlowError
+from crosscut.errors import CrosscutError, FlowError, InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     AssignTimestampsSpec,
     AsyncMapSpec,
+    CombineSpec,
     ConnectSpec,
     CountSpec,
     FilterSpec,
@@ -314,6 +315,8 @@ class _Run:
                     return (item,)
                 self._send(vertex, SideOutput(node.uid, name), item)
                 return ()
+            case CombineSpec():
+                raise InternalError(f"operator {node.uid!r} is in no graph that a flow is compiled to")
             case AsyncMapSpec(kind="rate_limit"):
                 # Its turns go by the clock of the job.
                 return (item._replace(key=None),)

@@ -1,0 +1,164 @@
+"""Folds that are begun before their shuffle: what a batch has of each key, as one accumulator.
+
+See `crosscut.graph.combining`. What is held here is in no snapshot: all of it is sent before a batch ends.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, assert_never
+
+from crosscut.batch import Batch
+from crosscut.errors import FlowError, InternalError, UserCodeError
+from crosscut.graph.specs import AggregateSpec, CombinedFold, CountSpec, SumSpec
+from crosscut.keys import encoded_key, encoded_keys
+from crosscut.operators.operator import Operator, user_code_error
+
+KEYS_MAX = 500_000
+"""So many are held; then all are sent."""
+
+WORTHWHILE = 2
+"""Records a key, when so many are held. With fewer it costs more to find keys than it saves to send less."""
+
+
+class Combine(Operator):
+    """Holds an accumulator for each key, until there are too many or the batch ends.
+
+    Args:
+        uid: Of the fold.
+        key_by_uid: Of the operator that made the keys, to be named if one is no key.
+        held: Where accumulators are kept; empty.
+        keys_max: How many.
+    """
+
+    def __init__(self, uid: str, key_by_uid: str, held: dict[Any, Any], keys_max: int = KEYS_MAX) -> None:
+        super().__init__(uid)
+        self._key_by_uid = key_by_uid
+        self._held = held
+        self._keys_max = keys_max
+        # Since all was sent last.
+        self._records = 0
+
+    def process(self, batch: Batch) -> Batch:
+        keys = batch.keys
+        if keys is None:
+            raise InternalError(f"operator {self.uid!r} got records without keys")
+        try:
+            sent = self._add(batch, keys)
+        except (TypeError, UserCodeError):
+            # No dict takes a list as a key.
+            self._check(keys)
+            raise
+        if sent is not None:
+            return sent
+        self._records += len(batch)
+        if len(self._held) < self._keys_max:
+            return Batch([])
+        if self._records < WORTHWHILE * len(self._held):
+            # From now on each slice for itself: hardly anything is combined, and nothing is held.
+            self._keys_max = 0
+        return self.take_held()
+
+    @abstractmethod
+    def _add(self, batch: Batch, keys: list[Any]) -> Batch | None:
+        """Fold the records into what is held; return what goes on in place of that, if they can't be."""
+
+    def take_held(self) -> Batch:
+        """Return the accumulators, each with its key; none is held any more."""
+        keys, values = list(self._held), list(self._held.values())
+        self._held.clear()
+        self._records = 0
+        self._check(keys)
+        return Batch(values, keys)
+
+    def end(self, after: str) -> Iterator[tuple[Batch, str]]:
+        if self._held:
+            yield self.take_held(), ""
+
+    def _check(self, keys: list[Any]) -> None:
+        """Name the operator that made the keys, if one of them is none."""
+        try:
+            encoded_keys(keys)
+        except FlowError:
+            for key in keys:
+                try:
+                    encoded_key(key)
+                except FlowError as error:
+                    raise user_code_error(self._key_by_uid, error, key) from error
+
+
+class CombinedCount(Combine):
+    """How many records each key has."""
+
+    def __init__(self, uid: str, key_by_uid: str, keys_max: int = KEYS_MAX) -> None:
+        self._counts: Counter[Any] = Counter()
+        super().__init__(uid, key_by_uid, self._counts, keys_max)
+
+    def _add(self, batch: Batch, keys: list[Any]) -> None:
+        self._counts.update(keys)
+
+
+class CombinedSum(Combine):
+    """What `function` says of the records of each key, added up.
+
+    Integers only: what else can be added may come to something else in another order, as fractions do in
+    their last digits. Once there is anything else, each value goes on by itself.
+    """
+
+    def __init__(
+        self, uid: str, key_by_uid: str, function: Callable[[Any], Any], keys_max: int = KEYS_MAX
+    ) -> None:
+        self._sums: defaultdict[Any, int] = defaultdict(int)
+        super().__init__(uid, key_by_uid, self._sums, keys_max)
+        self._function = function
+        self._is_exact = True
+
+    def _add(self, batch: Batch, keys: list[Any]) -> Batch | None:
+        with self.over(batch) as remaining:
+            function = self._function
+            values = [function(record) for record in remaining]
+        self._is_exact = self._is_exact and set(map(type, values)) <= {int}
+        if not self._is_exact:
+            before = self.take_held()
+            return Batch([*before.records, *values], [*(before.keys or ()), *keys])
+        sums = self._sums
+        for key, value in zip(keys, values, strict=True):
+            sums[key] += value
+        return None
+
+
+class CombinedAggregate(Combine):
+    """The accumulator that the records of each key make."""
+
+    def __init__(
+        self,
+        uid: str,
+        key_by_uid: str,
+        initial: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        keys_max: int = KEYS_MAX,
+    ) -> None:
+        self._values: defaultdict[Any, Any] = defaultdict(initial)
+        super().__init__(uid, key_by_uid, self._values, keys_max)
+        self._add_one = add
+
+    def _add(self, batch: Batch, keys: list[Any]) -> None:
+        values, add = self._values, self._add_one
+        with self.over(batch) as remaining:
+            for key, record in zip(keys, remaining, strict=True):
+                values[key] = add(values[key], record)
+
+
+def combining(uid: str, key_by_uid: str, fold: CombinedFold) -> Combine:
+    """Return the operator that begins `fold`."""
+    match fold:
+        case CountSpec():
+            return CombinedCount(uid, key_by_uid)
+        case SumSpec(function):
+            return CombinedSum(uid, key_by_uid, function)
+        case AggregateSpec(initial, add):
+            return CombinedAggregate(uid, key_by_uid, initial, add)
+        case _:
+            assert_never(fold)
