@@ -24,7 +24,7 @@ def combined(graph: JobGraph) -> JobGraph:
 
     The task that makes the keys folds the records of each, and sends accumulators; the fold after the shuffle
     merges them. A fold has to say that this is the same: a count, a sum, an aggregate with `merge`
-    (docs/decisions/0065-combined-before-the-shuffle.md). It must say nothing before the end of input, since
+    (docs/decisions/0066-combined-before-the-shuffle.md). It must say nothing before the end of input, since
     an update belongs to one record; nobody else may read these keys with their records; and it must not set
     records aside that raise, since an accumulator is none.
     """
