@@ -261,6 +261,7 @@ def test_what_a_program_that_died_has_left_is_for_the_same_job_alone_to_go_on_wi
 ) -> None:
     store, graph = open_store(str(tmp_path / "job")), visits_graph()
     checkpoint, claim = job_in(store, graph, "visits", visits_by_task(graph))
+    claim = replace(claim, lineage=Lineage("a lineage with blanks"))
     place, _ = new_place(url, claim.lineage)
     place.write_new("state/visits/9.parquet", (b"half of a f",))
     with pytest.raises(StoreError, match="not finished: unless a program is still at it, remove "):

@@ -102,11 +102,9 @@ def claim_at(place: Place) -> Claim | None:
         return None
     except OSError as error:
         raise failed("can't read", place, UNFINISHED, error) from error
-    match data.decode(errors="replace").split():
-        case [lineage, token]:
-            return Claim(lineage, token)
-        case _:
-            return None
+    # A lineage may have blanks, a token has none.
+    lineage, _, token = data.decode(errors="replace").rpartition(" ")
+    return Claim(lineage, token) if lineage else None
 
 
 def _lineage(claim: Claim | None) -> str | None:
