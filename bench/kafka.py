@@ -170,7 +170,9 @@ def latency(
 
     def consume(one: Any, made_of: Callable[[bytes], int], found: list[tuple[int, int]]) -> None:
         while not is_over.is_set():
-            for message in one.consume(1_000, timeout=0.05):
+            # `consume` with a timeout waits for as many as it may return, or until the timeout is over.
+            first = one.poll(0.05)
+            for message in [] if first is None else [first, *one.consume(1_000, timeout=0)]:
                 if message.error() is None:
                     made_ns = made_of(message.value())
                     found.append((made_ns, time.monotonic_ns() - made_ns))

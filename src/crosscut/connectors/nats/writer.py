@@ -43,7 +43,9 @@ class NatsWriter(SinkWriter):
         digest = blake2b(json.dumps([sink.target, *self._owner]).encode(), digest_size=16).hexdigest()
         self._marker_subject = f"{sink.markers}.{digest}"
         self._encode = encoder(sink.encode)
-        self._open: list[tuple[str, bytes]] = []
+        # Packed as they come: what orjson returns keeps some kilobytes, however short it is.
+        self._open: list[bytes] = []
+        self._open_count = 0
         self._restored: CommitPermit | None = None
         self._loop: LoopThread | None = None
         self._connection: Any = None
@@ -59,6 +61,7 @@ class NatsWriter(SinkWriter):
 
     def write(self, records: list[Any]) -> None:
         sink = self._sink
+        messages: list[tuple[str, bytes]] = []
         for record in records:
             subject = sink.subject(record) if callable(sink.subject) else sink.subject
             if not is_subject(subject):
@@ -77,18 +80,22 @@ class NatsWriter(SinkWriter):
                     f"{sink.where}: record {shortened(record)} has {len(data)} bytes, and the server takes "
                     f"at most {self._largest_bytes} (max_payload)"
                 )
-            self._open.append((subject, data))
+            messages.append((subject, data))
+        if messages:
+            self._open.append(packed(messages))
+            self._open_count += len(messages)
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         if not self._open:
             return None
-        messages, self._open = self._open, []
-        return checkpoint_id, messages
+        transaction = checkpoint_id, self._open_count, self._open
+        self._open, self._open_count = [], 0
+        return transaction
 
     def prepare(self, transaction: Any) -> JSON:
-        checkpoint_id, messages = transaction
-        self._context.held.keep(checkpoint_id, packed(messages))
-        return {"checkpoint": checkpoint_id, "messages": len(messages)}
+        checkpoint_id, count, pieces = transaction
+        self._context.held.keep(checkpoint_id, b"".join(pieces))
+        return {"checkpoint": checkpoint_id, "messages": count}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         self._commit([self._checked(handle) for handle in handles])
