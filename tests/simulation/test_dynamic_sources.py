@@ -45,6 +45,19 @@ def test_each_split_is_read_once_in_flows_that_are_drawn_with_their_times_and_wi
     lives(*(replace(drawn_options(seed), splits_every_ms=(3, 10, 40)[seed % 3]) for seed in range(10)))
 
 
+def test_in_some_of_the_worlds_that_are_drawn_splits_come_and_faults_meet_them() -> None:
+    growing = [one for one in map(drawn_options, range(200)) if one.splits_every_ms]
+    assert 20 < len(growing) < 60
+    moments = Counter(fault.moment for one in growing for fault in one.faults)
+    assert moments["driver.found"] and moments["splits.assigned"] and moments["driver.appended"]
+
+
+def test_a_split_that_comes_late_has_no_record_that_is_late_in_a_drawn_flow() -> None:
+    """The window of the first split would be over when the second one comes."""
+    flow = "timed_source 0 0; timed_source 5,1 0; key_by 1 one 1; window 2 tumbling 50 reduce; sink 0; sink 3"
+    lives(replace(drawn_options(1157), parallelism=1, splits_every_ms=10, flow=flow, faults=()))
+
+
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [

@@ -188,11 +188,12 @@ class _Building:
         uid = step_uid(self._description, number)
         match step:
             case TimedSource():
-                source = self.flow.source(self._source(number, step))
-                source = source.named(f"{step_uid(self._description, number)}-splits")
-                return source.assign_timestamps(
-                    timed_functions.time_of, out_of_orderness=f"{timed_functions.DISORDER_MS}ms"
-                )
+                source = self._source(number, step)
+                # A split that comes later is as old as those that have been read.
+                is_growing = isinstance(source, cc.DynamicSource)
+                disorder_ms = timed_functions.SPREAD_MS if is_growing else timed_functions.DISORDER_MS
+                stream = self.flow.source(source).named(f"{step_uid(self._description, number)}-splits")
+                return stream.assign_timestamps(timed_functions.time_of, out_of_orderness=f"{disorder_ms}ms")
             case Source():
                 return self.flow.source(self._source(number, step))
             case Map(stream):

@@ -42,11 +42,16 @@ def time_function(step: Times) -> Callable[[Any], int]:
 DISORDER_MS = 100
 """How much older than the newest record of its split another may be."""
 
+_RECORDS_MAX = 100
+_APART_MS = 40
+SPREAD_MS = _APART_MS * _RECORDS_MAX + DISORDER_MS
+"""How much older than the newest record of any split one of another may be: all begin at the same time."""
+
 
 def time_of(one: Any) -> int:
     """Return when a record of a source happened: not in order, and not too far from it."""
     number = number_of(one)
-    return 40 * (number % 100) + mixed(number) % DISORDER_MS
+    return _APART_MS * (number % _RECORDS_MAX) + mixed(number) % DISORDER_MS
 
 
 def window_of(step: Window) -> Any:

@@ -35,7 +35,15 @@ from crosscut.testing.flows.ways import resolved
 from crosscut.testing.simulator.continued import ContinuedWorld
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.kept import LeftBehind
-from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, FaultKind, Options, options_of
+from crosscut.testing.simulator.options import (
+    FAULT_KINDS,
+    FINDING,
+    PROTOCOLS,
+    FaultKind,
+    Options,
+    PlannedFault,
+    options_of,
+)
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource, source_double
 from crosscut.testing.simulator.world import World
@@ -47,17 +55,38 @@ STEPS_AS_USUAL = 5
 CONTINUED = 0.1
 """Of the worlds: in so many does the job begin with a savepoint."""
 
+GROWING = 0.2
+"""Of the worlds: in so many do splits come while the job runs."""
+
+AT_A_SPLIT = 0.3
+"""Of the faults of such a world: so many wait until a split is found, or given to a task."""
+
 
 def drawn_options(
     seed: int, protocols: tuple[ProtocolKind, ...] = PROTOCOLS, kinds: tuple[FaultKind, ...] = FAULT_KINDS
 ) -> Options:
     """Return the options that `seed` stands for, with a flow that is drawn as well."""
     options = with_flow(options_of(seed, (DRAWN,), protocols, kinds=kinds), drawn_flow(seed))
+    options = _growing(options, random.Random(f"crosscut splits {seed}"))
     dice = random.Random(f"crosscut savepoint {seed}")
     # Savepoints are Parquet, which an installation need not have.
     if options.is_periodic and dice.random() < CONTINUED and find_spec("pyarrow") is not None:
         return replace(options, savepoint_after=dice.choice((1, 1, 2, 4)))
     return options
+
+
+def _growing(options: Options, dice: random.Random) -> Options:
+    """Perhaps let splits come while the job runs, and faults meet them."""
+    if dice.random() >= GROWING:
+        return options
+
+    def met(fault: PlannedFault) -> PlannedFault:
+        if dice.random() >= AT_A_SPLIT:
+            return fault
+        return replace(fault, at_ms=fault.at_ms // 4, moment=dice.choice(FINDING), nth=dice.randint(1, 3))
+
+    faults = tuple(met(one) for one in options.faults)
+    return replace(options, splits_every_ms=dice.choice((3, 10, 40)), faults=faults)
 
 
 def with_flow(options: Options, description: Description) -> Options:

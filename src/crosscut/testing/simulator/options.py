@@ -96,12 +96,10 @@ Size = Literal["any", "small"]
 any protocol and at least one fault of any kind: the smallest that has everything that can be recovered."""
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-MOMENTS: tuple[Moment, ...] = tuple(
-    # Passed only where splits are found while a job runs.
-    one
-    for one in get_args(Moment)
-    if one not in ("driver.found", "splits.assigned")
-)
+FINDING: tuple[Moment, ...] = ("driver.found", "splits.assigned")
+"""Passed only where splits are found while a job runs."""
+
+MOMENTS: tuple[Moment, ...] = tuple(one for one in get_args(Moment) if one not in FINDING)
 PROTOCOLS: tuple[ProtocolKind, ...] = get_args(ProtocolKind)
 SIZES: tuple[Size, ...] = get_args(Size)
 
