@@ -14,7 +14,7 @@ from collections import deque
 
 LOOPBACK = "127.0.0.1"
 CONNECTIONS_MAX = 400
-SECONDS_MAX = 90.0
+SECONDS_MAX = 600.0
 
 
 def flood(ports: list[int]) -> int:

@@ -35,6 +35,8 @@ KEYS = 499
 DEADLINE_S = 180.0
 """For whatever a test waits for. Nothing is measured by it: it ends a test that would wait for ever, also on
 a machine that has ten times as much to do as it can."""
+PATIENT: dict[str, Any] = {"heartbeat_timeout": "60s", "start_timeout": DEADLINE_S}
+"""Settings of a job that loses nobody but whom a test kills, however long the machine stands still."""
 HELD_RATE = 1_000
 """Records a second that a split gives before its gate is opened: 30,000 in two splits last 15 s."""
 
@@ -141,8 +143,7 @@ class NumberedJob:
             "parallelism": self.parallelism,
             "checkpoint_dir": str(self.checkpoint_dir),
             "checkpoint_interval": "100ms",
-            "heartbeat_timeout": "5s",
-            "start_timeout": "40s",
+            **PATIENT,
             "restart": cc.Restart(delay_step="50ms", delay_max="200ms"),
         }
         return cc.Settings(**(chosen | self.settings))
@@ -323,6 +324,17 @@ def children_of(pid: int) -> list[int]:
         for child in direct:
             found += [child, *children_of(child)]
     return found
+
+
+def lose(job: Any, started: Any, *indexes: int) -> None:
+    """SIGKILL workers of a job once it runs, and wait until it runs with others in their place."""
+
+    # In this phase it has all of its workers. Asked for one after the other, the two may be of two moments.
+    seen = until(lambda: (seen := job.report()).phase == "running" and seen, f"{job!r} to run")
+    started.watch(job)
+    for index in indexes:
+        os.kill(seen.workers[index].pid, signal.SIGKILL)
+    until(lambda: (now := job.report()).phase == "running" and now.restarts > seen.restarts, "the recovery")
 
 
 @dataclass(frozen=True)

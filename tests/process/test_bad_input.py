@@ -31,10 +31,21 @@ def settings_in(directory: Path, **more: Any) -> cc.Settings:
     return NumberedJob(directory, settings=more).all_settings()
 
 
-def failure(job: Any, kind: type[cc.CrosscutError] | None = None, deadline_s: float = DEADLINE_S) -> str:
-    """Return the error that the job ends with: of one family, with what went wrong as its cause."""
+def failure(
+    job: Any, kind: type[cc.CrosscutError] | None = None, meanwhile: Callable[[], object] = lambda: None
+) -> str:
+    """Return the error that the job ends with: of one family, with what went wrong as its cause.
+
+    Args:
+        meanwhile: Called again and again.
+    """
+
+    def has_ended() -> bool:
+        meanwhile()
+        return bool(job.wait(0.05))
+
     with pytest.raises(JobFailedError) as caught:
-        until(lambda: job.wait(0.05), f"the end of {job!r}", deadline_s)
+        until(has_ended, f"the end of {job!r}")
     cause = caught.value.__cause__
     assert kind is None or type(cause) is kind, cause
     assert job.status == "failed"
@@ -284,7 +295,7 @@ def stopped_job(directory: Path, started: Any) -> NumberedJob:
         ),
         "three checkpoints, with parts in files",
     )
-    assert job.stop(30)
+    assert job.stop(DEADLINE_S)
     assert job.status == "stopped"
     numbered.open_gate()
     return numbered
@@ -374,22 +385,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def fill(disk: Path) -> Path:
-    filler = disk / "filler"
+@pytest.fixture
+def filler(small_disk: Path) -> Path:
+    return small_disk / "filler"
+
+
+def fill(filler: Path) -> None:
+    """Take all space there is; a job that deletes something gives some of it back."""
     with pytest.raises(OSError, match="No space left"), filler.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    return filler
 
 
-def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, started: Any, small_disk: Path) -> None:
+def test_a_full_disk_costs_checkpoints_and_no_records(
+    tmp_path: Path, started: Any, small_disk: Path, filler: Path
+) -> None:
     """D4, I10: checkpoints fail while it is full, and complete when there is space again."""
     numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 1_000})
     (tmp_path / "checkpoints").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
-    filler = fill(small_disk)
-    until(lambda: job.progress()["checkpoints_failed"] >= 3, "three failed checkpoints")
+
+    def has_failed() -> bool:
+        fill(filler)
+        return bool(job.progress()["checkpoints_failed"] >= 3)
+
+    until(has_failed, "three failed checkpoints")
     assert job.progress()["restarts"] == 0
     filler.unlink()
     numbered.open_gate()
@@ -398,15 +419,14 @@ def test_a_full_disk_costs_checkpoints_and_no_records(tmp_path: Path, started: A
 
 
 def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
-    tmp_path: Path, started: Any, small_disk: Path
+    tmp_path: Path, started: Any, small_disk: Path, filler: Path
 ) -> None:
     """D4, I12; with space again the next start loses nothing."""
     numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 3})
     (tmp_path / "checkpoints").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
-    filler = fill(small_disk)
-    text = failure(job)
+    text = failure(job, meanwhile=lambda: fill(filler))
     assert "4 checkpoints in a row failed" in text
     assert "No space left on device; free space there" in text
     filler.unlink()
@@ -416,15 +436,14 @@ def test_a_disk_that_stays_full_ends_the_job_with_the_reason(
 
 
 def test_a_full_disk_under_the_sink_ends_the_job_and_loses_nothing(
-    tmp_path: Path, started: Any, small_disk: Path
+    tmp_path: Path, started: Any, small_disk: Path, filler: Path
 ) -> None:
     """D4, I2: records that can't be written are a failure of the task; what is committed stays."""
     numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"restart": FEW_RESTARTS})
     (tmp_path / "out").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
-    filler = fill(small_disk)
-    text = failure(job, ConnectorError)
+    text = failure(job, ConnectorError, meanwhile=lambda: fill(filler))
     assert "No space left on device; free space on that file system" in text
     assert "given up after 4 failures" in text
     numbered.check_nothing_is_visible_too_early()

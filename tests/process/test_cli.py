@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs import DEADLINE_S
+from jobs import DEADLINE_S, is_gone, until
 
 from crosscut import errors
 
@@ -72,7 +71,7 @@ def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[st
 
 def finished(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE_S
+        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=2 * DEADLINE_S
     )
 
 
@@ -114,23 +113,13 @@ def assert_exact(counts: dict[int, list[int]]) -> int:
 
 def assert_gone(pids: list[int]) -> None:
     """Wait until no such process runs; one that nobody has reaped yet does not run."""
-    deadline = time.monotonic() + 10
-    alive = pids
-    while alive and time.monotonic() < deadline:
-        alive = [pid for pid in pids if is_running(pid)]
-    assert not alive
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    until(lambda: all(map(is_gone, pids)), f"processes {pids} to end")
 
 
 def run_until_interrupted(app: Path, tmp_path: Path) -> tuple[str, str]:
     """Run the endless flow, press Ctrl-C after some checkpoints; return a line of progress and the end."""
-    command = [*PROGRAM, "run", f"{app}:flow", "--checkpoint-interval", "100ms"]
+    options = ("--checkpoint-interval", "100ms", "--heartbeat-timeout", "60s")
+    command = [*PROGRAM, "run", f"{app}:flow", *options]
     with started(command, tmp_path) as process:
         line = line_with(process, r"running .* checkpoints ([3-9]|\d\d)  workers \d+ \d+$")
         process.send_signal(signal.SIGINT)

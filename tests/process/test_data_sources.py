@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import until
+from jobs import DEADLINE_S, PATIENT, lose, until
 from pyspark import SparkContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -94,6 +93,7 @@ def settings(directory: Path) -> cc.Settings:
         checkpoint_dir=str(directory / "checkpoints"),
         checkpoint_interval="100ms",
         restart=cc.Restart(delay="0s"),
+        **PATIENT,
     )
 
 
@@ -120,12 +120,12 @@ def test_rows_go_from_one_data_source_to_another_exactly_once(started: Any, tmp_
 
     for index in (0, 1):
         more_rows()
-        os.kill(started.watch(job)[index], signal.SIGKILL)
+        lose(job, started, index)
         more_rows()
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
     job = started.flow(flow_of(tmp_path), settings(tmp_path))
     more_rows()
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
     found = rows(tmp_path)
     assert found == [[number, f"n{number}"] for number in range(len(found))]
     committed = [int(line) for line in (tmp_path / "committed").read_text().split()]
@@ -141,14 +141,13 @@ def test_partitions_of_a_stream_are_read_by_all_tasks_exactly_once(started: Any,
     numbers.rate_limit(1_000).named("rate").map(lambda row: row.number).sink(out)
     job = started.flow(flow, settings(tmp_path))
     until(lambda: len(out.records()) > 100, "records")
-    os.kill(started.watch(job)[1], signal.SIGKILL)
-    until(lambda: job.report().recoveries, "the recovery")
+    lose(job, started, 1)
     until(lambda: len(out.records()) == count, "all numbers")
     sources = [one for one in job.report().tasks if one.task.vertex == "in"]
     assert all(one.records_in for one in sources), "each task reads some of it"
     committed = tmp_path / "committed"
     until(lambda: committed.read_text().endswith(f"\n{count}\n"), "the last commit")
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
     assert sorted(out.records()) == list(range(count))
     ends = [int(line) for line in committed.read_text().split()]
     assert ends == sorted(ends)

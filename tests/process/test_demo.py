@@ -35,11 +35,11 @@ def test_the_count_is_exact_although_a_worker_is_killed(tmp_path: Path, environm
         env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=2 * DEADLINE_S,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"killed worker 0, pid \d+, with SIGKILL at \d+% of the input", ran.stdout)
-    assert "epoch 2: records flow again" in ran.stdout
+    assert re.search(r"epoch \d+: records flow again", ran.stdout)
     assert re.search(r"kill +\d+\.\d+ s +until records flow again after SIGKILL", ran.stdout)
     assert "identical: every word has its updates 1, 2, ... n, each exactly once" in ran.stdout
     assert left_over(environment) == []

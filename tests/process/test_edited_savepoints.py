@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import polars
 import pytest
-from jobs import Held, until
+from jobs import DEADLINE_S, Held, until
 
 import crosscut as cc
 from crosscut.errors import StoreError
@@ -159,7 +159,7 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
     first = flow_of(tmp_path / "first", gate, [])
     job = started.flow(first, cc.Settings(parallelism=2, checkpoint_dir=tmp_path / "1", **common))
     until(lambda: job.progress()["records_read"] == len(FIRST), "all records")
-    assert job.stop(60, savepoint=savepoint)
+    assert job.stop(DEADLINE_S, savepoint=savepoint)
     edit(savepoint)
     cc.seal_savepoint(savepoint)
 
@@ -168,7 +168,7 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
     second = flow_of(tmp_path / "second", gate, tell)
     settings = cc.Settings(parallelism=3, checkpoint_dir=tmp_path / "2", restore_from=savepoint, **common)
     job = started.flow(second, settings)
-    assert job.wait(120)
+    assert job.wait(DEADLINE_S)
     told = [(i + 1009, [i + 1, i + 9, 777], {str((i + 1) % 2): i + 1009}) for i in range(8)]
     expected: list[Any] = [
         *((f"k{i}", *held, i + 1009, i + 6.0, i + 1009, i + 1009) for i, held in enumerate(told)),
@@ -191,5 +191,5 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
     ):
         started.flow(third, settings)
     job = started.flow(third, replace(settings, allow_dropped_state=True))
-    assert job.wait(120)
+    assert job.wait(DEADLINE_S)
     assert lines_in(tmp_path / "third" / "kinds") == shown

@@ -52,6 +52,12 @@ def run(request: pytest.FixtureRequest) -> Run:
     return on_loop
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is closed is so for what it has said, and nobody for the pace of this machine."""
+    monkeypatch.setattr(connections, "HANDSHAKE_DEADLINE_S", 10 * DEADLINE_S)
+
+
 @pytest.fixture(scope="module")
 def credentials() -> Credentials:
     return Credentials(os.urandom(32), os.urandom(16), make_certificate())
@@ -210,9 +216,7 @@ def test_a_stranger_that_connects_is_closed_before_any_parse(
         receiver = Receiver(credentials)
         stranger, end = await connect(await receiver.listen(), strangers(credentials)[kind])
         end.send(FrameType.BATCH, b"x" * 1_000, sequence=1)
-        started_s = asyncio.get_running_loop().time()
         await eventually(lambda: stranger.reasons, "the stranger to be closed")
-        assert asyncio.get_running_loop().time() - started_s < connections.HANDSHAKE_DEADLINE_S / 2
         assert not stranger.is_open
         assert receiver.saw_nothing()
         receiver.close()

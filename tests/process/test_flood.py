@@ -33,7 +33,7 @@ def test_a_lost_worker_is_replaced_under_a_flood_of_silent_connections(
     tmp_path: Path, started: Any, encryption: str
 ) -> None:
     """M2, S13: connections that say nothing keep nobody out who proves the secret."""
-    settings = {"encryption": encryption, "start_timeout": "100s", "heartbeat_timeout": "20s"}
+    settings = {"encryption": encryption}
     numbered = NumberedJob(tmp_path, held=True, settings=settings)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint", DEADLINE_S)

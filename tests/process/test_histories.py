@@ -39,7 +39,7 @@ def test_one_history_is_told_from_another_before_anything_is_read(tmp_path: Path
     of_copy = replace(numbered, settings={"checkpoint_dir": str(copy)})
     job = started(numbered)
     until(lambda: len(list(numbered.out.glob("part-*"))) >= 2, "output")
-    assert job.stop(30)
+    assert job.stop(DEADLINE_S)
 
     # The checkpoints are deleted.
     shutil.copytree(checkpoints, copy)

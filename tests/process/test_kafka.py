@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from jobs import DEADLINE_S, Armed, until
+from jobs import DEADLINE_S, Armed, lose, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError
@@ -459,9 +457,8 @@ def test_a_worker_killed_at_random_moments_loses_and_repeats_nothing(
         sent += 400
         found = Counter(number for _, number in read_pairs(broker, out))
         assert not [number for number, times in found.items() if times > 1]
-        pids = started.watch(job)
-        if len(pids) == 2 and found and job.status == "running":
-            os.kill(choices.choice(pids), signal.SIGKILL)
+        if found:
+            lose(job, started, choices.randrange(2))
             killed += 1
         return killed >= 4
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from jobs import hold, until
+from jobs import PATIENT, hold, lose, until
 
 import crosscut as cc
 
@@ -61,15 +59,15 @@ def test_every_state_of_a_process_survives_the_loss_of_its_worker(
         state_backend=backend,
         state_dir=tmp_path / "state",
         restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
+        **PATIENT,
     )
     job = started.flow(flow, settings)
-    until(lambda: started.watch(job) and job.report().checkpoints_completed >= 3, "three checkpoints")
-    os.kill(started.watch(job)[1], signal.SIGKILL)
-    until(lambda: job.report().restarts == 1, "the restart")
+    until(lambda: job.report().checkpoints_completed >= 3, "three checkpoints")
+    lose(job, started, 1)
     gate.touch()
     started.finish(job)
     found: dict[int, list[Any]] = defaultdict(list)
     for record in out.records():
         found[record[0]].append(record)
     assert found == expected()
-    assert not list((tmp_path / "state").glob("*")), "workers that end remove their files"
+    until(lambda: not list((tmp_path / "state").glob("*")), "workers that end to remove their files")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from jobs import Once, until
+from jobs import PATIENT, Once, until
 
 import crosscut as cc
 from crosscut.cli import program
@@ -53,7 +53,7 @@ def test_what_workers_log_is_on_the_driver_and_in_the_error_of_one_that_is_lost(
     )
     directory = tmp_path / "checkpoints"
     job = started.flow(
-        flow, cc.Settings(parallelism=2, checkpoint_dir=directory, checkpoint_interval="100ms")
+        flow, cc.Settings(parallelism=2, checkpoint_dir=directory, checkpoint_interval="100ms", **PATIENT)
     )
 
     def said(text: str) -> list[Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from jobs import Held, hold, is_gone, until
+from jobs import PATIENT, Held, hold, lose, until
 
 import crosscut as cc
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -62,7 +60,7 @@ class LoopJob:
             "checkpoint_dir": str(self.directory / "checkpoints"),
             "checkpoint_interval": "100ms",
             "snapshots": self.snapshots,
-            "start_timeout": "40s",
+            **PATIENT,
             "restart": cc.Restart(delay_step="50ms", delay_max="200ms"),
         }
         return self.flow.start(cc.Settings(**(chosen | self.settings)), spark=spark)
@@ -78,14 +76,10 @@ def kill_after(job: Any, started: Any, checkpoints: int, worker: int) -> None:
 
     def is_time() -> bool:
         assert not job.wait(0), "the job has ended before it was killed"
-        seen = job.report()
-        is_whole = seen.phase == "running" and len(seen.workers) > worker
-        return is_whole and seen.checkpoints_completed >= wanted
+        return bool(job.report().checkpoints_completed >= wanted)
 
     until(is_time, f"{checkpoints} more checkpoints of {job!r}")
-    pid = started.watch(job)[worker]
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(pid), "the killed to die")
+    lose(job, started, worker)
 
 
 def run_with_kills(loop_job: LoopJob, started: Any, kills: int = 2) -> Any:
@@ -187,7 +181,7 @@ def test_tokens_go_round_the_ring_exactly_as_often_as_they_should(
     wanted = [(number, (number + hops) % ring.MEMBERS, 0) for number in range(tokens)]
     assert sorted(out.records()) == wanted
     for one in invariants_of(job).values():
-        assert one["evaluated"] > 2 and one["broken"] == 0, one
+        assert one["evaluated"] >= 2 and one["broken"] == 0, one
 
 
 @pytest.mark.parametrize("snapshots", ALL_EXACT)
@@ -202,7 +196,7 @@ def test_no_money_is_made_or_lost_on_any_cut_although_workers_are_killed(
     held = invariants_of(job)["money is conserved"]
     assert held["broken"] == 0
     assert held["evaluated"] + held["skipped"] == job.progress()["checkpoints_completed"]
-    assert held["evaluated"] > 2
+    assert held["evaluated"] >= 2
 
 
 # Invariants that break.
@@ -216,10 +210,13 @@ def test_a_broken_invariant_is_reported_with_its_cut_and_the_job_goes_on(
     tmp_path: Path, started: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = cc.collect()
-    flow = example("bank").bank(3_000, 40, out, rate=3_000)
+    flow = example("bank").bank(3_000, 40, out)
     flow.invariant("a cent", a_cent_disappears)
     flow.invariant("no such operator", lambda cut: cut.values("acounts"))
-    job = started(LoopJob(tmp_path, flow, out))
+    loop_job = LoopJob(tmp_path, flow, out, held=1_000)
+    job = started(loop_job)
+    until(lambda: invariants_of(job)["a cent"]["broken"] > 1, "cuts on which it is broken")
+    loop_job.open_gate()
     started.finish(job)
     assert job.status == "finished"
     found = invariants_of(job)

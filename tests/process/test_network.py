@@ -13,6 +13,7 @@ import pytest
 from jobs import NumberedJob, until
 from network import Direction, Network
 
+import crosscut as cc
 from crosscut.errors import JobFailedError
 
 
@@ -68,7 +69,8 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     tmp_path: Path, started: Any, network: Network, way: str
 ) -> None:
     """E2, I7, I10: nothing closes; the silence is noticed. What it said meanwhile arrives too late."""
-    numbered = NumberedJob(tmp_path, held=True, settings={"heartbeat_timeout": "1s"})
+    settings = {"heartbeat_timeout": "3s", "restart": cc.Restart(failures=1_000)}
+    numbered = NumberedJob(tmp_path, held=True, settings=settings)
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
     assert network.control is not None
@@ -82,7 +84,8 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     link.back.unclog()
     until(has_completed(job, 2), "checkpoints of the next epoch")
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 1
+    # On a busy machine so short a timeout may cost others their place, too.
+    assert job.progress()["restarts"] >= 1
 
 
 @pytest.mark.parametrize("which", ["one way", "both ways", "any, three times"])
@@ -91,7 +94,8 @@ def test_workers_that_can_not_talk_to_each_other_wait_until_they_can(
 ) -> None:
     """E5, E6, I7, I10: the driver sees both of them. Checkpoints time out, and nothing else happens."""
     choices = random.Random(which)
-    settings = {"checkpoint_timeout": "1s", "checkpoint_failures": 1_000}
+    # A commit may not take longer either, on whatever machine.
+    settings = {"checkpoint_timeout": "3s", "checkpoint_failures": 1_000}
     numbered = NumberedJob(tmp_path, held=True, settings=settings)
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
@@ -125,7 +129,7 @@ def test_workers_that_can_never_talk_to_each_other_again_end_the_job_with_the_re
 ) -> None:
     """E5, I12; the next start loses nothing."""
     numbered = NumberedJob(
-        tmp_path, held=True, settings={"checkpoint_timeout": "500ms", "checkpoint_failures": 1}
+        tmp_path, held=True, settings={"checkpoint_timeout": "3s", "checkpoint_failures": 1}
     )
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")

@@ -6,12 +6,13 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import NumberedJob, Record, until
+import pytest
+from jobs import DEADLINE_S, NumberedJob, Record, until
 
 import crosscut as cc
 
@@ -23,12 +24,17 @@ class Service:
     """Gives each number that it is sent back, one a connection, while it is up."""
 
     def __init__(self) -> None:
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            self.address: tuple[str, int] = chosen.getsockname()
+        # It keeps the port while nobody listens: others may not have it, and connections are refused.
+        self._keeps_port = socket.socket()
+        self._keeps_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._keeps_port.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._keeps_port.getsockname()
         self.answered = 0
         self.outage_at = -1
         self.is_out = threading.Event()
+
+    def close(self) -> None:
+        self._keeps_port.close()
 
     @contextmanager
     def up(self) -> Iterator[None]:
@@ -64,17 +70,22 @@ class Asks:
     address: tuple[str, int]
 
     def __call__(self, one: Record) -> Record:
-        with socket.create_connection(self.address, timeout=5) as connection:
+        with socket.create_connection(self.address, timeout=DEADLINE_S) as connection:
             connection.sendall(b"%d\n" % one[1])
             with connection.makefile("rb") as answer:
                 return one[0], int(answer.readline())
 
 
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with closing(Service()) as one:
+        yield one
+
+
 def test_a_service_that_is_down_costs_restarts_and_the_job_goes_on_exactly(
-    tmp_path: Path, started: Any
+    tmp_path: Path, started: Any, service: Service
 ) -> None:
     """K5: refused connections, and questions without an answer, count against the restart strategy alone."""
-    service = Service()
     numbered = NumberedJob(
         tmp_path,
         count=2_000,

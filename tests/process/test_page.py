@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from jobs import DEADLINE_S, Once, until
+from jobs import DEADLINE_S, PATIENT, Once, until
 from pyspark import SparkContext
 from tests.reverse_proxy import ReverseProxy
 from tests.simulation.conversation import LINKS, completed
@@ -154,6 +154,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         parallelism=2,
         checkpoint_dir=directory,
         checkpoint_interval="300ms",
+        **PATIENT,
         web=True,
         web_port=0,
         web_url=proxy.url,

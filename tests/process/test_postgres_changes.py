@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, until
+from jobs import DEADLINE_S, PATIENT, until
 
 import crosscut as cc
 
@@ -56,8 +56,7 @@ def test_changes_are_exact_through_kills_while_the_table_is_read_and_changed(
                 parallelism=2,
                 checkpoint_dir=str(tmp_path / "checkpoints"),
                 checkpoint_interval="100ms",
-                heartbeat_timeout="5s",
-                start_timeout="40s",
+                **PATIENT,
                 restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
             ),
         )

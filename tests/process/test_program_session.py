@@ -24,7 +24,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         [sys.executable, sessions.__file__, str(directory)],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=3 * DEADLINE_S,
     )
     assert ran.returncode == 0, ran.stderr
     found = {report.pop("step"): report for report in map(json.loads, ran.stdout.splitlines())}

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, lose, until
 
 from crosscut.errors import CheckpointError
-
-
-def lose_a_worker(job: Any, count: int) -> None:
-    """Kill one worker once a few more checkpoints are complete, and wait for the recovery."""
-    until(lambda: job.report().checkpoints_completed >= 3 * count, "some checkpoints")
-    until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
-    os.kill(job.workers()[count % 2].pid, signal.SIGKILL)
-    until(lambda: len(job.report().recoveries) >= count, "the recovery")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +30,8 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
     numbered = NumberedJob(tmp_path, settings=settings, held=True)
     job = started(numbered)
     for count in (1, 2):
-        lose_a_worker(job, count)
+        until(lambda count=count: job.report().checkpoints_completed >= 3 * count, "some checkpoints")
+        lose(job, started, count % 2)
     numbered.open_gate()
     assert job.wait(DEADLINE_S)
     numbered.check_output_is_exact()
@@ -54,7 +45,7 @@ def test_a_checkpoint_on_request_is_complete_when_the_call_returns(
     settings = {"snapshots": snapshots, "checkpoint_interval": "1h"}
     numbered = NumberedJob(tmp_path, settings=settings, held=True)
     job = started(numbered)
-    found = [job.checkpoint(30).checkpoint_id for _ in range(3)]
+    found = [job.checkpoint(DEADLINE_S).checkpoint_id for _ in range(3)]
     assert found == [entry.checkpoint_id for entry in numbered.completed()]
     assert found == sorted(set(found))
     numbered.open_gate()

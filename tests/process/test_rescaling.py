@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, lose, until
 
 
 @pytest.mark.parametrize(("snapshots", "backend"), [("aligned", "rocksdb"), ("unaligned", "memory")])
@@ -17,12 +15,12 @@ def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
     tmp_path: Path, started: Any, snapshots: str, backend: str
 ) -> None:
     settings = {"snapshots": snapshots, "retain": 100, "state_backend": backend}
-    numbered = NumberedJob(tmp_path, count=20_000, parallelism=1, branches=2, held=1, settings=settings)
+    numbered = NumberedJob(tmp_path, count=40_000, parallelism=1, branches=2, held=1, settings=settings)
 
     def runs_for_a_while(job: Any) -> None:
         read = job.progress()["records_read"]
         until(lambda: job.progress()["records_read"] > read + 300, "records")
-        job.checkpoint(60)
+        job.checkpoint(DEADLINE_S)
 
     job = started(numbered)
     runs_for_a_while(job)
@@ -33,12 +31,11 @@ def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
         runs_for_a_while(job)
         restored = f"at parallelism {parallelism}, was {before}"
         assert restored in job.progress()["takeover"]
-        os.kill(started.watch(job)[-1], signal.SIGKILL)
-        until(lambda job=job: job.progress()["restarts"], "a failover")
+        lose(job, started, parallelism - 1)
         runs_for_a_while(job)
         if parallelism == 2:
             numbered.open_gate()
-            job.wait(120)
+            assert job.wait(DEADLINE_S)
         else:
             # As a power cut would leave it: the newest transactions are not committed.
             job.cancel()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import DEADLINE_S, NumberedJob, until
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -23,16 +23,16 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
     job = started(numbered)
     until(lambda: job.progress()["records_read"] > 500, "records")
     early, late = tmp_path / "early", tmp_path / "late"
-    assert job.savepoint(early, 60) == str(early)
+    assert job.savepoint(early, DEADLINE_S) == str(early)
     at_least = dict(cc.read_state(early, "sums").select("key", "value").rows())
     values = job.values("sums")
     assert at_least and all(values[key][0] >= count for key, (count, *_) in at_least.items())
     read = job.progress()["records_read"]
     until(lambda: job.progress()["records_read"] > read + 300, "records after it")
     with pytest.raises(StoreError, match="early is there already, and not empty"):
-        job.stop(60, savepoint=early)
+        job.stop(DEADLINE_S, savepoint=early)
     assert job.status == "running"
-    assert job.stop(60, savepoint=late)
+    assert job.stop(DEADLINE_S, savepoint=late)
     before, after = (cc.read_state(path, "sums") for path in (early, late))
     assert 0 < sum(count for count, *_ in before["value"]) < sum(count for count, *_ in after["value"])
 
@@ -55,6 +55,6 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
     assert f"restores checkpoint {first} at parallelism 3, was 2" in job.progress()["takeover"]
     until(lambda: job.progress()["records_read"] > read + 600, "more records")
     numbered.open_gate()
-    assert job.wait(120)
+    assert job.wait(DEADLINE_S)
     exact = replace(numbered, directory=tmp_path / "first", settings={})
     exact.check_records_are_exact()

@@ -52,7 +52,7 @@ def test_no_log_at_debug_and_no_file_holds_the_secret_or_the_key_of_a_job(tmp_pa
         },
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=3 * DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4_000:]

@@ -102,7 +102,7 @@ def test_state_and_output_of_a_job_are_dataframes_and_its_output_can_be_followed
     for word, count in Counter(row.word for row in rows).items():
         assert sorted(row["count"] for row in rows if row.word == word) == list(range(1, count + 1))
     first = follow()
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
 
     resumed = Running(tmp_path, 1_000_000)
     job = started.flow(resumed.flow, settings(tmp_path))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, Record, added, hold, is_gone, key_of, nothing, until
+from jobs import NumberedJob, Record, added, hold, key_of, lose, nothing, until
 
 import crosscut as cc
 
@@ -49,13 +47,6 @@ class NumbersFrom:
         return f"key-{number % 499}", number
 
 
-def lose(job: Any, pid: int) -> None:
-    restarts = job.report().restarts
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(pid), "the killed to die")
-    until(lambda: job.report().restarts > restarts, "the recovery")
-
-
 @pytest.mark.parametrize("snapshots", ["aligned", "aligned, unaligned after 300ms"])
 def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_record(
     tmp_path: Path, started: Any, snapshots: str
@@ -74,11 +65,10 @@ def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_reco
 
     job = started(Gated())
     until(lambda: job.report().spilled_bytes > 0, "something to be spilled")
-    lose(job, started.watch(job)[0])
+    lose(job, started, 0)
     completed = job.report().checkpoints_completed
     until(lambda: job.report().checkpoints_completed > completed, "a checkpoint")
-    until(lambda: job.status == "running" and len(job.workers()) == 2, "the job to run")
-    lose(job, started.watch(job)[1])
+    lose(job, started, 1)
     (tmp_path / "gate").touch()
     started.finish(job)
     assert job.status == "finished"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, pending_handles, until
+from jobs import DEADLINE_S, NumberedJob, pending_handles, until
 
 import crosscut as cc
 from crosscut.errors import CheckpointError
@@ -83,13 +83,13 @@ def test_a_stop_whose_output_can_not_be_committed_says_so_and_the_next_start_com
     numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=tasks)
     job = started(numbered)
     until(lambda: job.progress()["records_read"] > 500, "records")
-    first = job.checkpoint(30)
+    first = job.checkpoint(DEADLINE_S)
     until(lambda: len(list(numbered.out.glob("part-*"))) == 2, "its output")
     read = job.progress()["records_read"]
     until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
     numbered.broken.touch()
     with pytest.warns(RuntimeWarning) as caught:
-        assert job.stop(30)
+        assert job.stop(DEADLINE_S)
     assert job.status == "stopped"
     (newest,) = [one for one in numbered.completed() if one.checkpoint_id > first.checkpoint_id]
     (warning,) = [str(one.message) for one in caught]
@@ -119,12 +119,12 @@ def test_a_stop_without_a_last_checkpoint_says_why_and_the_next_start_goes_on_fr
     numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=frozenset([1]), call="prepare")
     job = started(numbered)
     until(lambda: job.progress()["records_read"] > 500, "records")
-    first = job.checkpoint(30)
+    first = job.checkpoint(DEADLINE_S)
     read = job.progress()["records_read"]
     until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
     numbered.broken.touch()
     with pytest.warns(RuntimeWarning) as caught:
-        assert job.stop(30)
+        assert job.stop(DEADLINE_S)
     with pytest.raises(CheckpointError, match=r"has ended \(stopped\): start the flow again"):
         job.restart()
     (warning,) = [str(one.message) for one in caught]

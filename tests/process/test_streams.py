@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import until
+from jobs import DEADLINE_S, PATIENT, lose, until
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -47,6 +46,7 @@ def test_what_a_streaming_source_of_spark_reads_is_there_exactly_once_under_both
             checkpoint_dir=str(tmp_path / "checkpoints"),
             checkpoint_interval="200ms",
             restart=cc.Restart(delay="0s"),
+            **PATIENT,
         )
 
     def expected(files: int) -> list[str]:
@@ -55,18 +55,17 @@ def test_what_a_streaming_source_of_spark_reads_is_there_exactly_once_under_both
     written(lines, range(FILES))
     job = started.flow(flow, settings("continuous"))
     until(out.records, "the first lines")
-    os.kill(started.watch(job)[0], signal.SIGKILL)
-    until(lambda: job.report().recoveries, "the recovery")
+    lose(job, started, 0)
     until(lambda: len(out.records()) >= FILES * LINES_EACH, "all lines")
     assert sorted(out.records()) == expected(FILES)
     batches = tmp_path / "checkpoints" / "streams" / "lines" / "batches"
     until(lambda: not list(batches.iterdir()), "the end of what was staged")
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
 
     written(lines, range(FILES, FILES + 4))
     job = started.flow(flow, settings("micro-batch"))
     until(lambda: len(out.records()) >= (FILES + 4) * LINES_EACH, "the lines that have come meanwhile")
-    assert job.stop(timeout=60)
+    assert job.stop(DEADLINE_S)
     assert sorted(out.records()) == expected(FILES + 4)
 
 
@@ -80,7 +79,7 @@ def test_a_query_that_fails_fails_the_job_with_its_cause(
     lines.mkdir()
     job = started.flow(failing("text", tmp_path, path=lines, maxFilesPerTrigger=0), settings)
     with pytest.raises(cc.errors.JobFailedError, match=r"source 'nothing': .*maxFilesPerTrigger"):
-        job.wait(120)
+        job.wait(DEADLINE_S)
 
 
 def test_what_spark_can_not_even_plan_is_refused_at_the_start_with_what_to_do(

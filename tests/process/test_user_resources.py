@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, NumberedJob, Once, Record, is_gone, until
+from jobs import DEADLINE_S, NumberedJob, Once, Record, children_of, is_gone, lose, until
 
-import crosscut as cc
 from crosscut.errors import JobFailedError
 
 BAD = 2_000
@@ -89,20 +88,13 @@ def test_a_forked_process_dies_with_a_worker_that_is_killed_and_keeps_nobody_wai
     job = started(numbered)
     child = child_of(numbered)
     started_children.append(child)
-    (parent,) = [pid for pid in started.watch(job) if child in _children(pid)]
-    os.kill(parent, signal.SIGKILL)
+    (index,) = [index for index, pid in enumerate(started.watch(job)) if child in children_of(pid)]
+    lose(job, started, index)
     until(lambda: is_gone(child), "the child to die")
-    until(lambda: len(job.report().recoveries) == 1, "the failover")
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
-
-
-def _children(pid: int) -> list[int]:
-    return [
-        int(text) for one in Path(f"/proc/{pid}/task").glob("*/children") for text in one.read_text().split()
-    ]
 
 
 # Memory.
@@ -191,19 +183,17 @@ def test_what_a_function_does_to_the_records_that_it_gets_is_in_no_snapshot(
         rate=None,
         hook=as_list,
         keyed_hook=Changes(tmp_path / "gate"),
-        settings={"snapshots": "unaligned", "checkpoint_interval": "1h", "restart": cc.Restart(failures=2)},
+        settings={"snapshots": "unaligned", "checkpoint_interval": "1h"},
     )
     job = started(numbered)
 
     def logs_records() -> bool:
-        job.checkpoint(30)
+        job.checkpoint(DEADLINE_S)
         return any(one.snapshot.in_flight for one in numbered.completed()[-1].snapshots)
 
-    for count in (1, 2):
+    for lost in ((0, 1), (0,)):
         until(logs_records, "a checkpoint with records in flight")
-        for pid in started.watch(job)[: 3 - count]:
-            os.kill(pid, signal.SIGKILL)
-        until(lambda count=count: len(job.report().recoveries) == count, "the failover")
+        lose(job, started, *lost)
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, until
+from jobs import DEADLINE_S, PATIENT, until
 
 import crosscut as cc
 from crosscut.testing.sources import read_source
@@ -86,8 +86,7 @@ def test_streams_and_posts_are_exact_through_kills_at_every_point_of_a_commit(
                 parallelism=2,
                 checkpoint_dir=str(tmp_path / "checkpoints"),
                 checkpoint_interval="100ms",
-                heartbeat_timeout="5s",
-                start_timeout="40s",
+                **PATIENT,
                 restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
             ),
         )

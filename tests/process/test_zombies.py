@@ -127,7 +127,7 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
         end.carry(WorkerIndex(0), WorkerIndex(1), channels, Channels())
         await asyncio.get_running_loop().create_connection(lambda: end, place.host, place.data_port)
         end.outgoing[channel].send_item(Barrier(CheckpointId(10**6)))
-        return owner.opened, await asyncio.wait_for(owner.reason, 10)
+        return owner.opened, await asyncio.wait_for(owner.reason, DEADLINE_S)
 
     assert asyncio.run(connect(1)) == (False, "the peer refused: stale epoch")
     # Of this epoch, there is one already.

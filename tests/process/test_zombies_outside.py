@@ -27,8 +27,9 @@ def settings(tmp_path: Path) -> cc.Settings:
         parallelism=1,
         checkpoint_dir=str(tmp_path / "checkpoints"),
         checkpoint_interval="100ms",
-        heartbeat_timeout="2s",
-        start_timeout="40s",
+        # Whoever sleeps is noticed by this; meanwhile the zombie has to keep its place.
+        heartbeat_timeout="8s",
+        start_timeout=DEADLINE_S,
         restart=cc.Restart(failures=100, delay_step="50ms", delay_max="200ms"),
     )
 
