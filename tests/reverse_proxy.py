@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 
 
 class _Handler(BaseHTTPRequestHandler):

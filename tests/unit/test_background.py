@@ -28,7 +28,7 @@ from crosscut.worker.state_at_hand import StateAtHand
 
 TASK = TaskId(VertexId("out"), 0)
 N1 = CheckpointId(1)
-DEADLINE_S = 20.0
+DEADLINE_S = 100.0
 
 
 class NoParts:

@@ -27,7 +27,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.store.checkpoint_store import open_store
 
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 CREDENTIALS = Credentials(b"s" * 32, b"j" * 16)
 
 

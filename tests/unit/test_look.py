@@ -18,7 +18,7 @@ from crosscut.interfaces import CommittedOutput, SinkContext, SinkWriter
 from crosscut.spark import terms
 from crosscut.testing.sinks import open_writer, permit, stage
 
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 REPORTED = threading.Event()
 
 

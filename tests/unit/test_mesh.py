@@ -23,7 +23,7 @@ from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit
 from crosscut.wire.handshake import Proven, Verdict
 
-DEADLINE_S = 20.0
+DEADLINE_S = 100.0
 LOOPBACK = "127.0.0.1"
 CREDENTIALS = Credentials(b"s" * 32, b"j" * 16, seals_frames=True)
 CHANNEL_BYTES = 1_000

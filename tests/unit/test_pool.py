@@ -46,7 +46,7 @@ A, B, INTO = (
 LOCAL = ChannelId(2, SENDER, JOIN)
 N1 = CheckpointId(1)
 CHANNEL_BYTES = 1_000_000
-DEADLINE_S = 20.0
+DEADLINE_S = 100.0
 
 
 @dataclass

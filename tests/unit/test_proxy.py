@@ -11,7 +11,7 @@ import pytest
 
 from crosscut.testing.proxy import TcpProxy
 
-DEADLINE_S = 60
+DEADLINE_S = 100.0
 
 
 @pytest.fixture
