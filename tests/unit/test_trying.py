@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Place
+from crosscut.protocol.microbatch.trying import goes_back, tries
 from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import TriedError, tried, tries_of
 from crosscut.worker.parcels import Failure, Parcel
 
+COUNT = VertexId("count")
 SPECULATES = {"spark.speculation": "true"}
-FAILURE = Failure(TaskId(VertexId("count"), 1), FailureCause("ValueError", "bad", traceback="Traceback ..."))
+FAILURE = Failure(TaskId(COUNT, 1), FailureCause("ValueError", "bad", traceback="Traceback ..."))
 
 
 def said(closed: list[bool]) -> Iterator[Routed]:
@@ -31,17 +35,41 @@ def test_the_first_attempts_fail_as_spark_knows_it_and_then_the_cause_counts() -
         closed: list[bool] = []
         heard: list[Routed] = []
         with pytest.raises(TriedError, match=r"count\[1\] failed: bad\nTraceback"):
-            heard.extend(tried(said(closed), {"count"}, number, 2))
+            heard.extend(tried(said(closed), {COUNT}, number, 2))
         assert closed, "what it has open is closed"
-    assert [parcel.failure for _, parcel in tried(said([]), {"count"}, 2, 2)] == [None, FAILURE, FAILURE]
+    assert [parcel.failure for _, parcel in tried(said([]), {COUNT}, 2, 2)] == [None, FAILURE, FAILURE]
 
 
 def test_what_has_failed_in_the_stage_before_was_tried_there() -> None:
-    assert len(list(tried(said([]), {"sum"}, 0, 2))) == 3
+    assert len(list(tried(said([]), {VertexId("sum")}, 0, 2))) == 3
+
+
+@given(fails=st.sets(st.integers(0, 9)), failures_max=st.integers(1, 9), speculates=st.booleans())
+def test_spark_never_gives_up_before_the_cause_is_known_nor_for_one_attempt_beside_another(
+    fails: set[int], failures_max: int, speculates: bool
+) -> None:
+    """Against a Spark that counts: it goes on until an attempt succeeds, says why not, or is one too many."""
+    borne = tries(speculates=speculates, failures_max=failures_max)
+    failed, told = 0, None
+    for attempt in range(10):
+        if attempt not in fails:
+            break
+        if not goes_back(FAILURE.task, {COUNT}, attempt, borne):
+            told = attempt
+            break
+        failed += 1
+        assert failed < failures_max, "Spark has given the batch up, without a cause"
+    # Whoever fails first may not take the one beside it along, where Spark bears that and makes one.
+    if told is not None and speculates and failures_max > 1:
+        assert told >= min(2, failures_max - 1)
+    # Nor does anything fail again and again that fails each time.
+    assert failed <= 2
+    if not speculates:
+        assert failed == 0
 
 
 @pytest.mark.parametrize(
-    ("master", "conf", "tries"),
+    ("master", "conf", "expected"),
     [
         ("spark://host:7077", SPECULATES, 2),
         ("local-cluster[2,1,1024]", SPECULATES, 2),
@@ -52,6 +80,6 @@ def test_what_has_failed_in_the_stage_before_was_tried_there() -> None:
     ],
 )
 def test_it_is_so_only_where_spark_speculates_and_no_more_often_than_it_bears(
-    master: str, conf: dict[str, str], tries: int
+    master: str, conf: dict[str, str], expected: int
 ) -> None:
-    assert tries_of(master, conf.get) == tries
+    assert tries_of(master, conf.get) == expected
