@@ -108,7 +108,7 @@ class Recording:
             self._senders.add(task.task_id)
         if task.is_source:
             self._sources.add(task.task_id)
-        for part in (task._protocol, task._committer, task._chain):
+        for part in (task._protocol, task._committer, task.chain):
             if part is not None:
                 self._task_of[id(part)] = task.task_id
                 # An id is one object's for as long as that lives.

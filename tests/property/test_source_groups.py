@@ -110,7 +110,7 @@ class Member:
             return []
         self.task.tell_time(now_ms)
         self.task.run()
-        self.task.flush()
+        self.task.departures.flush()
         items, self.task.outlets.outbox = self.task.outlets.outbox, []
         return [n for _, item in items if isinstance(item, Batch) for n in item.records]
 

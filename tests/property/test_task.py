@@ -181,7 +181,7 @@ class World:
             splits=SplitQueue(source, unread),
             restored=snapshot,
         )
-        task.follow(DrawnCourse(self.dice.randrange))
+        task.chain.follow(DrawnCourse(self.dice.randrange))
 
     def add_fold(self, task_id: TaskId) -> None:
         snapshot = self.completed.get(task_id, Snapshot())
@@ -216,14 +216,14 @@ class World:
             parts=PartChain(self.completed_id, snapshot.parts),
             restored=snapshot,
         )
-        task.follow(DrawnCourse(self.dice.randrange))
+        task.chain.follow(DrawnCourse(self.dice.randrange))
 
     # What can happen next.
 
     def step(self) -> None:
         actions: list[Any] = [
             *((self.run, task) for task in self.tasks.values() if task.has_work),
-            *((self.flush, task) for task in self.tasks.values() if task.has_buffered),
+            *((self.flush, task) for task in self.tasks.values() if task.departures.has_buffered),
             *((self.deliver, channel) for channel, wire in self.wires.items() if wire),
             *((self.background, task_id) for task_id in self.tasks if self.has_background(task_id)),
             *((self.hear, index) for index, link in self.links.items() if link),
@@ -242,7 +242,7 @@ class World:
         self.drain(task)
 
     def flush(self, task: Task) -> None:
-        task.flush()
+        task.departures.flush()
         self.drain(task)
 
     def deliver(self, channel: ChannelId) -> None:
@@ -302,7 +302,7 @@ class World:
             data = b"".join(chunks_so_far)
             part = Part(f"parts/{n}/{task_id}-{self.epoch}", len(data), "", "", n)
             self.bytes_of[part.path] = data
-        task.snapshot_stored(n, part, 0)
+        task.snapshots.stored(n, part, 0)
         self.drain(task)
 
     # The coordinator.
@@ -344,9 +344,9 @@ class World:
                 self.read_at[n] |= self.sources[index].read_counts
             match word:
                 case "trigger":
-                    task.trigger(n)
+                    task.snapshots.trigger(n)
                 case "abort":
-                    task.abort(n)
+                    task.snapshots.abort(n)
                 case "completed":
                     task.checkpoint_completed(n)
             self.drain(task)

@@ -169,7 +169,7 @@ class Pair:
                 self.both(action, lambda: self._store(frozen))
             case ("fail_to_store", n):
                 self._stored.pop(n)
-                self.both(action, lambda: task.snapshot_failed(n, REASON["store"]))
+                self.both(action, lambda: task.snapshots.failed(n, REASON["store"]))
             case ("ask_commit",):
                 self._commit = None
                 self.both(action, task.transactions.committed)
@@ -178,7 +178,7 @@ class Pair:
                 self.both(action, lambda: task.transactions.commit_failed(REASON["commit"]))
             case ("time_out", n):
                 self._timers.discard(n)
-                self.both(action, lambda: task.alignment_timed_out(n))
+                self.both(action, lambda: task.snapshots.alignment_timed_out(n))
             case ("transmit", channel):
                 name = self.site.graph.channel(channel)
                 assert modelled(task.departures.ends[name].waiting.popleft()) == self.model.unsent[channel][0]
@@ -195,20 +195,20 @@ class Pair:
         if frozen.log:
             log = Part(f"{part.path}.log", 1, "", "", n)
             walk.bytes_of[log.path] = b"".join(encoded_log(frozen.log))
-        self.task.snapshot_stored(n, part, 0, log)
+        self.task.snapshots.stored(n, part, 0, log)
 
     def receive(self, message: CoordinatorMessage) -> None:
         """A word of the coordinator."""
         task = self.task
         match message:
             case TriggerCheckpoint(_, n):
-                self.both(("receive", message), lambda: task.trigger(n))
+                self.both(("receive", message), lambda: task.snapshots.trigger(n))
             case AbortCheckpoint(_, n):
-                self.both(("receive", message), lambda: task.abort(n))
+                self.both(("receive", message), lambda: task.snapshots.abort(n))
             case CaptureSnapshots(_, n):
-                self.both(("receive", message), lambda: task.capture(n))
+                self.both(("receive", message), lambda: task.snapshots.capture(n))
             case ResumeSources(_, n):
-                self.both(("receive", message), lambda: task.resume(n))
+                self.both(("receive", message), lambda: task.snapshots.resume(n))
             case CommitCheckpoint(_, n):
                 self.both(("receive", message), lambda: task.checkpoint_completed(n))
             case CloseLoops(_, heads):
@@ -259,7 +259,7 @@ class Pair:
                 else:
                     self._sent.append((channel.input, modelled(item)))
             task.emptied = []
-            if not (task.note_departures() or task.outlets.errands or task.outlets.outbox):
+            if not (task.snapshots.note_departures() or task.outlets.errands or task.outlets.outbox):
                 break
         messages, task.outlets.messages = task.outlets.messages, []
         return messages

@@ -139,8 +139,8 @@ def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
 
     def deliver(self: Task, channel: ChannelId) -> None:
         plain(self, channel)
-        mark, self._mark = self._mark, None
-        if mark is not None and not self._chain.is_midway:
+        mark, self.marks._under_way = self.marks._under_way, None
+        if mark is not None and not self.chain.is_midway:
             self.departures.add(Batch([mark], [mark.source]))
 
     patch.setattr(Task, "_deliver", deliver)
@@ -249,14 +249,15 @@ def only_own_transaction_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def transaction_dropped_with_its_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = Task.abort
+    plain = TaskPool.abort
 
-    def abort(self: Task, checkpoint_id: CheckpointId) -> None:
+    def abort(self: TaskPool, checkpoint_id: CheckpointId) -> None:
         plain(self, checkpoint_id)
-        if self._committer is not None:
-            self._committer._pending.pop(checkpoint_id, None)
+        for task in self.tasks:
+            if task._committer is not None:
+                task._committer._pending.pop(checkpoint_id, None)
 
-    patch.setattr(Task, "abort", abort)
+    patch.setattr(TaskPool, "abort", abort)
 
 
 def transaction_not_prepared_when_its_checkpoint_was_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -602,7 +603,7 @@ def nobody_woken_after_an_alignment_timeout(patch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
         schedule, self._host.schedule = self._host.schedule, lambda: None  # type: ignore[attr-defined]
         try:
-            self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
+            self._tell(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
         finally:
             self._host.schedule = schedule  # type: ignore[attr-defined]
 

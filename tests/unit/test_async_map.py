@@ -323,7 +323,7 @@ def test_a_task_is_at_rest_when_all_results_have_gone_on() -> None:
     for n in (N1, CheckpointId(2)):
         running.offer(A, Barrier(n))
         running.offer(B, Barrier(n))
-        running.task.snapshot_stored(n, None, 0)
+        running.task.snapshots.stored(n, None, 0)
         found += [one.snapshot.at_rest for one in running.task.outlets.messages]  # type: ignore[union-attr]
         running.task.outlets.messages.clear()
         if n == N1:
@@ -367,9 +367,9 @@ def test_no_result_goes_on_while_the_task_stands_still_for_a_snapshot() -> None:
     assert running.sent() == [Barrier(N1)]
     running.returned(1)
     assert running.sent() == []
-    running.task.capture(N1)
+    running.task.snapshots.capture(N1)
     assert running.site.rows == [1]
-    running.task.abort(N1)
+    running.task.snapshots.abort(N1)
     running.work()
     assert running.sent() == [["<1>"]]
 

@@ -559,7 +559,7 @@ def work(task: Task) -> list[Any]:
     """Run until there is nothing to do; return what was sent: records, watermarks, idleness, items."""
     while task.has_work:
         task.run()
-    task.flush()
+    task.departures.flush()
     items, task.outlets.outbox = task.outlets.outbox, []
     found: list[Any] = []
     for _, item in items:
@@ -640,7 +640,7 @@ def test_a_watermark_stays_behind_the_records_of_its_batch_when_a_slice_takes_on
     task.offer(A, Batch([1, 2, 3], None, [1, 2, 3], 3))
     task.run()
     assert task.statistics().records_in == 2
-    task.flush()
+    task.departures.flush()
     assert work(task) == [1, 2, 3, ("watermark", 3)]
 
 
@@ -761,7 +761,7 @@ def test_a_split_of_which_all_is_filtered_out_is_idle_until_something_comes() ->
     for clock_ms in range(1_000, 1_310, 10):
         task.tell_time(clock_ms)
         task.run()
-        task.flush()
+        task.departures.flush()
         items, task.outlets.outbox = task.outlets.outbox, []
         said += [(clock_ms, one.records or one.idle) for _, one in items if isinstance(one, Batch)]
     # Since 1010 nothing has come: at 1110 that is long enough, which is known when it is asked again.
@@ -833,10 +833,10 @@ def test_a_snapshot_is_taken_while_timers_fire_and_the_rest_of_them_fires_after_
     task.rows_max = 1
     task.run()
     task.run()
-    assert task.is_midway
+    assert task.chain.is_midway
     fired = 10 - len(alarms.waiting)
     assert 0 < fired < 10
-    task.trigger(N1)
+    task.snapshots.trigger(N1)
     snapshot = frozen(task)
     assert snapshot.assigned == {"times": [100, {"0-of-1": 100}]}
 

@@ -86,7 +86,7 @@ def work(task: Task) -> None:
 
 
 def sent(task: Task) -> list[tuple[ChannelId, list[Any], Mark | None]]:
-    task.flush()
+    task.departures.flush()
     items, task.outlets.outbox = task.outlets.outbox, []
     return [(channel, one.records, one.mark) for channel, one in items if isinstance(one, Batch)]
 
@@ -188,7 +188,7 @@ def test_the_log_of_a_snapshot_holds_records_and_no_mark() -> None:
     task = task_of(protocol=UnalignedBarriers)
     task.offer(A, marked([1], watermark=3))
     work(task)
-    task.flush()
+    task.departures.flush()
     task.outlets.marks.clear()
     for item in (marked([2]), marked([], LATER)):
         task.offer(B, item)
@@ -238,12 +238,12 @@ class _NowAndThen(SplitReader[int]):
 
 def test_a_source_marks_the_records_that_it_reads_next_with_the_time_of_that() -> None:
     task = task_of(source=NowAndThen(), inputs=())
-    task.mark(100)
+    task.marks.ask(100)
     task.run()
-    assert task.awaits_mark and task.outlets.marks == []
-    task.mark(200)
+    assert task.marks.is_awaited and task.outlets.marks == []
+    task.marks.ask(200)
     task.run()
-    assert not task.awaits_mark
+    assert not task.marks.is_awaited
     assert task.outlets.marks == [Mark("here", 200)]
     task.run()
     task.run()

@@ -159,7 +159,7 @@ class Site:
     async def block(self, channel: ChannelId) -> None:
         """Let barrier 1 be delivered from `channel`, and only from there."""
         self.receive(channel, Barrier(N1))
-        await self.until(lambda: self.join.is_aligning, "the alignment")
+        await self.until(lambda: self.join.snapshots.are_aligning, "the alignment")
 
     async def acknowledged(self) -> SnapshotAcknowledged:
         def found() -> list[SnapshotAcknowledged]:
@@ -204,8 +204,8 @@ async def test_a_task_speaks_while_it_runs_and_says_the_newest_checkpoint_that_h
     def speak(record: Any) -> Any:
         speaking = SPEAKING.get()
         assert speaking is not None
-        assert speaking.of is not None
-        told.append((record, speaking.task, speaking.epoch, speaking.of.newest_captured))
+        assert speaking.at is not None
+        told.append((record, speaking.task, speaking.epoch, speaking.at.newest_captured))
         return record
 
     site = Site(Map("speaks", speak), is_local=True)
@@ -214,7 +214,7 @@ async def test_a_task_speaks_while_it_runs_and_says_the_newest_checkpoint_that_h
     await site.until(lambda: len(told) == 1, "a record")
     for channel in (INTO, B):
         site.receive(channel, Barrier(N1))
-    await site.until(lambda: bool(site.join.newest_captured), "the barrier")
+    await site.until(lambda: bool(site.join.snapshots.newest_captured), "the barrier")
     site.receive(B, [2])
     await site.until(lambda: len(told) == 2, "another record")
     assert told == [(1, JOIN, Epoch(1), 0), (2, JOIN, Epoch(1), N1)]
@@ -275,7 +275,7 @@ async def test_what_waited_when_the_channel_was_blocked_is_spilled_as_well() -> 
         site.receive(A, [number], 100_000)
     assert site.credit == {}
     await site.until(lambda: site.credit == {A: 1_000_000}, "credit")
-    assert site.join.is_aligning
+    assert site.join.snapshots.are_aligning
     assert site.seen == []
     await site.close()
 
@@ -303,7 +303,7 @@ async def test_no_channel_spills_once_it_is_unblocked() -> None:
     spilled_bytes = site.join.statistics().spilled_bytes
     assert spilled_bytes > 0
     site.receive(B, Barrier(N1))
-    await site.until(lambda: not site.join.is_aligning, "the capture")
+    await site.until(lambda: not site.join.snapshots.are_aligning, "the capture")
     for _ in range(10):
         site.receive(A, [2], 600_000)
     assert site.join.statistics().spilled_bytes == spilled_bytes
@@ -341,7 +341,7 @@ async def test_a_local_sender_waits_for_a_blocked_input_unless_that_may_spill(sp
     site = Site(spill_bytes=spill_bytes, is_local=True)
     site.receive(INTO, [0])
     site.receive(INTO, Barrier(N1))
-    await site.until(lambda: site.join.is_aligning, "the alignment")
+    await site.until(lambda: site.join.snapshots.are_aligning, "the alignment")
     for number in range(1, 40):
         site.receive(INTO, [number])
     if spill_bytes:
@@ -366,7 +366,7 @@ async def test_a_local_sender_that_waits_when_its_channel_is_blocked_waits_no_lo
         site.join.offer(LOCAL, Barrier(N1) if number == 0 else Batch([number]))
     site.receive(INTO, [4])
     site.receive(INTO, [5])
-    await site.until(lambda: site.join.is_aligning and not site.sender.has_work, "both")
+    await site.until(lambda: site.join.snapshots.are_aligning and not site.sender.has_work, "both")
     await site.close()
 
 
@@ -381,7 +381,7 @@ async def test_records_flow_while_state_is_encoded_and_a_slow_store_writes_it() 
     site = Site(state=state)
     site.receive(A, Barrier(N1))
     site.receive(B, Barrier(N1))
-    await site.until(lambda: not site.join.is_aligning and not site.join.has_work, "the capture")
+    await site.until(lambda: not site.join.snapshots.are_aligning and not site.join.has_work, "the capture")
     site.receive(A, ["while it is encoded"])
     await site.until(lambda: "while it is encoded" in site.seen, "the record")
     assert not site.store.writing.is_set()
@@ -519,7 +519,7 @@ async def test_after_a_failure_in_the_middle_of_a_batch_nothing_reaches_the_task
     site.pool.trigger(N1)
     site.pool.capture(N1)
     site.pool.completed(N1)
-    runner.tell(lambda task: task.alignment_timed_out(N1))
+    runner.tell(lambda task: task.snapshots.alignment_timed_out(N1))
     site.pool._round()
     assert reached == []
     assert site.join._captures._frozen == {}

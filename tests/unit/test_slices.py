@@ -211,10 +211,10 @@ class Halfway:
             Map("slow", self.stop_at_first),
             protocol=UnalignedBarriers((A, B)),
         )
-        self.task.follow(self.course)
+        self.task.chain.follow(self.course)
         self.task.offer(A, Batch([1, 2, 3]))
         self.task.run()
-        assert self.task.is_midway
+        assert self.task.chain.is_midway
         self.task.offer(A, Batch([4]))
 
     def stop_at_first(self, n: int) -> int:
@@ -223,7 +223,7 @@ class Halfway:
         return n
 
     def work(self) -> None:
-        while self.task.is_midway:
+        while self.task.chain.is_midway:
             self.task.run()
 
     def sent(self) -> list[Any]:
@@ -248,11 +248,11 @@ def test_a_barrier_that_comes_while_a_batch_is_halfway_counts_as_soon_as_it_is_t
     at = Halfway()
     at.task.offer(A, Barrier(N1))
     at.task.offer(A, Batch([5]))
-    assert at.task.is_awaited
+    assert at.task.snapshots.are_awaited
     assert not at.captured()
     at.work()
     assert at.captured()
-    assert not at.task.is_awaited
+    assert not at.task.snapshots.are_awaited
     at.task.offer(B, Barrier(N1))
     (stored,) = at.stored()
     # What waited in front of the barrier, and was in no operator; what came behind it is not in there.
@@ -260,7 +260,7 @@ def test_a_barrier_that_comes_while_a_batch_is_halfway_counts_as_soon_as_it_is_t
     assert Barrier(N1) in at.sent()
     while at.task.has_work:
         at.task.run()
-    at.task.flush()
+    at.task.departures.flush()
     assert [n for records in at.sent() if isinstance(records, list) for n in records] == [4, 4, 5, 5]
 
 
@@ -291,7 +291,7 @@ def test_a_snapshot_is_not_stored_before_all_inputs_are_logged_whose_barriers_ha
 def test_a_barrier_that_is_aborted_while_it_waits_is_taken_out() -> None:
     at = Halfway()
     at.task.offer(A, Barrier(N1))
-    at.task.abort(N1)
+    at.task.snapshots.abort(N1)
     at.work()
     assert at.stored() == []
     assert Barrier(N1) not in at.sent()
@@ -315,7 +315,7 @@ async def test_a_task_that_a_snapshot_waits_for_runs_though_its_output_takes_no_
     at = Halfway()
     site.pool.add(at.task, None, None)
     runner = site.pool._runners[-1]
-    at.task.follow(at.course)
+    at.task.chain.follow(at.course)
     at.task.departures.clogged[X] = None
     assert not runner.can_run(0)
     at.task.offer(A, Barrier(N1))

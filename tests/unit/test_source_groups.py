@@ -204,7 +204,7 @@ def work(task: Task, now_ms: int = 0) -> list[Any]:
         task.run()
         if task.wait_ms:
             break
-    task.flush()
+    task.departures.flush()
     items, task.outlets.outbox = task.outlets.outbox, []
     found: list[Any] = []
     for _, item in items:
@@ -226,7 +226,7 @@ def test_a_task_waits_for_slower_ones_and_a_barrier_does_not_wait_for_anybody() 
     assert work(task) == [10, 20]
     assert task.reached == SourceReached(ONE, 20)
     assert (task.statistics().held_splits, task.wait_ms > 0) == (1, True)
-    task.trigger(CheckpointId(1))
+    task.snapshots.trigger(CheckpointId(1))
     assert work(task) == [Barrier(CheckpointId(1))]
     assert any(isinstance(one, StoreFrozen) for one in task.outlets.errands)
     assert not task.align(said(2, SlowestSource("group of others", FAR, 100, None)))

@@ -166,11 +166,11 @@ def test_records_go_through_the_chain_and_into_every_output_in_order() -> None:
     offer(task, A, [1, 2], [3])
     assert work(task) == [A, A]
     assert sent(task) == []
-    assert task.has_buffered
-    task.flush()
+    assert task.departures.has_buffered
+    task.departures.flush()
     records = ["2", "4", "6"]
     assert sent(task) == [(X, records), (Y, records), (Z, records)]
-    assert not task.has_buffered
+    assert not task.departures.has_buffered
 
 
 def test_a_full_output_is_sent_without_being_flushed() -> None:
@@ -184,7 +184,7 @@ def test_a_barrier_leaves_behind_every_earlier_record_and_before_any_later_one_o
     task = task_of(inputs=(A,), outputs=[output(X, Y), output(Z)])
     offer(task, A, [1], Barrier(N1), [2])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [
         (X, [1]), (Y, [1]), (Z, [1]),
         (X, Barrier(N1)), (Y, Barrier(N1)), (Z, Barrier(N1)),
@@ -198,15 +198,15 @@ def test_while_aligning_what_comes_behind_the_barrier_is_held_and_the_rest_is_pr
     offer(task, A, [1], Barrier(N1), [2], [3])
     offer(task, B, [10], [20])
     assert work(task) == [A, B, A, B]
-    assert task.is_aligning
+    assert task.snapshots.are_aligning
     assert task.intake.ends[A].queue.in_memory == 2
     assert asked(task) == []
     offer(task, B, [30], Barrier(N1), [40])
     assert work(task) == [B, B, A, B, A]
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, [1, 10, 20, 30]), (X, Barrier(N1)), (X, [2, 40, 3])]
     assert asked(task) == [frozen(N1)]
-    assert not task.is_aligning
+    assert not task.snapshots.are_aligning
 
 
 def test_a_task_whose_only_items_are_behind_the_barrier_has_no_work() -> None:
@@ -244,7 +244,7 @@ def test_an_alignment_looks_at_each_blocked_channel_a_few_times_however_many_the
         offer(task, channel, Barrier(N1), [channel.source.index])
         work(task)
     assert work(task) == []
-    task.flush()
+    task.departures.flush()
     assert [item for _, item in sent(task)] == [Barrier(N1), list(range(100))]
     assert protocol.asked < 10 * len(inputs)
 
@@ -254,7 +254,7 @@ def test_a_newer_barrier_gives_the_older_alignment_up_and_frees_what_it_held() -
     offer(task, A, Barrier(N1), [1], Barrier(N2), [2])
     offer(task, B, [10], Barrier(N2), [20])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sorted(sent(task)[0][1]) == [1, 10]
     assert said(task) == [
         SnapshotDeclined(EPOCH, N1, HERE, f"superseded by barrier 2 on {B}"),
@@ -266,11 +266,11 @@ def test_an_aborted_alignment_frees_what_it_held_and_leaves_no_trace() -> None:
     task = task_of()
     offer(task, A, Barrier(N1), [1])
     work(task)
-    task.abort(N1)
+    task.snapshots.abort(N1)
     assert work(task) == [A]
     offer(task, B, Barrier(N1), [2])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert (sent(task), said(task), asked(task)) == ([(X, [1, 2])], [], [])
 
 
@@ -281,7 +281,7 @@ def test_a_large_batch_is_processed_rows_max_at_a_time_and_no_barrier_gets_ahead
     assert task.run() == A
     assert (task.records_in, task.intake.ends[A].queue.in_memory) == (2, 3)
     assert work(task) == [A, A, A, A]
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, [1, 2, 3, 4, 5]), (X, Barrier(N1)), (X, [6])]
 
 
@@ -293,7 +293,7 @@ def test_a_large_batch_keeps_its_keys_when_it_is_split() -> None:
     keys = ["k", "l", "k"]
     task.offer(A, Batch(keys, keys))
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, [("k", 1), ("l", 1), ("k", 2), ("k", 3), ("l", 2), ("k", 4)])]
 
 
@@ -349,7 +349,7 @@ def test_a_barrier_passes_in_the_midst_of_what_the_operators_say_and_a_restore_g
     assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
     (asked_for,) = asked(task)
     assert asked_for == StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))
-    task.snapshot_stored(N1, None, 0)
+    task.snapshots.stored(N1, None, 0)
     assert said(task) == [acknowledged(N1, 0, records_out=1, said=[0, "1"])]
     restored = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), restored=Snapshot(said=[0, "1"]))
     offer(task, A, Barrier(N2))
@@ -376,8 +376,8 @@ def test_a_task_that_stands_still_says_nothing_of_the_end_either() -> None:
     work(task)
     assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
     assert not task.has_work
-    task.capture(N1)
-    task.resume(N1)
+    task.snapshots.capture(N1)
+    task.snapshots.resume(N1)
     work(task)
     assert sent(task) == [(X, ["b"]), (X, END)]
 
@@ -387,7 +387,7 @@ def test_a_snapshot_says_that_it_is_drained_once_the_operators_have_ended() -> N
     offer(task, A, [1], Barrier(N1), END, Barrier(N2))
     work(task)
     for n in (N1, N2):
-        task.snapshot_stored(n, None, freeze_us=3)
+        task.snapshots.stored(n, None, freeze_us=3)
     assert said(task) == [
         acknowledged(N1, 1, freeze_us=3),
         acknowledged(N2, 1, drained=True, ended=True, freeze_us=3),
@@ -425,26 +425,26 @@ def test_a_triggered_source_freezes_its_positions_and_sends_the_barrier_behind_w
     (split,) = source.splits(1)
     task = source_of(source)
     task.run()
-    task.trigger(N1)
+    task.snapshots.trigger(N1)
     task.run()
     assert sent(task) == [(X, list(range(10))), (X, Barrier(N1)), (X, list(range(10, 20)))]
     assert asked(task) == [frozen(N1, positions=[left_of(split, 10)])]
-    task.snapshot_stored(N1, None, 0)
+    task.snapshots.stored(N1, None, 0)
     assert said(task) == [acknowledged(N1, 10, positions=[left_of(split, 10)])]
 
 
 def test_a_trigger_that_comes_again_is_dropped() -> None:
     task = source_of(numbers(5))
-    task.trigger(N2)
-    task.trigger(N2)
-    task.trigger(N1)
+    task.snapshots.trigger(N2)
+    task.snapshots.trigger(N2)
+    task.snapshots.trigger(N1)
     assert sent(task) == [(X, Barrier(N2))]
 
 
 def test_a_trigger_while_the_operators_are_ending_is_answered_in_the_midst_of_it() -> None:
     task = source_of(numbers(0), Tail(["a"], ["b"]))
     task.run()
-    task.trigger(N1)
+    task.snapshots.trigger(N1)
     assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
     (stored,) = asked(task)
     assert stored.frozen.said == [0, "1"]
@@ -463,12 +463,12 @@ def test_a_barrier_while_the_operators_are_ending_forces_nothing_out_and_overtak
     task.run()
     task.offer(A, Barrier(N1))
     if protocol is AlignedThenUnaligned:
-        task.alignment_timed_out(N1)
+        task.snapshots.alignment_timed_out(N1)
     assert sent(task) == [(X, Barrier(N1)), (X, ["a"])]
     (stored,) = (job for job in asked(task) if isinstance(job, StoreFrozen))
     assert stored.frozen.said == [0, "1"]
     assert [one.rows for one in stored.frozen.log] == [1], "what it has overtaken has been said"
-    assert (task.has_work, task.is_awaited) == (True, False)
+    assert (task.has_work, task.snapshots.are_awaited) == (True, False)
     work(task)
     assert sent(task) == [(X, ["b"]), (X, ["c"]), (X, END)]
 
@@ -477,8 +477,8 @@ def test_a_drained_source_goes_on_answering_triggers() -> None:
     task = source_of(numbers(3))
     work(task)
     sent(task)
-    task.trigger(N1)
-    task.trigger(N2)
+    task.snapshots.trigger(N1)
+    task.snapshots.trigger(N2)
     assert sent(task) == [(X, Barrier(N1)), (X, Barrier(N2))]
     assert asked(task) == [frozen(n, positions=[], ended=True) for n in (N1, N2)]
 
@@ -486,7 +486,7 @@ def test_a_drained_source_goes_on_answering_triggers() -> None:
 def test_a_task_that_is_no_source_ignores_triggers() -> None:
     """The coordinator tells all tasks of a worker."""
     task = task_of()
-    task.trigger(N1)
+    task.snapshots.trigger(N1)
     assert (sent(task), asked(task), said(task)) == ([], [], [])
 
 
@@ -532,7 +532,7 @@ def test_parts_build_on_the_newest_checkpoint_that_is_known_to_be_complete() -> 
         offer(task, A, Barrier(n))
         work(task)
         assert asked(task) == [frozen(n, since)]
-        task.snapshot_stored(n, part(n), 0)
+        task.snapshots.stored(n, part(n), 0)
         (message,) = said(task)
         assert isinstance(message, SnapshotAcknowledged)
         return message.snapshot.parts
@@ -542,7 +542,7 @@ def test_parts_build_on_the_newest_checkpoint_that_is_known_to_be_complete() -> 
     task.checkpoint_completed(N2)
     assert asked(task) == [CompleteState(N2)]
     assert checkpoint(N3, since=2) == (part(2), part(3))
-    task.abort(N3)
+    task.snapshots.abort(N3)
     assert checkpoint(CheckpointId(4), since=2) == (part(2), part(4))
     task.checkpoint_completed(CheckpointId(4))
     assert asked(task) == [CompleteState(CheckpointId(4))]
@@ -555,7 +555,7 @@ def test_the_parts_of_the_restored_checkpoint_are_built_on() -> None:
     offer(task, A, Barrier(N2))
     work(task)
     assert asked(task) == [frozen(N2, since=1)]
-    task.snapshot_stored(N2, part(2), 0)
+    task.snapshots.stored(N2, part(2), 0)
     assert said(task) == [acknowledged(N2, parts=(part(1, 100), part(2)))]
 
 
@@ -575,9 +575,9 @@ def test_an_abort_cancels_the_storing_and_what_is_stored_after_it_is_not_acknowl
     task = task_of(inputs=(A,), state=KeyedState(int))
     offer(task, A, Barrier(N1))
     work(task)
-    task.abort(N1)
+    task.snapshots.abort(N1)
     assert asked(task) == [frozen(N1), CancelStore(N1)]
-    task.snapshot_stored(N1, part(1), 0)
+    task.snapshots.stored(N1, part(1), 0)
     assert said(task) == []
 
 
@@ -585,8 +585,8 @@ def test_a_snapshot_that_cannot_be_stored_declines_its_checkpoint_and_no_other()
     task = task_of(inputs=(A,), state=KeyedState(int))
     offer(task, A, Barrier(N1), Barrier(N2))
     work(task)
-    task.snapshot_failed(N1, "disk full")
-    task.snapshot_stored(N2, part(2), 0)
+    task.snapshots.failed(N1, "disk full")
+    task.snapshots.stored(N2, part(2), 0)
     assert said(task) == [SnapshotDeclined(EPOCH, N1, HERE, "disk full"), acknowledged(N2, parts=(part(2),))]
     assert asked(task) == [frozen(N1), frozen(N2), CancelStore(N1)]
 
@@ -621,7 +621,7 @@ def stored(task: Task, writer: SinkWriter, n: CheckpointId) -> Any:
         assert isinstance(one, PrepareTransaction)
         handle = writer.prepare(one.transaction)
         task.transactions.prepared(n, handle)
-    task.snapshot_stored(n, None, 0)
+    task.snapshots.stored(n, None, 0)
     return handle
 
 
@@ -655,10 +655,10 @@ def test_a_snapshot_says_where_the_records_of_its_pending_transactions_are_held(
     work(task)
     first, second = (one for one in asked(task) if isinstance(one, PrepareTransaction))
     task.transactions.prepared(N1, one := writer.prepare(first.transaction))
-    task.snapshot_stored(N1, None, 0, held={N1: part(1)})
+    task.snapshots.stored(N1, None, 0, held={N1: part(1)})
     assert said(task) == [acknowledged(N1, 1, pending=(PendingTransaction(N1, one, part(1)),))]
     task.transactions.prepared(N2, two := writer.prepare(second.transaction))
-    task.snapshot_stored(N2, None, 0, held={N1: part(2), N2: part(3)})
+    task.snapshots.stored(N2, None, 0, held={N1: part(2), N2: part(3)})
     pending = (PendingTransaction(N1, one, part(2)), PendingTransaction(N2, two, part(3)))
     assert said(task) == [acknowledged(N2, 2, pending=pending)]
     task.close()
@@ -681,12 +681,12 @@ def test_the_transaction_of_an_aborted_checkpoint_is_committed_with_the_next_one
     offer(task, A, [1], Barrier(N1), [2], Barrier(N2))
     task.run()
     task.run()
-    task.abort(N1)
+    task.snapshots.abort(N1)
     prepare, _, cancel = asked(task)
     assert cancel == CancelStore(N1)
     handle = writer.prepare(prepare.transaction)
     task.transactions.prepared(N1, handle)
-    task.snapshot_stored(N1, None, 0)
+    task.snapshots.stored(N1, None, 0)
     assert said(task) == []
     work(task)
     later = stored(task, writer, N2)
@@ -754,7 +754,7 @@ def test_a_snapshot_counts_the_keys_of_its_state() -> None:
         task.offer(A, Batch(keys, keys))
         task.offer(A, Barrier(n))
         work(task)
-        task.snapshot_stored(n, None, 0)
+        task.snapshots.stored(n, None, 0)
     found = [one.snapshot.state_keys for one in said(task) if isinstance(one, SnapshotAcknowledged)]
     assert found == [2, 3]
 

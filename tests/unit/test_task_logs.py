@@ -147,7 +147,7 @@ def test_what_arrives_on_a_back_edge_between_capture_and_return_is_logged_and_pr
     work(task)
     offer(task, L, [3], Barrier(N1), [4])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert stored_logs(task) == {1: [(L, [2], False), (L, [3], False)]}
     assert sent(task) == [
         (X, [1]), (Y, [1]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [2, 3, 4]), (Y, [2, 3, 4]),
@@ -170,7 +170,7 @@ def test_a_barrier_that_waits_behind_it_has_come_back_and_is_not_delivered_again
         offer(one, A, [1], Barrier(N1), [2])
         offer(one, B, [3], Barrier(N1))
     assert asked(switching) == [WaitForAlignment(N1)]
-    switching.alignment_timed_out(N1)
+    switching.snapshots.alignment_timed_out(N1)
     assert stored_logs(switching) == {1: [(A, [1], False), (B, [3], False)]}
     assert wait_in_front_of(switching, A) == [[1], [2]]
     assert wait_in_front_of(switching, B) == [[3]]
@@ -276,7 +276,7 @@ def test_a_log_that_is_aborted_lets_go_of_the_backlog() -> None:
     offer(task, A, Barrier(N1))
     task.intake._turn.rotate()
     task.run()
-    task.abort(N1)
+    task.snapshots.abort(N1)
     work(task)
     assert space.taken_bytes == 0
     assert asked(task) == [CancelStore(N1)]
@@ -287,7 +287,7 @@ def test_an_aborted_log_is_forgotten() -> None:
     offer(task, A, Barrier(N1))
     work(task)
     offer(task, L, [1])
-    task.abort(N1)
+    task.snapshots.abort(N1)
     offer(task, L, Barrier(N1))
     work(task)
     assert asked(task) == [CancelStore(N1)]
@@ -312,7 +312,7 @@ def test_the_acknowledgement_says_where_the_log_is_and_how_many_records_it_holds
     offer(task, A, Barrier(N1))
     work(task)
     offer(task, L, [1, 2], [3], Barrier(N1))
-    task.snapshot_stored(N1, None, 5, LOG_PART)
+    task.snapshots.stored(N1, None, 5, LOG_PART)
     assert said(task) == [
         SnapshotAcknowledged(EPOCH, N1, HERE, Snapshot(log=(LOG_PART,), in_flight=3, freeze_us=5))
     ]
@@ -325,7 +325,7 @@ def test_a_task_that_has_ended_is_not_drained_while_the_barrier_overtakes_what_i
     task.departures.ends[X].waiting.extend([Batch([1]), END])
     task.outlets.outbox.clear()
     offer(task, A, Barrier(N1))
-    task.snapshot_stored(N1, None, 0, LOG_PART)
+    task.snapshots.stored(N1, None, 0, LOG_PART)
     assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True)
 
 
@@ -335,7 +335,7 @@ def test_a_restored_task_that_had_ended_is_not_drained_before_the_end_has_come_a
     offer(task, A, Barrier(N1), END, Barrier(N2))
     work(task)
     for n in (N1, N2):
-        task.snapshot_stored(n, None, 0)
+        task.snapshots.stored(n, None, 0)
     assert [one.snapshot for one in said(task)] == [
         Snapshot(ended=True, at_rest=True),
         Snapshot(ended=True, at_rest=True, drained=True),
@@ -346,7 +346,7 @@ def test_a_barrier_that_overtakes_the_end_of_input_finds_nobody_drained() -> Non
     """Nothing is logged, and yet the task still has its results to say."""
     task = task_of(UnalignedBarriers, inputs=(A,))
     offer(task, A, END, Barrier(N1))
-    task.snapshot_stored(N1, None, 0)
+    task.snapshots.stored(N1, None, 0)
     assert said(task)[0].snapshot == Snapshot(at_rest=True)
 
 
@@ -357,7 +357,7 @@ def test_the_log_is_replayed_in_order_before_any_new_input() -> None:
     task = task_of(AlignedBarriers, replay=[logged(L, 1), logged(L, 2, 3)], outputs=(X,))
     offer(task, L, [4])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, [1, 2, 3, 4])]
 
 
@@ -369,7 +369,7 @@ def test_what_the_sender_has_to_send_again_leaves_before_anything_else_and_is_no
         replay=[logged(X, 1, by_sender=True), logged(A, 2), logged(Y, 3, by_sender=True)],
     )
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, [1]), (Y, [3]), (X, [-2]), (Y, [-2])]
 
 
@@ -443,7 +443,7 @@ def test_it_gets_ahead_of_what_waits_in_the_output_buffers_too() -> None:
     task = task_of(UnalignedBarriers, inputs=(A,))
     offer(task, A, [1])
     work(task)
-    assert task.has_buffered
+    assert task.departures.has_buffered
     offer(task, A, Barrier(N1))
     assert sent(task) == [(X, Barrier(N1)), (X, [1]), (Y, Barrier(N1)), (Y, [1])]
     assert stored_logs(task) == {1: [(X, [1], True), (Y, [1], True)]}
@@ -453,7 +453,7 @@ def test_what_is_produced_after_the_barrier_stays_behind_it() -> None:
     task = clogged([1])
     offer(task, A, Barrier(N1), [2])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert waiting(task, X) == [Barrier(N1), [1]]
     assert sent(task) == [(Y, Barrier(N1)), (X, [2]), (Y, [2])]
 
@@ -483,27 +483,27 @@ def hand_over(task: Task) -> None:
     """X takes nothing, Y takes all."""
     outbox, task.outlets.outbox = task.outlets.outbox, []
     task.departures.ends[X].waiting.extend(item for channel, item in outbox if channel == X)
-    task.note_departures()
+    task.snapshots.note_departures()
 
 
 def test_the_snapshot_is_stored_when_the_barrier_has_left_on_every_output() -> None:
     task = stuck([1])
     assert asked(task) == [WaitForAlignment(N1)]
     task.departures.ends[X].waiting.popleft()
-    assert not task.note_departures()
+    assert not task.snapshots.note_departures()
     task.departures.ends[X].waiting.popleft()
-    assert task.note_departures()
+    assert task.snapshots.note_departures()
     assert stored_logs(task) == {1: []}
-    assert not task.note_departures()
+    assert not task.snapshots.note_departures()
 
 
 def test_a_barrier_that_is_stuck_gets_ahead_of_what_it_was_sent_behind_and_that_is_logged() -> None:
     task = stuck([1], [2])
     offer(task, A, [3])
     work(task)
-    task.flush()
+    task.departures.flush()
     hand_over(task)
-    task.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [Barrier(N1), [1], [2], [3]]
     assert stored_logs(task) == {1: [(X, [1], True), (X, [2], True)]}
     assert sent(task) == []
@@ -514,7 +514,7 @@ def test_it_gets_ahead_where_it_still_waits_only() -> None:
     task.departures.ends[X].waiting.clear()
     task.departures.ends[X].waiting.append(Batch([9]))
     task.departures.ends[Y].waiting.extend([Batch([1]), Barrier(N1)])
-    task.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [[9]]
     assert waiting(task, Y) == [Barrier(N1), [1]]
 
@@ -524,8 +524,8 @@ def test_it_stays_behind_older_barriers_that_were_expedited_before() -> None:
     offer(task, A, [2], Barrier(N2))
     work(task)
     hand_over(task)
-    task.alignment_timed_out(N1)
-    task.alignment_timed_out(N2)
+    task.snapshots.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N2)
     assert waiting(task, X) == [Barrier(N1), Barrier(N2), [1], [2]]
     assert stored_logs(task) == {1: [(X, [1], True)], 2: [(X, [1], True), (X, [2], True)]}
 
@@ -537,10 +537,10 @@ def test_a_source_expedites_its_barrier_too() -> None:
         batch_rows=9, channel_bytes=1 << 20, splits=SplitQueue(generate(lambda number: number, 3), []),
     )  # fmt: skip
     task.departures.ends[X].waiting.append(Batch([1]))
-    task.trigger(N1)
+    task.snapshots.trigger(N1)
     hand_over(task)
     assert asked(task) == [WaitForAlignment(N1)]
-    task.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [Barrier(N1), [1]]
     assert [job.frozen.log for job in asked(task)] == [(logged(X, 1, by_sender=True),)]
 
@@ -573,7 +573,7 @@ def test_a_switch_that_takes_the_last_barrier_out_of_a_queue_says_that_there_is_
     offer(task, A, [1], Barrier(N1))
     offer(task, B, [2])
     assert task.run() == A and task.intake.ends[A].queue.in_memory == 1
-    task.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N1)
     assert task.outlets.emptied == [A]
 
 
@@ -582,12 +582,12 @@ def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
     offer(task, A, Barrier(N1), [1])
     work(task)
     offer(task, B, [2])
-    task.alignment_timed_out(N1)
+    task.snapshots.alignment_timed_out(N1)
     assert stored_logs(task) == {}
     offer(task, B, Barrier(N1))
     assert stored_logs(task) == {1: [(B, [2], False)]}
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2])]
 
 
@@ -598,12 +598,12 @@ def test_a_task_that_stands_still_takes_the_barrier_out_that_came_back_meanwhile
     work(task)
     offer(task, L, *([waiting] if waiting else []), Barrier(N1))
     assert not task.has_work
-    task.capture(N1)
+    task.snapshots.capture(N1)
     assert stored_logs(task) == {1: [(L, waiting, False)] if waiting else []}
-    task.resume(N1)
+    task.snapshots.resume(N1)
     offer(task, A, [3])
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task)[2:] == [(X, [*waiting, 3]), (Y, [*waiting, 3])]
 
 
@@ -622,7 +622,7 @@ def test_a_blocked_input_is_spilled_if_the_settings_say_so_and_no_other_regular_
     assert task.statistics().spilled_bytes > 0
     offer(task, B, Barrier(N1))
     work(task)
-    task.flush()
+    task.departures.flush()
     assert sent(task) == [
         (X, [3]), (Y, [3]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2]),
     ]  # fmt: skip
@@ -654,14 +654,14 @@ def test_what_is_on_disk_belongs_to_the_log_of_a_checkpoint_that_switches() -> N
     offer(task, B, Barrier(N1))
     task.run()
     assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1))]
-    assert task.note_departures()
+    assert task.snapshots.note_departures()
     assert stored_logs(task) == {1: []}
-    task.alignment_timed_out(N2)
+    task.snapshots.alignment_timed_out(N2)
     offer(task, B, [5], Barrier(N2))
     assert stored_logs(task) == {2: [(A, [1], False), (A, [2], False), (B, [5], False)]}
     assert wait_in_front_of(task, A) == [[1], [2], [3], [4]]
     work(task)
-    task.flush()
+    task.departures.flush()
     assert [records for channel, records in sent(task) if channel == X] == [
         Barrier(N2), [1, 5, 2, 3, 4]
     ]  # fmt: skip

@@ -236,7 +236,7 @@ def task_of(
 
 
 def sent(task: Task) -> list[Any]:
-    task.flush()
+    task.departures.flush()
     items, task.outlets.outbox = task.outlets.outbox, []
     found: list[Any] = []
     for _, item in items:
@@ -266,7 +266,7 @@ def test_a_barrier_passes_between_two_slices_of_timers_that_are_due() -> None:
     task.rows_max = 2
     task.offer(A, Batch([("a", 0)], ["a"], [0], 9))
     task.offer(B, Batch([], watermark=9))
-    while not task.is_midway:
+    while not task.chain.is_midway:
         task.run()
     for channel in (A, B):
         task.offer(channel, Barrier(N1))
@@ -286,16 +286,16 @@ def test_who_stands_still_says_nothing_though_timers_are_due() -> None:
     task.rows_max = 2
     task.offer(A, Batch([("a", 0)], ["a"], [0], 9))
     task.offer(B, Batch([], watermark=9))
-    while not task.is_midway:
+    while not task.chain.is_midway:
         task.run()
     for channel in (A, B):
         task.offer(channel, Barrier(N1))
     while task.has_work:
         task.run()
     before = sent(task)
-    assert before[-1] == Barrier(N1) and task.is_midway
-    task.capture(N1)
-    task.resume(N1)
+    assert before[-1] == Barrier(N1) and task.chain.is_midway
+    task.snapshots.capture(N1)
+    task.snapshots.resume(N1)
     while task.has_work:
         task.run()
     assert [one for one in before + sent(task) if isinstance(one, int)] == list(range(10))

@@ -10,7 +10,7 @@ of what is to come before what.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
 
@@ -38,13 +38,18 @@ from crosscut.protocol.events import (
     BarrierAnnounced,
     BarrierArrived,
     BarrierDeparted,
+    CaptureAllowed,
+    CheckpointAborted,
     CheckpointTriggered,
+    SnapshotFailed,
     SnapshotStored,
+    SourcesResumed,
     TaskEvent,
 )
+from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskQuiet
-from crosscut.protocol.snapshots import PendingTransaction
-from crosscut.task.captures import Captures, Stored
+from crosscut.protocol.snapshots import Part, PendingTransaction
+from crosscut.task.captures import NO_TIMES, Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SpilledBlocks
 from crosscut.task.departures import Departures, Log
@@ -66,6 +71,7 @@ class Snapshots:
     Args:
         freeze: Returns the task as it is at barrier n.
         pending: Returns the sink's transactions that checkpoint n commits.
+        is_source: The task is asked for checkpoints; others hear of them by barriers.
 
     Attributes:
         newest_arrived: The newest checkpoint of which a barrier has come on an input, 0 if none has.
@@ -84,6 +90,8 @@ class Snapshots:
         outlets: Outlets,
         freeze: Callable[[CheckpointId], FrozenTask],
         pending: Callable[[CheckpointId], tuple[PendingTransaction, ...]],
+        *,
+        is_source: bool,
     ) -> None:
         self._task_id = task_id
         self._epoch = epoch
@@ -95,6 +103,7 @@ class Snapshots:
         self._outlets = outlets
         self._freeze = freeze
         self._pending = pending
+        self._is_source = is_source
         # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
         self.newest_arrived = CheckpointId(0)
@@ -102,12 +111,91 @@ class Snapshots:
 
     @property
     def are_awaited(self) -> bool:
-        """Whether one waits until the chain is through with the batch that it has begun."""
+        """Whether one waits until the chain is through with the batch that it has begun.
+
+        It must run then, even if its outputs take no more: the rest of one batch is bounded.
+        """
         return bool(self._postponed) and self._chain.is_halfway
+
+    @property
+    def are_aligning(self) -> bool:
+        """Whether a barrier has come on some inputs and not yet on all."""
+        return self._protocol.aligning is not None
+
+    def are_logging(self, channel: ChannelId) -> bool:
+        """Whether records that arrive there belong to one."""
+        return bool(self._protocol.logging(channel))
 
     @property
     def _is_settled(self) -> bool:
         return not self._chain.is_halfway and not self._intake.is_replaying
+
+    # Orders and news from the driver.
+
+    def trigger(self, n: CheckpointId) -> None:
+        """The coordinator asks a source for a checkpoint."""
+        if self._is_source:
+            self._hold(CheckpointTriggered(n))
+
+    def abort(self, n: CheckpointId) -> None:
+        """The coordinator has given a checkpoint up."""
+        self.handle(CheckpointAborted(n))
+
+    def capture(self, n: CheckpointId) -> None:
+        """Every task stands still for checkpoint n."""
+        self.handle(CaptureAllowed(n))
+
+    def resume(self, n: CheckpointId) -> None:
+        """Checkpoint n is complete: go on, if the task stands still for it."""
+        self.handle(SourcesResumed(n))
+
+    def alignment_timed_out(self, n: CheckpointId) -> None:
+        """The alignment of n has taken as long as the settings allow."""
+        self._hold(AlignmentTimedOut(n))
+
+    def stored(
+        self,
+        n: CheckpointId,
+        part: Part | None,
+        freeze_us: int,
+        log: Part | None = None,
+        held: Mapping[CheckpointId, Part] | None = None,
+        whole: tuple[Part, ...] | None = None,
+        times: SnapshotTimes = NO_TIMES,
+    ) -> None:
+        """Everything of frozen snapshot n is durable; `part` holds the keyed state, if any.
+
+        Args:
+            log: Holds the channel records, if there were any.
+            freeze_us: How long the driver saw the task stopped while it froze.
+            held: The records of pending transactions, by the checkpoint they were cut off at.
+            whole: All parts of the keyed state, where it is kept in files of its own.
+            times: How long it all took.
+        """
+        if self._captures.stored(n, Stored(part, freeze_us, log, held, whole, times)):
+            self.handle(SnapshotStored(n))
+
+    def failed(self, n: CheckpointId, reason: str) -> None:
+        """Frozen snapshot n could not be stored."""
+        self.handle(SnapshotFailed(n, reason))
+
+    def completed(self, n: CheckpointId) -> None:
+        """Checkpoint n is complete: the next part builds on this one."""
+        self._captures.completed(n)
+
+    def note_departures(self) -> bool:
+        """Barriers may have left: to be called when the outbox is empty, or something that waited was sent.
+
+        Returns:
+            Whether one has: there may be something in the outlets again.
+        """
+        departing = self._protocol.departing
+        if not departing:
+            return False
+        departed = self._departures.gone(departing)
+        for n in departed:
+            self.handle(BarrierDeparted(n))
+        return bool(departed)
 
     # Events.
 
@@ -117,7 +205,7 @@ class Snapshots:
             self.newest_arrived = event.checkpoint_id
         self._perform(self._protocol.handle(event))
 
-    def hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
+    def _hold(self, event: CheckpointTriggered | AlignmentTimedOut) -> None:
         """Tell the protocol of something that it may take a snapshot for, as soon as one can be taken."""
         self._postponed.append(event)
         self.let_in()
@@ -155,25 +243,6 @@ class Snapshots:
         elif self._protocol.announces_barriers:
             self.handle(BarrierAnnounced(channel, n))
         return True
-
-    def note_departures(self) -> bool:
-        """Tell the protocol which barriers have left; return whether one has. The outbox must be empty."""
-        departing = self._protocol.departing
-        if not departing:
-            return False
-        departed = self._departures.gone(departing)
-        for n in departed:
-            self.handle(BarrierDeparted(n))
-        return bool(departed)
-
-    def stored(self, n: CheckpointId, stored: Stored) -> None:
-        """Snapshot n is durable."""
-        if self._captures.stored(n, stored):
-            self.handle(SnapshotStored(n))
-
-    def completed(self, n: CheckpointId) -> None:
-        """Checkpoint n is complete: the next part builds on this one."""
-        self._captures.completed(n)
 
     # Effects.
 

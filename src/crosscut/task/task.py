@@ -15,41 +15,35 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
-from crosscut.batch import Batch, Mark
+from crosscut.batch import Batch
 from crosscut.errors import ProtocolError
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, HeldData
-from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
 from crosscut.protocol.events import (
-    AlignmentTimedOut,
     BarrierArrived,
-    CaptureAllowed,
-    CheckpointAborted,
-    CheckpointTriggered,
     CommitAuthorised,
-    SnapshotFailed,
-    SourcesResumed,
 )
 from crosscut.protocol.job.rescaling import read_said, shown_said
-from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
+from crosscut.protocol.measures import Letter, Reading
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
-from crosscut.protocol.snapshots import Part, Snapshot
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
-from crosscut.task.captures import NO_TIMES, Captures, Stored
+from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
 from crosscut.task.inputs import InputQueue
 from crosscut.task.intake import Intake
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
+from crosscut.task.marks import Marks
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
 from crosscut.task.reading import SplitReading
@@ -85,7 +79,10 @@ class Task:
     Attributes:
         outlets: Work for the driver, after any call.
         intake: The inputs.
+        chain: The operators at work.
         departures: The way out.
+        marks: Those that follow the records.
+        snapshots: Those of the task: whoever hears of barriers and checkpoints tells them.
         transactions: Those of its sink.
         calls: Those that its operators have asked for.
     """
@@ -145,22 +142,20 @@ class Task:
             spills_blocked=spills_blocked,
             replayed_first=replayed_first,
         )
-        self._chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
-        self._chain.said, self._said_before = read_said(before.said)
+        self.chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
+        self.chain.said, self._said_before = read_said(before.said)
         self._reading: SplitReading | None = None
         if splits is not None:
-            self._reading = SplitReading(task_id, splits, source_uid, aligned, self._chain)
+            self._reading = SplitReading(task_id, splits, source_uid, aligned, self.chain)
         self._time = TaskTime(
-            self._chain,
+            self.chain,
             (one for one in inputs if one not in back_edges),
             restored,
             has_event_time=has_event_time,
         )
         self.hears_time = self._time.hears_clock
         self._has_rung = False
-        self._mark: Mark | None = None
-        self._marks_at_us: int | None = None
-        self._chain.restore(
+        self.chain.restore(
             self._time.watermark,
             before.assigned,
             splits.unfinished if splits is not None else [],
@@ -168,21 +163,23 @@ class Task:
             is_open=splits is not None and splits.is_open,
             is_raised_later=bool(replayed_first),
         )
-        self._ending = TaskEnding(self._chain, is_said=before.ended)
-        self.calls = TaskCalls(chain, protocol, self._chain, self.intake, self.outlets)
+        self._ending = TaskEnding(self.chain, is_said=before.ended)
+        self.calls = TaskCalls(chain, protocol, self.chain, self.intake, self.outlets)
         self.departures = Departures(outputs, self.outlets, channel_bytes)
+        self.marks = Marks(task_id.vertex, self.chain, self.departures, self.outlets)
         self._captures = Captures(parts or PartChain(), log_space, state)
-        self._snapshots = Snapshots(
+        self.snapshots = Snapshots(
             task_id,
             epoch,
             protocol,
             self._captures,
             self.intake,
-            self._chain,
+            self.chain,
             self.departures,
             self.outlets,
             self._freeze,
             self.transactions.pending,
+            is_source=splits is not None,
         )
 
     # Questions of the driver.
@@ -200,7 +197,7 @@ class Task:
     @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
-        if self._chain.is_midway:
+        if self.chain.is_midway:
             return not self._stands_still
         if self.calls.has_results:
             return True
@@ -213,7 +210,7 @@ class Task:
     @property
     def _stands_still(self) -> bool:
         """Whether it says nothing: not even what is due, which is in the state as long as it is not said."""
-        return self._protocol.is_halted and not self._chain.is_halfway
+        return self._protocol.is_halted and not self.chain.is_halfway
 
     @property
     def _has_input(self) -> bool:
@@ -234,52 +231,6 @@ class Task:
     def tell_time(self, clock_ms: int) -> None:
         """The machine's clock says `clock_ms`; to be told before `run` where `hears_time`."""
         self._time.tell_clock(clock_ms)
-
-    def mark(self, now_us: int) -> None:
-        """Let a mark of this time, in microseconds since 1970, follow what the source reads next."""
-        self._marks_at_us = now_us
-
-    @property
-    def awaits_mark(self) -> bool:
-        """Whether no record has been read since `mark`."""
-        return self._marks_at_us is not None
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a snapshot waits until the task is through with the batch that it has begun.
-
-        It must run then, even if its outputs take no more: the rest of one batch is bounded.
-        """
-        return self._snapshots.are_awaited
-
-    @property
-    def is_aligning(self) -> bool:
-        """Whether a barrier has come on some inputs and not yet on all."""
-        return self._protocol.aligning is not None
-
-    def is_logging(self, channel: ChannelId) -> bool:
-        """Whether records that arrive there belong to a snapshot."""
-        return bool(self._protocol.logging(channel))
-
-    @property
-    def newest_barrier(self) -> CheckpointId:
-        """The newest checkpoint of which a barrier has come on an input, 0 if none has."""
-        return self._snapshots.newest_arrived
-
-    @property
-    def newest_captured(self) -> CheckpointId:
-        """The newest checkpoint that has the task's state, 0 if none has in this epoch."""
-        return self._snapshots.newest_captured
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether it has begun with something that it is to go on with before it takes other records."""
-        return self._chain.is_midway
-
-    @property
-    def has_buffered(self) -> bool:
-        """Whether records wait in the output buffers."""
-        return self.departures.has_buffered
 
     @property
     def records_out(self) -> int:
@@ -315,30 +266,21 @@ class Task:
             queued_records=self.intake.queued_rows,
             spilled_bytes=self.intake.spilled_bytes,
             empty_split=reading.empty_split if reading is not None else "",
-            late_records=self._chain.late_count,
-            dead_letters=self._chain.letter_count,
+            late_records=self.chain.late_count,
+            dead_letters=self.chain.letter_count,
             sent=tuple(one.added_rows for one in self.departures.outputs),
-            timers=self._chain.timer_count,
+            timers=self.chain.timer_count,
             lag=reading.lag if reading is not None else None,
             held_splits=len(reading.held) if reading is not None else 0,
             running_us=running_us,
             busy_us=busy_us,
             blocked_us=blocked_us,
             readings=readings,
-            barrier=self.newest_barrier,
-            captured=self.newest_captured,
+            barrier=self.snapshots.newest_arrived,
+            captured=self.snapshots.newest_captured,
             letters=letters,
             latencies=latencies,
         )
-
-    def take_letters(self) -> tuple[Letter, ...]:
-        """Return the newest dead letters since this was asked last."""
-        return self._chain.take_letters()
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """The metrics of user code."""
-        return self._chain.readings
 
     @property
     def is_over(self) -> bool:
@@ -352,10 +294,6 @@ class Task:
 
     # Orders and news from the driver.
 
-    def follow(self, course: Course) -> None:
-        """Let a slice be ended early by `course`."""
-        self._chain.follow(course)
-
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.
 
@@ -363,10 +301,10 @@ class Task:
         """
         match item:
             case Barrier(checkpoint_id):
-                if not self._snapshots.barrier_came(channel, checkpoint_id):
+                if not self.snapshots.barrier_came(channel, checkpoint_id):
                     return
             case Batch():
-                self._snapshots.batch_came(channel, item)
+                self.snapshots.batch_came(channel, item)
             case EndOfInput():
                 pass
         self.intake.add(channel, item)
@@ -382,21 +320,21 @@ class Task:
             ConnectorError: A source or sink failed; likewise.
         """
         channel = None
-        self._chain.begin(self.rows_max)
-        if self._chain.is_midway:
+        self.chain.begin(self.rows_max)
+        if self.chain.is_midway:
             # Between two of the many timers that a watermark makes due a snapshot can be taken.
-            channel = None if self._chain.is_halfway else self.intake.begin_turn_of_barrier()
+            channel = None if self.chain.is_halfway else self.intake.begin_turn_of_barrier()
             if channel is not None:
                 self._deliver(channel)
                 self.intake.end_turn(channel)
             elif not self._stands_still:
-                self._chain.go_on()
+                self.chain.go_on()
         elif self.calls.has_results:
             self.calls.release(self.rows_max)
         elif self._is_alarm_due and not (self._has_rung and self._has_input):
             # By turns: what is due as fast as the clock goes must not keep the inputs waiting.
             self._has_rung = True
-            self._chain.ring(is_fed=self.intake.queued_rows > 0 or self.calls.is_calling)
+            self.chain.ring(is_fed=self.intake.queued_rows > 0 or self.calls.is_calling)
         elif self._has_input:
             self._has_rung = False
             # Also while the operators speak at the end of input: then it is a barrier.
@@ -410,9 +348,8 @@ class Task:
                 self._pass_on_end()
         elif self._reading is not None:
             self._read(self._reading)
-        if self._mark is not None:
-            self._pass_mark(self._mark)
-        self._snapshots.let_in()
+        self.marks.let_on(is_over=self._ending.is_forwarded)
+        self.snapshots.let_in()
         return channel
 
     def align(self, news: AlignSources) -> bool:
@@ -431,40 +368,7 @@ class Task:
     def batch_ends(self, empty: Collection[str]) -> None:
         """All records of a batch are processed, before its barrier; these splits have nothing to read."""
         if not self._ending.is_under_way and not self._ending.is_forwarded:
-            self._chain.batch_ends(empty)
-
-    def flush(self) -> None:
-        """Send the records in the output buffers: nothing else is to be done, or they have lingered."""
-        self.departures.flush()
-
-    def trigger(self, checkpoint_id: CheckpointId) -> None:
-        """The coordinator asks a source for a checkpoint."""
-        if self._reading is not None:
-            self._snapshots.hold(CheckpointTriggered(checkpoint_id))
-
-    def abort(self, checkpoint_id: CheckpointId) -> None:
-        """The coordinator has given a checkpoint up."""
-        self._snapshots.handle(CheckpointAborted(checkpoint_id))
-
-    def capture(self, checkpoint_id: CheckpointId) -> None:
-        """Every task stands still for checkpoint n."""
-        self._snapshots.handle(CaptureAllowed(checkpoint_id))
-
-    def resume(self, checkpoint_id: CheckpointId) -> None:
-        """Checkpoint n is complete: go on, if the task stands still for it."""
-        self._snapshots.handle(SourcesResumed(checkpoint_id))
-
-    def alignment_timed_out(self, checkpoint_id: CheckpointId) -> None:
-        """The alignment of n has taken as long as the settings allow."""
-        self._snapshots.hold(AlignmentTimedOut(checkpoint_id))
-
-    def note_departures(self) -> bool:
-        """Barriers may have left: to be called when the outbox is empty, or something that waited was sent.
-
-        Returns:
-            Whether one has: there may be something in the outlets again.
-        """
-        return self._snapshots.note_departures()
+            self.chain.batch_ends(empty)
 
     def close_loops(self, heads: Collection[VertexId]) -> None:
         """The coordinator has found the loops with these heads exhausted: their back edges have ended."""
@@ -472,34 +376,9 @@ class Task:
             for channel in sorted(self._back_edges):
                 self.offer(channel, EndOfInput())
 
-    def snapshot_stored(
-        self,
-        checkpoint_id: CheckpointId,
-        part: Part | None,
-        freeze_us: int,
-        log: Part | None = None,
-        held: Mapping[CheckpointId, Part] | None = None,
-        whole: tuple[Part, ...] | None = None,
-        times: SnapshotTimes = NO_TIMES,
-    ) -> None:
-        """Everything of the frozen snapshot is durable; `part` holds the keyed state, if any.
-
-        Args:
-            log: Holds the channel records, if there were any.
-            freeze_us: How long the driver saw the task stopped while it froze.
-            held: The records of pending transactions, by the checkpoint they were cut off at.
-            whole: All parts of the keyed state, where it is kept in files of its own.
-            times: How long it all took.
-        """
-        self._snapshots.stored(checkpoint_id, Stored(part, freeze_us, log, held, whole, times))
-
-    def snapshot_failed(self, checkpoint_id: CheckpointId, reason: str) -> None:
-        """The frozen snapshot could not be stored."""
-        self._snapshots.handle(SnapshotFailed(checkpoint_id, reason))
-
     def checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         """Checkpoint n is complete: commit, and build the next part on this one."""
-        self._snapshots.completed(checkpoint_id)
+        self.snapshots.completed(checkpoint_id)
         if self._reading is not None:
             self._reading.acknowledge(checkpoint_id)
         if self._state is not None:
@@ -511,28 +390,27 @@ class Task:
         with ExitStack() as stack:
             stack.callback(self.transactions.close)
             stack.callback(self.intake.close)
-            stack.callback(self._chain.close)
+            stack.callback(self.chain.close)
             if self._reading is not None:
                 stack.callback(self._reading.close)
 
     # Records.
 
     def _read(self, reading: SplitReading) -> None:
-        self._chain.look_back()
-        if self._chain.is_midway:
+        self.chain.look_back()
+        if self.chain.is_midway:
             return
         batch = reading.read(self.rows_max, is_first=self.records_in == self._records_before)
         if batch is not None:
             self.records_in += len(batch)
-            if self._marks_at_us is not None:
-                self._mark, self._marks_at_us = Mark(self.task_id.vertex, self._marks_at_us), None
-            rest = self._chain.process(batch)
+            self.marks.source_read()
+            rest = self.chain.process(batch)
             if rest is not None:
-                self._chain.keep(rest)
+                self.chain.keep(rest)
         elif reading.is_drained:
             self._input_ended()
         else:
-            self._chain.tell_assigned()
+            self.chain.tell_assigned()
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
@@ -549,7 +427,7 @@ class Task:
                 item.input = channel.input
                 mark = item.take_mark()
                 news = item.take_news() if item.has_news else None
-                rest_of_slice = self._chain.process(item) if rows else None
+                rest_of_slice = self.chain.process(item) if rows else None
                 if rest_of_slice is not None:
                     rows -= len(rest_of_slice)
                     rest_of_slice.mark, mark = mark, None
@@ -557,18 +435,18 @@ class Task:
                         rest_of_slice.add_news(news.watermark, idle=news.idle)
                     self.intake.put_back(channel, rest_of_slice)
                 elif news is not None and self.intake.replays(channel):
-                    self._chain.tell(news)
+                    self.chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._time.heard(channel, news)
                 if mark is not None and channel not in self._back_edges:
                     # What goes round would count the rounds, and never come to an end.
-                    self._mark = self._mark or mark
+                    self.marks.came(mark)
                 self.records_in += rows
                 self.calls.request()
             case Barrier() if item == REPLAYED:
                 self.intake.note_replayed(channel)
             case Barrier(checkpoint_id):
-                self._snapshots.handle(BarrierArrived(channel, checkpoint_id))
+                self.snapshots.handle(BarrierArrived(channel, checkpoint_id))
             case EndOfInput():
                 # The end comes around a loop as well, after it was told by `close_loops`.
                 if self.intake.end(channel):
@@ -582,15 +460,6 @@ class Task:
         if self.departures.lead_on(side):
             self._sent_on += len(batch)
             self.departures.add(batch, side)
-
-    def _pass_mark(self, mark: Mark) -> None:
-        """Let a mark go on, once what came before it has gone through the operators."""
-        if self._chain.is_midway:
-            return
-        self._mark = None
-        if not self._ending.is_forwarded:
-            self.outlets.marks.append(mark)
-            self.departures.mark(mark)
 
     def _input_ended(self) -> None:
         if self._ending.begin(waits=self.calls.is_calling):
@@ -617,8 +486,8 @@ class Task:
             ended=ending.is_said,
             watermark=self._time.watermark,
             now_ms=self._time.now_ms,
-            assigned=self._chain.assigned,
-            said=None if ending.is_said else shown_said(self._chain.said, self._said_before),
+            assigned=self.chain.assigned,
+            said=None if ending.is_said else shown_said(self.chain.said, self._said_before),
             is_end_forwarded=ending.is_forwarded,
             is_calling=self.calls.is_calling,
             records_in=self.records_in,

@@ -341,7 +341,7 @@ class BackgroundWork:
 
     async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
-        self._tell(lambda task: task.alignment_timed_out(checkpoint_id))
+        self._tell(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
 
     async def _prepare(self, errand: PrepareTransaction) -> None:
         if self._writer is None:
@@ -391,10 +391,10 @@ class BackgroundWork:
         times = self._begun(n).times(self._host.now_ns())
         self._began = {one: begun for one, begun in self._began.items() if one > n}
         if reason:
-            self._tell(lambda task: task.snapshot_failed(n, reason))
+            self._tell(lambda task: task.snapshots.failed(n, reason))
         else:
             self._host.failpoints("snapshot.stored")
-            self._tell(lambda task: task.snapshot_stored(n, part, pause_us, log, held, whole, times))
+            self._tell(lambda task: task.snapshots.stored(n, part, pause_us, log, held, whole, times))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: the next epoch sweeps the rest."""

@@ -27,11 +27,8 @@ LINES_PER_S = 10
 """... and for how many more a second. User code may log each record: the driver must not feel it."""
 
 
-class Speaker(Protocol):
-    """A task that is at work."""
-
-    @property
-    def task_id(self) -> TaskId: ...
+class Progress(Protocol):
+    """How far a task's checkpoints are."""
 
     @property
     def newest_captured(self) -> CheckpointId: ...
@@ -43,7 +40,7 @@ class Speaking:
 
     epoch: Epoch
     task: TaskId
-    of: Speaker | None = None
+    at: Progress | None = None
 
 
 SPEAKING: ContextVar[Speaking | None] = ContextVar("speaking", default=None)
@@ -138,7 +135,7 @@ def _line(record: logging.LogRecord) -> LogLine:
 
 def _checkpoint(speaking: Speaking | None) -> CheckpointId:
     return (
-        speaking.of.newest_captured if speaking is not None and speaking.of is not None else CheckpointId(0)
+        speaking.at.newest_captured if speaking is not None and speaking.at is not None else CheckpointId(0)
     )
 
 

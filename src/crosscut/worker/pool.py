@@ -300,7 +300,11 @@ class TaskPool:
 
     def _offer_now(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
         runner.tell(lambda task: task.offer(channel, item))
-        if self.failpoints.is_armed and isinstance(item, Batch) and runner.task.is_logging(channel):
+        if (
+            self.failpoints.is_armed
+            and isinstance(item, Batch)
+            and runner.task.snapshots.are_logging(channel)
+        ):
             self.failpoints("snapshot.logging")
         if not self.is_over:
             self.relieve(runner, channel)
@@ -366,19 +370,19 @@ class TaskPool:
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""
-        self._tell(lambda task: task.trigger(checkpoint_id))
+        self._tell(lambda task: task.snapshots.trigger(checkpoint_id))
 
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """Give a checkpoint up."""
-        self._tell(lambda task: task.abort(checkpoint_id))
+        self._tell(lambda task: task.snapshots.abort(checkpoint_id))
 
     def capture(self, checkpoint_id: CheckpointId) -> None:
         """Every task of the job stands still."""
-        self._tell(lambda task: task.capture(checkpoint_id))
+        self._tell(lambda task: task.snapshots.capture(checkpoint_id))
 
     def resume(self, checkpoint_id: CheckpointId) -> None:
         """Go on after a checkpoint that every task stood still for."""
-        self._tell(lambda task: task.resume(checkpoint_id))
+        self._tell(lambda task: task.snapshots.resume(checkpoint_id))
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
         """A checkpoint is complete."""

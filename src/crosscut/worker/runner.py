@@ -36,16 +36,16 @@ class TaskRunner:
         self.alarm_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
-        self._speaking = Speaking(pool.epoch, task.task_id, task)
+        self._speaking = Speaking(pool.epoch, task.task_id, task.snapshots)
         self._pace = pool.pace_of(task.task_id)
         # Since the task last took records, if it is not through with them.
         self._rows = 0
         self._busy_ns = 0
         self._now_ns = pool.now_ns
         task.rows_max = self._pace.rows
-        task.follow(self._pace.course)
+        task.chain.follow(self._pace.course)
         self._buffered_since_ns = 0
-        self._newest_barrier = task.newest_barrier
+        self._newest_barrier = task.snapshots.newest_arrived
         self._spent_ns = 0
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
@@ -57,7 +57,7 @@ class TaskRunner:
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
         task = self.task
-        if task.departures.clogged and not task.is_awaited:
+        if task.departures.clogged and not task.snapshots.are_awaited:
             return False
         return 0 < self.alarm_ns <= now_ns or (self.due_ns <= now_ns and task.has_work)
 
@@ -84,7 +84,7 @@ class TaskRunner:
             running_us=running_ns // 1_000,
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
-            readings=said.news(now_ns, task.readings) if is_due else None,
+            readings=said.news(now_ns, task.chain.readings) if is_due else None,
             letters=self._letters(now_ns),
             latencies=self._latencies.news(now_ns, is_over=task.is_over),
         )
@@ -93,7 +93,7 @@ class TaskRunner:
         if not self.task.is_over and now_ns - self._letters_ns < LOOK_EVERY_NS:
             return ()
         self._letters_ns = now_ns
-        return self.task.take_letters()
+        return self.task.chain.take_letters()
 
     def set_alarm(self, now_ns: int) -> None:
         """Tell the task the time, and note when something is due by it."""
@@ -139,7 +139,7 @@ class TaskRunner:
             task.tell_time(pool.clock_ms(now_ns))
         is_mark_due = self._mark_due_ns <= now_ns
         if is_mark_due:
-            task.mark(pool.clock_us(now_ns))
+            task.marks.ask(pool.clock_us(now_ns))
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
         try:
             channel = task.run()
@@ -151,7 +151,7 @@ class TaskRunner:
         rows = task.records_in - rows_before
         ended_ns = self._now_ns()
         self._note(rows, ended_ns - now_ns)
-        if is_mark_due and not task.awaits_mark:
+        if is_mark_due and not task.marks.is_awaited:
             self._mark_due_ns = now_ns + pool.marks_every_ns
         if task.outlets.marks:
             marks, task.outlets.marks = task.outlets.marks, []
@@ -162,9 +162,9 @@ class TaskRunner:
         self.set_alarm(ended_ns)
         if channel is not None:
             self._pool.relieve(self, channel)
-            if self._pool.failpoints.is_armed and task.is_aligning:
+            if self._pool.failpoints.is_armed and task.snapshots.are_aligning:
                 self._pool.failpoints("align.partial")
-        if task.has_buffered:
+        if task.departures.has_buffered:
             self._flush_if_due(ended_ns)
         self.drain((ended_ns - now_ns) // 1_000)
         if rows:
@@ -189,8 +189,8 @@ class TaskRunner:
         if not self._buffered_since_ns:
             self._buffered_since_ns = now_ns
         if now_ns - self._buffered_since_ns >= self._pool.linger_ns or not self.can_run(now_ns):
-            self.task.flush()
-        if not self.task.has_buffered:
+            self.task.departures.flush()
+        if not self.task.departures.has_buffered:
             self._buffered_since_ns = 0
 
     def _note(self, rows: int, elapsed_ns: int) -> None:
@@ -198,7 +198,7 @@ class TaskRunner:
         task = self.task
         self._rows += rows
         self._busy_ns += elapsed_ns
-        if not task.is_midway:
+        if not task.chain.is_midway:
             if self._rows:
                 self._pace.took(self._rows, self._busy_ns)
                 task.rows_max = self._pace.rows
@@ -211,7 +211,7 @@ class TaskRunner:
         stays in its outlet until its turn: it has not left before.
         """
         task, pool, outlets = self.task, self._pool, self.task.outlets
-        if (n := task.newest_barrier) != self._newest_barrier:
+        if (n := task.snapshots.newest_arrived) != self._newest_barrier:
             self._newest_barrier = n
             self.background.note_barrier(n)
         is_new = True
@@ -235,4 +235,4 @@ class TaskRunner:
                     pool.relieve(self, channel)
             while outlets.messages and not pool.is_over:
                 pool.report(outlets.messages.pop(0))
-            is_new = not pool.is_over and task.note_departures()
+            is_new = not pool.is_over and task.snapshots.note_departures()

@@ -1,0 +1,52 @@
+"""The mark that a task lets on: it follows the records that it came with, through the operators."""
+
+from __future__ import annotations
+
+from crosscut.batch import Mark
+from crosscut.ids import VertexId
+from crosscut.task.chain import Chain
+from crosscut.task.departures import Departures
+from crosscut.task.outlets import Outlets
+
+
+class Marks:
+    """One mark at a time; of those that come meanwhile none is missed."""
+
+    def __init__(self, vertex: VertexId, chain: Chain, departures: Departures, outlets: Outlets) -> None:
+        self._vertex = vertex
+        self._chain = chain
+        self._departures = departures
+        self._outlets = outlets
+        self._asked_us: int | None = None
+        self._under_way: Mark | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a source has read no record since it was asked for one."""
+        return self._asked_us is not None
+
+    def ask(self, now_us: int) -> None:
+        """Let a mark of this time, in microseconds since 1970, follow what the source reads next."""
+        self._asked_us = now_us
+
+    def source_read(self) -> None:
+        """The source has read records."""
+        if self._asked_us is not None:
+            self._under_way, self._asked_us = Mark(self._vertex, self._asked_us), None
+
+    def came(self, mark: Mark) -> None:
+        """One came with records."""
+        self._under_way = self._under_way or mark
+
+    def let_on(self, *, is_over: bool) -> None:
+        """Let it go on, once what came before it has gone through the operators.
+
+        Args:
+            is_over: The end of the input has been passed on: nothing follows it.
+        """
+        if self._under_way is None or self._chain.is_midway:
+            return
+        mark, self._under_way = self._under_way, None
+        if not is_over:
+            self._outlets.marks.append(mark)
+            self._departures.mark(mark)
