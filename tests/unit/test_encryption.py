@@ -219,7 +219,7 @@ def test_loading_the_key_leaves_no_file_and_no_descriptor_behind(
 
 
 def test_a_job_without_encryption_does_not_load_the_library_for_certificates() -> None:
-    code = "import sys, crosscut.spark.job; sys.exit('cryptography' in sys.modules)"
+    code = "import sys, crosscut.spark.starting; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

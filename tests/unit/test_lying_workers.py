@@ -28,7 +28,7 @@ from tests.simulation.conversation import (
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
-from crosscut.protocol.job import coordinator as job
+from crosscut.protocol.job import hearing
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.messages import (
@@ -93,7 +93,7 @@ def test_what_a_worker_says_of_its_own_tasks_is_heard() -> None:
 
 def test_believing_every_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the message is not compared with the link it came on."""
-    monkeypatch.setattr(job, "speaks_for_itself", lambda index, message, tasks: True)
+    monkeypatch.setattr(hearing, "speaks_for_itself", lambda index, message, tasks: True)
     with pytest.raises(AssertionError):
         check_lies_change_nothing(Coordinator)
 

@@ -73,8 +73,8 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
 from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.hearing import speaks_for_itself
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.roster import speaks_for_itself
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorMessage,

@@ -140,7 +140,7 @@ class Flow:
             SettingsError: The settings do not fit the cluster.
         """
         # Only here is pyspark needed: a flow can be written, explained and simulated without it.
-        from crosscut.spark.job import start_job
+        from crosscut.spark.starting import start_job
 
         return start_job(self, settings if settings is not None else Settings(), spark)
 

@@ -29,8 +29,9 @@ from crosscut.savepoints.writing import write_savepoint
 from crosscut.settings import Settings
 from crosscut.spark.arrow_records import RecordKind
 from crosscut.spark.dataframes import DataFrameSource, dataframe
-from crosscut.spark.job import Job, start_job
+from crosscut.spark.job import Job
 from crosscut.spark.partitions import with_partitions
+from crosscut.spark.starting import start_job
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
 from crosscut.timestamps import as_timestamp

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.driver.journal import LOGGER
 from crosscut.driver.live import Panels, kernel_shell
 from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import CheckpointStatus, JobStatus, WorkerStatus
@@ -23,7 +22,6 @@ from crosscut.errors import (
     CheckpointError,
     CrosscutError,
     JobFailedError,
-    SettingsError,
 )
 from crosscut.events import JobEvent
 from crosscut.flow.flow import Flow
@@ -34,15 +32,10 @@ from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
 from crosscut.settings import Settings
-from crosscut.spark import session
-from crosscut.spark.checks import held_slots
 from crosscut.spark.endings import failure_of, plain_interrupts
 from crosscut.spark.holding import Holding
-from crosscut.spark.partitions import with_partitions
 from crosscut.spark.run import Run, absolute
 from crosscut.spark.seeing import JobActions
-from crosscut.spark.terms import status_if_finished
-from crosscut.urls import shown_url
 
 STOP_ON_INTERRUPT_S = 20.0
 AWAIT_EVERY_S = 0.05
@@ -479,44 +472,3 @@ class Job:
                 warnings.warn(f"job {self._name!r}: {end.cause.message}", RuntimeWarning, stacklevel=3)
             return
         raise failure_of(self._name, end, self._run.error)
-
-
-def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
-    """Start `flow`; see `Flow.start`.
-
-    Args:
-        graph: What is to run instead of the flow, compiled.
-    """
-    settings = with_partitions(settings, spark)
-    job = Job(flow, settings, graph)
-    # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
-    if (finished := status_if_finished(flow, settings, graph)) is not None:
-        LOGGER.warning(
-            "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
-            "checkpoint_dir and another location for its output",
-            flow.name,
-            shown_url(job.checkpoint_dir),
-        )
-        return job.finished_before(finished)
-    with session.starting:
-        if spark is not None:
-            context = _context_of(spark)
-            session.check_is_there(context)
-        else:
-            context, _ = session.spark_context(settings.parallelism, f"crosscut: {flow.name}")
-        # A batch waits for its turn like any Spark job.
-        held = 0 if settings.engine == "micro-batch" else settings.parallelism
-        holding = held_slots(flow.name, held, context)
-    try:
-        return job.begin(context, holding)
-    except BaseException:
-        holding.release()
-        job.close_page()
-        raise
-
-
-def _context_of(spark: Any) -> SparkContext:
-    context = spark if isinstance(spark, SparkContext) else getattr(spark, "sparkContext", None)
-    if not isinstance(context, SparkContext):
-        raise SettingsError(f"spark={spark!r}: expected a SparkSession or a SparkContext")
-    return context

@@ -3,8 +3,8 @@
 It owns no thread, clock or socket: `crosscut.driver.driver` performs its effects, on a real machine
 as in the simulator's virtual world. This is the conversation: which event is for whom, and which phase of the
 job (`phases`) follows. Each idea in it has a module of its own: the log and the claim of an epoch
-(`ownership`), workers (`roster`, `gathering`), checkpoints (`series`), failures (`restarts`), the end
-(`ending`). docs/protocol.md has the picture of the phases.
+(`ownership`), workers (`roster`, `gathering`), whose word counts (`hearing`), checkpoints (`series`),
+failures (`restarts`), the end (`ending`). docs/protocol.md has the picture of the phases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
-from crosscut.protocol.job import restarts
+from crosscut.protocol.job import hearing, restarts
 from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
@@ -28,7 +28,7 @@ from crosscut.protocol.job.job_log import Durable, LogEvent
 from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
 from crosscut.protocol.job.restarts import Failures
-from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster, speaks_for_itself
+from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
@@ -71,15 +71,7 @@ class Coordinator:
         self.dropped: Counter[str] = Counter()
         self._now = on.ClockRead(0, "")
         self._failures = Failures(terms.restart)
-        self._log = Ownership(
-            terms.identity,
-            self.dropped,
-            retain=terms.retain,
-            store_timeout_ms=terms.checkpoints.timeout_ms,
-            start_timeout_ms=terms.start_timeout_ms,
-            discover_timeout_ms=terms.discover_timeout_ms or terms.start_timeout_ms,
-            segment_entries_max=terms.segment_entries_max,
-        )
+        self._log = Ownership(terms, self.dropped)
         self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)
         self._gathering = Gathering(terms, self.roster, self.dropped)
         self._finding = SplitFinding(
@@ -269,15 +261,9 @@ class Coordinator:
             return [*self._gathering.register(link, message), *self._deploy_if_gathered()]
         if isinstance(message, WorkerFailed):
             return self._start_failed(link, message)
-        index = self.roster.index_of(link)
-        if index is None or message.epoch != self.epoch:
-            # A heartbeat says that its sender is alive, of whichever epoch: nothing is dropped with it.
-            if not isinstance(message, WorkerHeartbeat):
-                is_placed = index is not None
-                self.dropped["late message of another epoch" if is_placed else "message without a place"] += 1
-            return []
-        if not speaks_for_itself(index, message, self._terms.tasks):
-            self.dropped["word about another worker's task"] += 1
+        place = self.roster.index_of(link)
+        index = hearing.sender(place, message, self.epoch, self._terms.tasks, self.dropped)
+        if index is None:
             return []
         match message:
             case WorkerReady():

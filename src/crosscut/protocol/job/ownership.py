@@ -31,7 +31,6 @@ from crosscut.protocol.job.entries import (
 from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.job_log import (
     RETRY_APPEND_MS,
-    SEGMENT_ENTRIES_MAX,
     Durable,
     LogEvent,
     LogWriter,
@@ -41,6 +40,7 @@ from crosscut.protocol.job.job_log import (
     Verdict,
 )
 from crosscut.protocol.job.segments import claim_of
+from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import FailureCause, SplitAssignment
 
 CLAIM_ATTEMPTS_MAX = 20
@@ -90,32 +90,15 @@ class Ownership:
     """Reads the end of the log, claims an epoch, and then writes the log for as long as it is ours.
 
     Args:
-        retain: How many completed checkpoints to read back.
-        store_timeout_ms: How long one call of the store may take.
-        start_timeout_ms: At least so long the sinks may take to say what they have committed.
-        discover_timeout_ms: How long the sources may take to say what there is to read.
-        segment_entries_max: After so many entries the log goes on in a new segment.
         dropped: Counts stale and repeated input.
     """
 
-    def __init__(
-        self,
-        identity: recovery.JobIdentity,
-        dropped: Counter[str],
-        *,
-        retain: int,
-        store_timeout_ms: int,
-        start_timeout_ms: int,
-        discover_timeout_ms: int,
-        segment_entries_max: int = SEGMENT_ENTRIES_MAX,
-    ) -> None:
-        self._identity = identity
-        self._retain = retain
-        self._store_timeout_ms = store_timeout_ms
-        self._discover_timeout_ms = discover_timeout_ms
+    def __init__(self, terms: JobTerms, dropped: Counter[str]) -> None:
+        self._terms = terms
+        self._store_timeout_ms = terms.checkpoints.timeout_ms
+        self._discover_timeout_ms = terms.discover_timeout_ms or terms.start_timeout_ms
         # Sinks are asked, too: how long one call of the store may take says nothing of them.
-        self._reading_timeout_ms = max(store_timeout_ms, start_timeout_ms)
-        self._segment_entries_max = segment_entries_max
+        self._reading_timeout_ms = max(self._store_timeout_ms, terms.start_timeout_ms)
         self._writer: LogWriter | None = None
         self._claim: recovery.Claim | None = None
         self._claim_attempts = 0
@@ -150,7 +133,7 @@ class Ownership:
 
     def start(self) -> list[JobEffect]:
         """Look at the sinks, and read the log."""
-        return [ReadLogTail(self._retain), StartTimer(READING, self._reading_timeout_ms)]
+        return [ReadLogTail(self._terms.retain), StartTimer(READING, self._reading_timeout_ms)]
 
     def _overdue(self, timer: Timer) -> Over | None:
         """End the job before it starts: what `timer` limits has taken too long, if it still goes on."""
@@ -193,10 +176,10 @@ class Ownership:
         if self._writer is not None or self._is_waiting:
             raise ProtocolError("the end of the log was read, unasked")
         read: list[JobEffect] = [CancelTimer(READING)]
-        winner = recovery.taken_over(entries, self._identity)
+        winner = recovery.taken_over(entries, self._terms.identity)
         if winner is not None:
             return read, Over("fenced", fenced_between(winner))
-        decision = recovery.claim(entries, self._identity, wall_clock)
+        decision = recovery.claim(entries, self._terms.identity, wall_clock)
         match decision:
             case recovery.AlreadyFinished():
                 return read, Over("finished")
@@ -217,7 +200,7 @@ class Ownership:
             self._claim_attempts += 1
             self._is_waiting = True
             return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
-        conflict = history.conflict_at_start(decision, outputs, is_fresh=self._identity.is_fresh)
+        conflict = history.conflict_at_start(decision, outputs, is_fresh=self._terms.identity.is_fresh)
         if conflict is not None:
             return read, _failed("HistoryError", history.shown(conflict), is_final=True)
         self._claim = decision
@@ -226,7 +209,7 @@ class Ownership:
             decision.end,
             self._store_timeout_ms,
             self.dropped,
-            segment_entries_max=self._segment_entries_max,
+            segment_entries_max=self._terms.segment_entries_max,
         )
         if decision.restored is None:
             self._is_discovering = True
@@ -252,7 +235,7 @@ class Ownership:
         """Claim `epoch`, for a failover that goes back to `restored`."""
         if self._claim is None:
             return []
-        claimant = Claimant(self._identity.host, self._identity.pid, wall_clock)
+        claimant = Claimant(self._terms.identity.host, self._terms.identity.pid, wall_clock)
         before = self._claim.entry
         known = (before.parallelism, before.writers, before.epoch)
         entry = replace(

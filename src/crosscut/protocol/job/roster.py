@@ -1,4 +1,4 @@
-"""The workers of a job: who has which place, who waits for one, who has fallen silent, and who may say what.
+"""The workers of a job: who has which place, who waits for one, who has fallen silent.
 
 Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and speculation makes two
 live attempts of one Spark task. One attempt is admitted for each place; its identity is the control link
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Set
 from typing import assert_never
 
 from crosscut.frozen import dataclass
-from crosscut.ids import AttemptId, Epoch, Lineage, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.events import LinkId, Timer
 from crosscut.protocol.job.rescaling import Inheritance, by_worker
@@ -22,22 +22,11 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     Peer,
-    RecordsFlowing,
     RegisterWorker,
     ShutDown,
-    SnapshotAcknowledged,
-    SnapshotDeclined,
-    SourceDrained,
-    SourcesReached,
     SplitAssignment,
     StandBy,
-    TaskFailed,
-    TaskQuiet,
-    TransactionsCommitted,
     WorkerFailed,
-    WorkerHeartbeat,
-    WorkerMessage,
-    WorkerReady,
 )
 
 
@@ -93,37 +82,6 @@ def admission(
     if index in reserve:
         return TurnAway(f"worker {index} is held by one live attempt, and a second one waits already")
     return KeepInReserve()
-
-
-def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[TaskId]) -> bool:
-    """Return whether everything that `message` tells of is a task of worker `index`.
-
-    A worker knows nothing of the tasks of others: whoever acknowledges, commits or fails for them is broken
-    or lies, and being believed would complete a checkpoint that nobody can restore.
-
-    Args:
-        tasks: All tasks of the job.
-    """
-    match message:
-        case WorkerHeartbeat():
-            lines = (one.task for one in message.logged)
-            told = [*(one.task for one in message.tasks), *(task for task in lines if task is not None)]
-        case SourcesReached():
-            told = [one.task for one in message.tasks]
-        case (
-            TaskFailed()
-            | SnapshotAcknowledged()
-            | SnapshotDeclined()
-            | TaskQuiet()
-            | SourceDrained()
-            | TransactionsCommitted()
-        ):
-            return message.task.index == index and message.task in tasks
-        case RegisterWorker() | WorkerFailed() | WorkerReady() | RecordsFlowing():
-            return True
-        case _:
-            assert_never(message)
-    return all(task.index == index and task in tasks for task in told)
 
 
 LAST_WORDS = 3

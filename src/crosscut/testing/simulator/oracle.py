@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.callables import several
-from crosscut.connected_process import TASK_KINDS, BroadcastState, ConnectedContext, ConnectedProcess
+from crosscut.connected_process import TASK_KINDS, ConnectedContext, ConnectedProcess
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import CrosscutError, FlowError, InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
@@ -52,18 +52,16 @@ from crosscut.keyed_process import (
     PROCESSING_TIMERS,
     KeyedProcess,
     attached,
-    declared,
     kinds_of,
     timer_tables,
 )
 from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of, user_code_error
 from crosscut.process_context import Context
-from crosscut.process_states import MapState
-from crosscut.state.named import in_order
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode, is_of_user
+from crosscut.testing.simulator.oracle_states import Clocks, cells_of, copied, rows_copied
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 
@@ -84,10 +82,6 @@ class Item(NamedTuple):
 
 
 _NOTHING: Any = object()
-_LONG_AFTER = 2**41
-"""The year 2039: after all that a world sees, and not so long after that a `deduplicate` lets go."""
-_NAMED_KINDS = (MapState.kind, BroadcastState.kind)
-_UNCHANGING = frozenset({int, str, bytes, bool, float, type(None)})
 
 
 def state_name(vertex: str, state: str) -> str:
@@ -261,7 +255,7 @@ class _Run:
         time: int | None,
     ) -> tuple[Item, ...]:
         """Return what `call` does, or have `letter` sent: then nothing has happened but that."""
-        before = {name: _rows_copied(state) for name, state in self._states.items()}
+        before = {name: rows_copied(state) for name, state in self._states.items()}
         said = len(self._queue)
         try:
             try:
@@ -373,14 +367,10 @@ class _Run:
         def state(name: str) -> dict[Any, Any]:
             return self._states.setdefault(state_name(vertex.vertex_id, name), {})
 
-        context = ConnectedContext(say, _Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
+        context = ConnectedContext(say, Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
         # All at once: nothing is early here.
         context.watermark = END_OF_TIME
-        cells = {
-            name: (_NamedCells if one.kind in _NAMED_KINDS else _Cells)(state(name))
-            for name, one in declared(process).items()
-        }
-        running = attached(process, cells, context)
+        running = attached(process, cells_of(process, state), context)
         running.open()
         for context.key in running._initial_keys:
             running._begin_key(context)
@@ -402,83 +392,6 @@ def _called(
     return () if found is None else tuple(Item(one, None, at) for one in several(found, on_timer))
 
 
-def _rows_copied(values: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: dict(found) if type(found) is dict else found for key, found in values.items()}
-
-
-class _Cells:
-    """A state of a process, in a plain dict."""
-
-    def __init__(self, values: dict[Any, Any]) -> None:
-        self._values = values
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        # A cut's values are others' too.
-        return copied(self._values[key]) if key in self._values else default
-
-    own = get
-
-    def put(self, key: Any, value: Any) -> None:
-        self._values[key] = value
-
-    def delete(self, key: Any) -> None:
-        self._values.pop(key, None)
-
-
-class _NamedCells:
-    """A state of a process with values by name: a dict for each key."""
-
-    def __init__(self, values: dict[Any, dict[Any, Any]]) -> None:
-        values.update(_rows_copied(values))
-        self._values = values
-
-    def get(self, row: tuple[Any, Any], default: Any = None) -> Any:
-        key, name = row
-        return copied(self._values[key][name]) if self.has(row) else default
-
-    own = get
-
-    def put(self, row: tuple[Any, Any], value: Any) -> None:
-        key, name = row
-        self._values.setdefault(key, {})[name] = value
-
-    def delete(self, row: tuple[Any, Any]) -> None:
-        key, name = row
-        self._values.get(key, {}).pop(name, None)
-
-    def has(self, row: tuple[Any, Any]) -> bool:
-        key, name = row
-        return name in self._values.get(key, ())
-
-    def names(self, key: Any) -> list[Any]:
-        return in_order(self._values.get(key, ()))
-
-    def count(self, key: Any) -> int:
-        return len(self._values.get(key, ()))
-
-
-class _Clocks:
-    """Times of a process, in plain dicts: the times of each key."""
-
-    def __init__(self, event: dict[Any, dict[int, Any]], processing: dict[Any, dict[int, Any]]) -> None:
-        for timers in (event, processing):
-            # A cut's values are others' too.
-            timers.update({key: dict(times) for key, times in timers.items()})
-        self._timers = {True: event, False: processing}
-
-    def now(self) -> int:
-        return _LONG_AFTER
-
-    def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        self._timers[is_event_time].setdefault(key, {})[time] = None
-
-    def delete_timer(self, key: Any, time: int, *, is_event_time: bool) -> None:
-        self._timers[is_event_time].get(key, {}).pop(time, None)
-
-    def timers(self, key: Any, *, is_event_time: bool) -> list[int]:
-        return sorted(self._timers[is_event_time].get(key, {}))
-
-
 def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:
     is_first = value is _NOTHING
     match spec:
@@ -492,23 +405,6 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
             return add(initial() if is_first else value, record)
         case _:
             assert_never(spec)
-
-
-def copied(value: Any) -> Any:
-    """Return a deep copy of `value`; what can't change is shared, which is most of it."""
-    if type(value) in _UNCHANGING or _is_unchanging(value):
-        return value
-    if type(value) is list and all(map(_is_unchanging, value)):
-        return list(value)
-    return copy.deepcopy(value)
-
-
-def _is_unchanging(value: Any) -> bool:
-    kind = type(value)
-    if kind is not tuple:
-        return kind in _UNCHANGING
-    # Most tuples are flat, and are looked at in one go.
-    return _UNCHANGING.issuperset(map(type, value)) or all(map(_is_unchanging, value))
 
 
 def _pair(node: OperatorNode, key: Any, value: Any) -> Any:
