@@ -16,7 +16,7 @@ from crosscut.keys import groups_of_task, key_group
 from crosscut.operators.async_map import AsyncMap, CallId, StartCall
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
 from crosscut.timestamps import END_OF_TIME
 
@@ -117,7 +117,7 @@ class Tasks:
         for index in range(parallelism):
             state = keyed_state(self._node)
             assert state is not None
-            blocks = (block for part in parts for block in decode_part(part))
+            blocks = (block for part in parts for block in PartReader().blocks(part))
             for _ in state.loading_rows(blocks, n, lambda key: self._owner(key) == index):  # noqa: B023
                 pass
             operator = build(self._node, state, None, (), Begins(int(n), index))

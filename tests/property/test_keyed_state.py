@@ -17,7 +17,7 @@ import crosscut.state.parts as parts_module
 import crosscut.state.table as table_module
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
-from crosscut.state.encoding import contents, decode_part
+from crosscut.state.encoding import PartReader, contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
@@ -182,7 +182,7 @@ class KeyedStateWorld(RuleBasedStateMachine):
         n = self.chain.checkpoint_id
         parts = [(one.checkpoint_id, self.bytes_of[one.path]) for one in self.chain.parts]
         some = fresh()
-        blocks = (block for _, part in parts for block in decode_part(part))
+        blocks = (block for _, part in parts for block in PartReader().blocks(part))
         for _ in some.loading_rows(blocks, n, owned.__contains__):
             pass
         assert dict(some.items()) == {k: v for k, v in self.at_freeze[n].items() if k in owned}

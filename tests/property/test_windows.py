@@ -18,7 +18,7 @@ from crosscut.operators.windows.aligned import AlignedWindows
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.operators.windows.operator import WindowOperator
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
 from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import (
@@ -256,7 +256,7 @@ def test_two_tasks_that_take_over_from_one_say_together_what_that_would_have_sai
     halves = [Run(case), Run(case)]
     for number, half in enumerate(halves):
         loading = half.state.loading_rows(
-            decode_part(part),
+            PartReader().blocks(part),
             run.checkpoint_id,
             lambda key: is_of(number, key),  # noqa: B023 - at once
         )

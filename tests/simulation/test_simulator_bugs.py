@@ -49,8 +49,10 @@ from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import DeployTasks, FailureCause, HaltTasks, SnapshotAcknowledged, TaskFailed
 from crosscut.protocol.snapshots import Part
 from crosscut.state import parts as parts_module
+from crosscut.state import slots as slots_module
 from crosscut.state import table as table_module
 from crosscut.state.keyed import KeyedState
+from crosscut.state.slots import SlotTable
 from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -213,10 +215,11 @@ def state_rolled_back_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_not_rolled_back(patch: pytest.MonkeyPatch) -> None:
-    def roll_back(self: Table, checkpoint_id: CheckpointId) -> None:
+    def roll_back(self: Any, checkpoint_id: CheckpointId) -> None:
         self._frozen.clear()
 
     patch.setattr(Table, "roll_back", roll_back)
+    patch.setattr(SlotTable, "roll_back", roll_back)
 
 
 def acknowledged_before_durable(patch: pytest.MonkeyPatch) -> None:
@@ -285,8 +288,9 @@ def newest_changes_left_out_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def changes_of_a_part_that_is_replaced_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(parts_module, "PARTS_MAX", 2)
+    plain, once = table_module._changed, slots_module._once
     patch.setattr(table_module, "_changed", lambda layers, tails, base: iter(plain(layers, [], base)))
-    plain = table_module._changed
+    patch.setattr(slots_module, "_once", lambda several, count: once(several[:1], count))
 
 
 def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
@@ -302,7 +306,8 @@ def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) 
 
 
 def frozen_value_changed_by_later_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(table_module, "owned_copy", lambda value: value)
+    for module in (table_module, slots_module):
+        patch.setattr(module, "owned_copy", lambda value: value)
 
 
 # Operators.

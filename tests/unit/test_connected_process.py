@@ -18,7 +18,7 @@ from crosscut.operators.process import Process
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import rescaled
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -119,7 +119,7 @@ def restored(graph: JobGraph, parts: list[bytes], n: CheckpointId, task: int, co
     empty = Running(graph).node
     state = keyed_state(empty)
     assert state is not None
-    blocks = (block for part in parts for block in decode_part(part))
+    blocks = (block for part in parts for block in PartReader().blocks(part))
     for _ in state.loading_rows(blocks, n, lambda key: hash(key) % count == task):
         pass
     return Running(graph, Begins(n, task), state)

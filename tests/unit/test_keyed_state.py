@@ -13,7 +13,15 @@ import pytest
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
-from crosscut.state.encoding import DELETED, MAGIC, contents, decode_part, encode_block, owned_copy
+from crosscut.state.encoding import (
+    DELETED,
+    MAGIC,
+    PartReader,
+    contents,
+    decode_part,
+    encode_block,
+    owned_copy,
+)
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PARTS_MAX, PartChain, kept, merged_count
@@ -36,11 +44,11 @@ def content(*parts: bytes) -> dict[Any, Any]:
     """Decode parts as a restore does, with pickle and struct only."""
     found: dict[Any, Any] = {}
     for part in parts:
-        assert part[:4] == b"XCS4"
+        assert part[:4] == MAGIC
         rest = part[4:]
         while rest:
             head, length = struct.unpack(">QQ", rest[:16])
-            _, _, keys = pickle.loads(rest[16 : 16 + head])
+            _, _, _, keys = pickle.loads(rest[16 : 16 + head])
             values = pickle.loads(rest[16 + head : 16 + head + length])
             assert len(keys) == len(values)
             found.update(zip(keys, values, strict=True))
@@ -58,7 +66,7 @@ def loaded(state: KeyedState, *parts: tuple[CheckpointId, bytes], owns: Any = No
     if owns is None:
         steps = state.loading(parts, parts[-1][0])
     else:
-        blocks = (block for _, part in parts for block in decode_part(part))
+        blocks = (block for _, part in parts for block in PartReader().blocks(part))
         steps = state.loading_rows(blocks, parts[-1][0], owns)
     for _ in steps:
         pass
@@ -475,7 +483,7 @@ def test_a_block_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"XCS", b"XCS1" + encode_block(MAIN, [1], [1]), b"junk"])
 def test_bytes_that_are_no_part_are_refused(data: bytes) -> None:
-    with pytest.raises(StateError, match="expected b'XCS4'"):
+    with pytest.raises(StateError, match="expected b'XCS5'"):
         list(decode_part(data))
 
 

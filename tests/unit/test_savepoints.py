@@ -164,7 +164,7 @@ def job_in(store: CheckpointStore, *, pending: bool = False) -> tuple[Checkpoint
             task = TaskId(VertexId(vertex.vertex_id), index)
             parts: tuple[Part, ...] = ()
             if vertex.vertex_id == "counts":
-                state = KeyedState(int)
+                state = KeyedState(int, keeps_keys=True)
                 for key, count in COUNTS.items():
                     if owner_of_group(key_group(key, 16), 16, 2) == index:
                         state.main.put(key, count)
@@ -209,7 +209,7 @@ def state_in(store: CheckpointStore, uid: str = "counts") -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for one in checkpoint.snapshots:
         if one.task.vertex == uid:
-            state = KeyedState(int)
+            state = KeyedState(int, keeps_keys=True)
             for _ in state.loading([(N, store.read_part(part)) for part in one.snapshot.parts], N):
                 pass
             found |= dict(state.items())

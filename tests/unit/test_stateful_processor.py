@@ -15,7 +15,7 @@ from tests.unit.test_keyed_process import Site
 import crosscut as cc
 from crosscut.errors import FlowError, UserCodeError
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import decode_part
+from crosscut.state.encoding import PartReader
 
 OUTPUT = StructType([StructField("id", StringType()), StructField("count", IntegerType())])
 STATE = StructType([StructField("value", IntegerType())])
@@ -178,7 +178,7 @@ def test_no_key_gets_its_initial_state_again_after_a_restore_wherever_it_is_then
     data = b"".join(state.encoded(CheckpointId(1), CheckpointId(0)))
     for mine, missing in (("a", set()), ("bd", {"d"})):
         after = site_of(Reminded(), "said STRING", initial_state=ROWS)
-        for _ in after.state.loading_rows(decode_part(data), CheckpointId(1), mine.__contains__):
+        for _ in after.state.loading_rows(PartReader().blocks(data), CheckpointId(1), mine.__contains__):
             pass
         for _ in after.operator.loading():
             pass

@@ -75,11 +75,11 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
     """Return empty state for the operator, or None if it keeps none by key."""
     match node.spec:
         case CountSpec() | SumSpec():
-            return new(int)
+            return new(int, keeps_keys=True)
         case ReduceSpec():
-            return new(nothing_yet)
+            return new(nothing_yet, keeps_keys=True)
         case AggregateSpec(initial):
-            return new(initial)
+            return new(initial, keeps_keys=True)
         case ProcessSpec(process) | StreamProcessSpec(process) | ConnectSpec(process):
             states = declared(process)
             state = new(

@@ -43,7 +43,6 @@ class KeyedOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
-        self._state.fetch(batch.keys, to_change=True)
         return self._add(batch, batch.keys)
 
     @abstractmethod
@@ -96,15 +95,15 @@ class KeyedOperator(Operator):
 
 class Count(KeyedOperator):
     def _add(self, batch: Batch, keys: list[Any]) -> Batch:
-        counts = self._state.values
+        rows, counts = self._state.to_change(keys)
         if self._is_final_only:
-            for key in keys:
-                counts[key] += 1
+            for row in rows:
+                counts[row] += 1
             return _EMPTY
         said: list[int] = []
         append = said.append
-        for key in keys:
-            counts[key] = count = counts[key] + 1
+        for row in rows:
+            counts[row] = count = counts[row] + 1
             append(count)
         return Batch(list(zip(keys, said, strict=True)), None, batch.timestamps)
 
@@ -133,16 +132,17 @@ class Aggregate(KeyedOperator):
         return value if self._result_of is None else self._result_of(value)
 
     def _add(self, batch: Batch, keys: list[Any]) -> Batch:
-        values, add, result, atomic = self._state.values, self._add_one, self._result_of, ATOMIC
+        add, result, atomic = self._add_one, self._result_of, ATOMIC
         said: list[Any] = []
         append = said.append
         with self.over(batch) as remaining:
+            rows, values = self._state.to_change(keys)
             if self._is_final_only:
-                for key, record in zip(keys, remaining, strict=True):
-                    values[key] = add(values[key], record)
+                for row, record in zip(rows, remaining, strict=False):
+                    values[row] = add(values[row], record)
             else:
-                for key, record in zip(keys, remaining, strict=True):
-                    values[key] = value = add(values[key], record)
+                for row, record in zip(rows, remaining, strict=False):
+                    values[row] = value = add(values[row], record)
                     if result is not None:
                         value = result(value)
                     # As in `owned_copy`, for the two most common cases: a call costs more than all of this.
@@ -155,6 +155,9 @@ class Aggregate(KeyedOperator):
                     elif kind not in atomic:
                         value = owned_copy(value)
                     append(value)
+        if len(rows) > len(keys):
+            # The slice was over before the rest of them were taken.
+            self._state.main.changed_only(rows[: len(keys)])
         if self._is_final_only:
             return _EMPTY
         return Batch(list(zip(keys, said, strict=True)), None, batch.timestamps if said else None)

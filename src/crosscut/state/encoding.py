@@ -1,11 +1,20 @@
 """State as bytes: the format of a part, and copies of values.
 
-A part is the magic `XCS4` and a series of blocks; a block is two lengths (8 bytes each, big-endian) and
-two pickles (protocol 5) of these lengths: of `(table, is_named, keys)`, and of the values, a list as long
-as the keys. So a value that can't be read is named by its table and key. In a table of named rows each of
-the keys is a pair `(key, name)`. Later blocks override earlier ones, in one part too; the value `DELETED`
-takes a row away. Parts are not divided by key group, so a snapshot costs no hash per key
-(docs/decisions/0003).
+A part is the magic `XCS5` and a series of blocks. A block is two lengths (8 bytes each, big-endian), a
+pickle (protocol 5) of the first length, the head, and data of the second one. There are three kinds:
+
+* `("rows", table, is_named, keys)`, and a pickle of the values, a list as long as the keys. So a value that
+  can't be read is named by its table and key. In a table of named rows each of the keys is a pair
+  `(key, name)`. The value `DELETED` takes a row away.
+* `("keys", table, first)`, and a pickle of keys: they have the slots from `first` on.
+* `("slots", table, slots, form)`, and the values of keys that this part or an older one of the same task has
+  given these slots. `slots` is a range, or numbers of 4 bytes. The form `i`, `q` or `d` is an array of signed
+  integers of 4 or 8 bytes or of floating-point numbers of 8 bytes; the form `p` is a pickle of a list. All
+  numbers are little-endian.
+
+Later blocks override earlier ones, in one part too. Parts are not divided by key group, so a snapshot costs
+no hash per key (docs/decisions/0003). `XCS4` is read as well: there all blocks are rows, and their heads are
+`(table, is_named, keys)`.
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
 the job log: by workers, which run the user's code anyway, and on the driver for the flow's own
@@ -17,15 +26,19 @@ from __future__ import annotations
 import copyreg
 import pickle  # noqa: S403 - see above
 import struct
-from collections.abc import Iterable, Iterator
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
 
-MAGIC = b"XCS4"
+MAGIC = b"XCS5"
+_MAGIC_OF_ROWS = b"XCS4"
 _LENGTHS = struct.Struct(">QQ")
 _KEYS_SHOWN = 3
+_PICKLED = "p"
 
 ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None)})
 """Types whose values nobody can change."""
@@ -57,40 +70,135 @@ class Block(NamedTuple):
     values: list[Any]
 
 
+class NewKeys(NamedTuple):
+    """Keys of one table, which have the slots from `first` on."""
+
+    table: str
+    first: int
+    keys: list[Any]
+
+
+class SlotRows(NamedTuple):
+    """Values of keys that stand elsewhere.
+
+    Attributes:
+        slots: Of the keys.
+        data: The values, in that form.
+    """
+
+    table: str
+    slots: Sequence[int]
+    form: str
+    data: memoryview
+
+    def values(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """Return the values.
+
+        Args:
+            keys: Those of the table by slot.
+
+        Raises:
+            StateError: One can't be decoded.
+        """
+        if self.form == _PICKLED:
+            return _values(self.data, self.table, [keys[slot] for slot in self.slots[:_KEYS_SHOWN]])
+        return _unpacked(self.form, self.data)
+
+
 def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bool = False) -> bytes:
-    """Return one block.
+    """Return a block of rows.
 
     Raises:
         StateError: A value can't be pickled; the message names its key.
     """
     try:
-        head = pickle.dumps((table, is_named, keys), protocol=5)
-        data = pickle.dumps(values, protocol=5)
+        return _block(("rows", table, is_named, keys), pickle.dumps(values, protocol=5))
     except Exception as error:  # A value's own __reduce__ may raise anything.
         raise _unstorable(table, keys, values, error) from error
-    return _LENGTHS.pack(len(head), len(data)) + head + data
 
 
-def decode_part(data: bytes) -> Iterator[Block]:
+def encode_new_keys(table: str, first: int, keys: list[Any]) -> bytes:
+    """Return a block of keys that have the slots from `first` on."""
+    return _block(("keys", table, first), pickle.dumps(keys, protocol=5))
+
+
+def encode_slots(table: str, slots: Sequence[int], values: list[Any], keys: Sequence[Any]) -> bytes:
+    """Return a block of values of keys that have slots.
+
+    Args:
+        keys: Those of the table by slot, for errors.
+
+    Raises:
+        StateError: A value can't be pickled; the message names its key.
+    """
+    where = slots if isinstance(slots, range) else _packed("I", slots)
+    kinds = set(map(type, values))
+    # Not what is equal to a number, like a bool: each comes back as what it was.
+    forms = "iq" if kinds == {int} else "d" if kinds == {float} else ""
+    for form in forms:
+        try:
+            return _block(("slots", table, where, form), _packed(form, values))
+        except OverflowError:
+            # The next one is wider.
+            continue
+    try:
+        return _block(("slots", table, where, _PICKLED), pickle.dumps(values, protocol=5))
+    except Exception as error:  # As above.
+        raise _unstorable(table, [keys[slot] for slot in slots], values, error) from error
+
+
+def _block(head: tuple[Any, ...], data: bytes) -> bytes:
+    head_bytes = pickle.dumps(head, protocol=5)
+    return _LENGTHS.pack(len(head_bytes), len(data)) + head_bytes + data
+
+
+def _packed(form: str, numbers: Iterable[Any]) -> bytes:
+    return _in_order(array(form, numbers)).tobytes()
+
+
+def _unpacked(form: str, data: bytes | memoryview) -> array[Any]:
+    numbers = array(form)
+    numbers.frombytes(data)
+    return _in_order(numbers)
+
+
+def _in_order(numbers: array[Any]) -> array[Any]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def decode_part(data: bytes) -> Iterator[Block | NewKeys | SlotRows]:
     """Yield the blocks, in order.
 
     Raises:
         StateError: `data` is no part, or a value's class can't be loaded here.
     """
-    if data[: len(MAGIC)] != MAGIC:
+    magic = data[: len(MAGIC)]
+    if magic not in (MAGIC, _MAGIC_OF_ROWS):
         raise StateError(
-            f"a part of {len(data)} bytes starts with {data[:4]!r}: expected {MAGIC!r}; parts of another "
+            f"a part of {len(data)} bytes starts with {magic!r}: expected {MAGIC!r}; parts of another "
             f"format were written by another version of Crosscut"
         )
     offset = len(MAGIC)
     while offset < len(data):
         start = offset + _LENGTHS.size
-        head, rest = _LENGTHS.unpack_from(data, offset) if start <= len(data) else (0, 0)
-        offset = start + head + rest
+        head_length, rest = _LENGTHS.unpack_from(data, offset) if start <= len(data) else (0, 0)
+        offset = start + head_length + rest
         if start > len(data) or offset > len(data):
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
-        table, is_named, keys = loaded(memoryview(data)[start : start + head])
-        yield Block(table, is_named, keys, _values(memoryview(data)[start + head : offset], table, keys))
+        head = loaded(memoryview(data)[start : start + head_length])
+        body = memoryview(data)[start + head_length : offset]
+        match head if magic == MAGIC else ("rows", *head):
+            case ("rows", table, is_named, keys):
+                yield Block(table, is_named, keys, _values(body, table, keys))
+            case ("keys", table, first):
+                yield NewKeys(table, first, loaded(body))
+            case ("slots", table, slots, form):
+                numbers = slots if isinstance(slots, range) else _unpacked("I", slots)
+                yield SlotRows(table, numbers, form, body)
+            case _:
+                raise StateError(f"a part has a block of the kind {head[0]!r:.100}, which is unknown here")
 
 
 def _values(data: memoryview, table: str, keys: list[Any]) -> list[Any]:
@@ -98,6 +206,71 @@ def _values(data: memoryview, table: str, keys: list[Any]) -> list[Any]:
     others = f" or {len(keys) - _KEYS_SHOWN} others" if len(keys) > _KEYS_SHOWN else ""
     values: list[Any] = loaded(data, f"state {table!r} of one of the keys {which}{others}")
     return values
+
+
+class PartReader:
+    """Reads the parts of one task, the oldest first, and names rows by their keys.
+
+    It remembers the keys that have slots, which later parts refer to.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, list[Any]] = {}
+
+    def blocks(self, data: bytes) -> Iterator[Block]:
+        """Yield the rows of the next part, in order.
+
+        Raises:
+            StateError: As in `decode_part`; or a part before it has not been read.
+        """
+        for block in decode_part(data):
+            match block:
+                case Block():
+                    yield block
+                case NewKeys(table, first, new):
+                    keys = self._keys.setdefault(table, [])
+                    if not first:
+                        # A whole part begins.
+                        keys.clear()
+                    take_in_keys(keys, first, new, table)
+                case SlotRows(table, slots):
+                    keys = self._keys.get(table, [])
+                    check_slots(slots, keys, table)
+                    named = [keys[slot] for slot in slots]
+                    yield Block(table, False, named, list(block.values(keys)))
+
+
+def take_in_keys(keys: list[Any], first: int, new: list[Any], table: str) -> list[Any]:
+    """Add keys to those of a table by slot, and return those that it had not.
+
+    Raises:
+        StateError: There is a gap before them, or other keys have their slots.
+    """
+    known = len(keys) - first
+    if known < 0:
+        raise _out_of_order(table, first - 1, len(keys))
+    if known and keys[first : first + len(new)] != new[:known]:
+        raise StateError(f"a part gives other keys the slots from {first} on of state {table!r}")
+    added = new[known:]
+    keys += added
+    return added
+
+
+def check_slots(slots: Sequence[int], keys: Sequence[Any], table: str) -> None:
+    """Make sure that each slot has a key.
+
+    Raises:
+        StateError: It has none.
+    """
+    if len(slots) and (highest := max(slots)) >= len(keys):
+        raise _out_of_order(table, highest, len(keys))
+
+
+def _out_of_order(table: str, slot: int, count: int) -> StateError:
+    return StateError(
+        f"a part refers to key number {slot} of state {table!r}, and only {count} keys are known: a part "
+        f"before it has not been read"
+    )
 
 
 def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
@@ -108,7 +281,8 @@ def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
     Raises:
         StateError: As in `decode_part`.
     """
-    return merged(block for part in parts for block in decode_part(part))
+    reader = PartReader()
+    return merged(block for part in parts for block in reader.blocks(part))
 
 
 def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:

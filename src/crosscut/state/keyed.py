@@ -7,8 +7,9 @@ from typing import Any
 
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import MAGIC, Block, decode_part, encode_block
+from crosscut.state.encoding import MAGIC, Block, NewKeys, SlotRows, decode_part
 from crosscut.state.named import NamedTable
+from crosscut.state.slots import SlotTable
 from crosscut.state.table import Layer, Table
 
 MAIN = ""
@@ -25,6 +26,7 @@ class KeyedState:
         named: Further tables, of named rows.
         shared: The names of tables whose rows belong to every task.
         alike: Those of them that are the same in every task: the rows of one are all there are.
+        keeps_keys: No value in the table `MAIN` is ever deleted.
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class KeyedState:
         named: Iterable[NamedTable] = (),
         shared: Iterable[str] = (),
         alike: Iterable[str] = (),
+        *,
+        keeps_keys: bool = False,
     ) -> None:
-        self.tables: dict[str, Table] = {MAIN: Table(initial)}
+        self.tables: dict[str, Table] = {MAIN: SlotTable(initial) if keeps_keys else Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
         self.named: dict[str, NamedTable] = {table.name: table for table in named}
         self.tables.update(self.named)
@@ -86,6 +90,11 @@ class KeyedState:
         if to_change:
             self.main.fetch(keys, to_change=True)
 
+    def to_change(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        """`Table.to_change` of the table `MAIN`."""
+        self.fetch(keys, to_change=True)
+        return self.main.to_change(keys)
+
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; takes no longer for more rows."""
         for table in self.tables.values():
@@ -112,8 +121,7 @@ class KeyedState:
         """
         yield MAGIC
         for name, table in self.tables.items():
-            for keys, values in table.rows(checkpoint_id, since):
-                yield encode_block(name, keys, values, is_named=name in self.named)
+            yield from table.blocks(name, checkpoint_id, since, is_named=name in self.named)
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into one, a step at a time.
@@ -155,7 +163,13 @@ class KeyedState:
             for table in self.tables.values():
                 table.begin_part(part_id)
             for block in decode_part(data):
-                self._load(block, checkpoint_id)
+                match block:
+                    case Block():
+                        self._load(block, checkpoint_id)
+                    case NewKeys():
+                        self._slots_of(block, checkpoint_id).load_keys(block)
+                    case SlotRows():
+                        self._slots_of(block, checkpoint_id).load_slots(block)
                 yield
         for table in self.tables.values():
             table.end_loading(checkpoint_id)
@@ -188,6 +202,15 @@ class KeyedState:
         else:
             rows = self.owned_rows(block, owns)
             table.load([key for key, _ in rows], [value for _, value in rows])
+
+    def _slots_of(self, block: NewKeys | SlotRows, checkpoint_id: CheckpointId) -> SlotTable:
+        table = self.tables.get(block.table)
+        if not isinstance(table, SlotTable):
+            raise StateError(
+                f"a part of checkpoint {checkpoint_id} holds the state {block.table!r} of keys that never go "
+                f"away, by slot: it is of another operator, or of another version of Crosscut"
+            )
+        return table
 
     def check_block(self, block: Block, checkpoint_id: CheckpointId) -> None:
         """Make sure that rows of `checkpoint_id` are of a table that is declared here.

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from crosscut.protocol.snapshots import Part
-from crosscut.state.encoding import Block, decode_part, merged, take_in
+from crosscut.state.encoding import Block, PartReader, merged, take_in
 from crosscut.state.rocksdb.database import Database, Options
 from crosscut.state.rocksdb.head import decoded_head, is_head, unpack
 from crosscut.state.rocksdb.rows import RowIds
@@ -30,12 +30,13 @@ def stored_blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterat
         StoreError: A part is missing or damaged.
         StateError: It can't be decoded.
     """
+    reader = PartReader()
     for position, part in enumerate(parts):
         data = read(part)
         if is_head(data) and not position:
             yield from _blocks_of_database(data, parts[1:], read, scratch)
             return
-        yield from decode_part(data)
+        yield from reader.blocks(data)
 
 
 def one_of_several(

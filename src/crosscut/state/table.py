@@ -16,15 +16,14 @@ has changed: so a new part can replace several old ones, without reading them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import ATOMIC, DELETED, owned_copy, take_in
+from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in
 from crosscut.state.expiry import Expiry, ExpiryInMemory
-from crosscut.state.parts import kept
+from crosscut.state.written import Written, WrittenParts
 
 _ABSENT: Any = object()
 _NONE = CheckpointId(0)
@@ -87,16 +86,7 @@ class _Plan(NamedTuple):
 
     since: CheckpointId
     layers: list[dict[Any, Any]]
-    tails: list[list[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The keys of one part. `since` 0: it was a full one, and they are not remembered."""
-
-    checkpoint_id: CheckpointId
-    since: CheckpointId
-    keys: list[Any] = field(default_factory=list)
+    tails: list[MutableSequence[Any]]
 
 
 class Table:
@@ -111,21 +101,14 @@ class Table:
     """
 
     def __init__(self, initial: Callable[[], Any]) -> None:
-        self._initial = initial
+        self.initial = initial
         self._base: dict[Any, Any] = {}
         self._base_id = _NONE
         # Of keys; not the base's own length while a layer is being merged into it.
         self._base_count = 0
         # Oldest first; those at or below `_completed` are being merged into the base.
         self._frozen: list[tuple[CheckpointId, Layer]] = []
-        self._completed = _NONE
-        # The changes in the parts of the newest completed checkpoint, oldest first, the full one first;
-        # None if that is not known.
-        self._parts: list[_Written] | None = []
-        # Parts that have been encoded and are not known to be complete.
-        self._written: dict[CheckpointId, _Written] = {}
-        # Of these, the older parts that go with each; None if they are not known.
-        self._older: dict[CheckpointId, list[_Written] | None] = {}
+        self._parts = WrittenParts()
         self._planned: dict[CheckpointId, _Plan] = {}
         self.values = Layer(initial, (self._base,))
         # A key that is known to have a value: most are put right after they were read.
@@ -160,6 +143,17 @@ class Table:
             elif 2 * missed_count > self._fetched_count:
                 self._bring(some)
             self._fetched_count, self._fetched_at = len(some), at
+
+    def to_change(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        """Return the rows of `keys`, in order, and the values by row: those of a batch are about to change.
+
+        Each is the caller's own: it may be changed in place. A key that had no value has the initial one as
+        soon as its row is looked up.
+        """
+        return keys, self.values
+
+    def changed_only(self, rows: Sequence[Any]) -> None:
+        """Of the rows that `to_change` has returned only these, the first ones, were looked up."""
 
     def _bring(self, rows: list[Any]) -> None:
         """Let the newest layer have the values of `rows`, as if each had been looked up."""
@@ -252,19 +246,17 @@ class Table:
     @property
     def at_hand(self) -> tuple[CheckpointId, ...]:
         """Checkpoints that `roll_back` can go to: none older than the layer that the base is taking in."""
-        return tuple(n for n in (self._base_id, *(n for n, _ in self._frozen)) if n >= self._completed)
+        return tuple(n for n in (self._base_id, *(n for n, _ in self._frozen)) if n >= self._parts.completed)
 
     @property
     def part_rows(self) -> list[int] | None:
         """Rows of the newest completed checkpoint's parts, oldest first; None: no part can build on them."""
-        if self._parts is None:
-            return None
-        return [len(one.keys) if one.since else self._base_count for one in self._parts]
+        return self._parts.row_counts(self._base_count)
 
     @property
     def changed_rows(self) -> int:
         """Rows that a part of the changes since the newest completed checkpoint has at most."""
-        return sum(len(layer) for n, layer in self._frozen if n > self._completed)
+        return sum(len(layer) for n, layer in self._frozen if n > self._parts.completed)
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """Keep the state as it is now under `checkpoint_id`; constant time."""
@@ -281,7 +273,7 @@ class Table:
         layers: list[dict[Any, Any]] = [
             layer for n, layer in reversed(self._frozen) if since < n <= checkpoint_id
         ]
-        tails = [one.keys for one in reversed(self._parts_of(on) or ()) if one.checkpoint_id > since]
+        tails = [one.rows for one in self._parts.after(since, on)]
         self._planned[checkpoint_id] = _Plan(since, layers, tails)
 
     def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
@@ -290,10 +282,7 @@ class Table:
         Which these are, others remember as well: were another one taken for it here, and that a full one,
         then a later part would lack what had changed before it.
         """
-        written = self._written.get(checkpoint_id)
-        if written is not None and written.since:
-            parts = self._parts_of(on)
-            self._older[checkpoint_id] = None if parts is None else kept(parts, written.since)
+        self._parts.build(checkpoint_id, on)
 
     def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the keys and values frozen at `checkpoint_id`, `ROWS_PER_BLOCK` at a time; later ones count.
@@ -305,7 +294,7 @@ class Table:
         written: list[Any] = []
         if since:
             if checkpoint_id not in self._planned or self._planned[checkpoint_id].since != since:
-                self.plan_part(checkpoint_id, since, self._completed)
+                self.plan_part(checkpoint_id, since, self._parts.completed)
             plan = self._planned.pop(checkpoint_id)
             for keys, values in _changed(plan.layers, plan.tails, self._base):
                 written += keys
@@ -315,13 +304,25 @@ class Table:
             yield from _blocks(self._base)
             layers = [layer for n, layer in reversed(self._frozen) if n <= checkpoint_id]
             yield from _changed(layers, [], self._base)
-        self._written[checkpoint_id] = _Written(checkpoint_id, since, written)
+        self._parts.add(Written(checkpoint_id, since, written))
+
+    def blocks(
+        self, name: str, checkpoint_id: CheckpointId, since: CheckpointId, *, is_named: bool = False
+    ) -> Iterator[bytes]:
+        """Yield what `rows` does as blocks of a part.
+
+        Args:
+            name: Of the table.
+            is_named: Its rows are named.
+        """
+        for keys, values in self.rows(checkpoint_id, since):
+            yield encode_block(name, keys, values, is_named=is_named)
 
     def note_complete(self, checkpoint_id: CheckpointId) -> None:
         """The parts of `checkpoint_id` are those that the next one builds on."""
-        if checkpoint_id > self._completed:
-            self._note_parts(checkpoint_id)
-            self._completed = checkpoint_id
+        if checkpoint_id > self._parts.completed:
+            self._parts.complete(checkpoint_id)
+            self._planned = {n: one for n, one in self._planned.items() if n > checkpoint_id}
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into the base, a step at a time.
@@ -329,7 +330,7 @@ class Table:
         Look-ups are right between the steps too. Must not run while `rows` does.
         """
         self.note_complete(checkpoint_id)
-        while self._frozen and self._frozen[0][0] <= self._completed:
+        while self._frozen and self._frozen[0][0] <= self._parts.completed:
             n, layer = self._frozen[0]
             if not self._base and not layer.has_deleted:
                 self._base = layer
@@ -357,8 +358,7 @@ class Table:
         for _ in self.complete(checkpoint_id):
             pass
         self._frozen.clear()
-        self._written.clear()
-        self._older.clear()
+        self._parts.drop_newer()
         self._planned.clear()
         self._begin_layer()
         if self.expiry is not None:
@@ -370,15 +370,12 @@ class Table:
 
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
-        if self._parts is not None:
-            since = self._parts[-1].checkpoint_id if self._parts else _NONE
-            self._parts.append(_Written(checkpoint_id, since))
+        self._parts.begin(checkpoint_id)
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of the part that has begun."""
         take_in(self._base, keys, values)
-        if self._parts and self._parts[-1].since:
-            self._parts[-1].keys.extend(keys)
+        self._parts.extend(keys)
         if self.expiry is not None:
             for key, value in zip(keys, values, strict=True):
                 if value is not DELETED:
@@ -386,11 +383,11 @@ class Table:
 
     def forget_parts(self) -> None:
         """Only a share of the parts is loaded, so no part can be added to them."""
-        self._parts = None
+        self._parts.forget()
 
     def end_loading(self, checkpoint_id: CheckpointId) -> None:
         """The loaded state is that of `checkpoint_id`."""
-        self._base_id = self._completed = checkpoint_id
+        self._base_id = self._parts.completed = checkpoint_id
         self._base_count = len(self._base)
 
     def _row_came(self, key: Any) -> None:
@@ -411,44 +408,27 @@ class Table:
         self._present = _ABSENT
         self._fetched_at = 0
         self.values.below = ()
-        self.values = Layer(self._initial, ())
+        self.values = Layer(self.initial, ())
         self._link_layers()
 
     def _link_layers(self) -> None:
         self.values.below = (*(layer for _, layer in reversed(self._frozen)), self._base)
 
-    def _parts_of(self, checkpoint_id: CheckpointId) -> list[_Written] | None:
-        """Return the parts of a checkpoint that is complete, whether it is known here or not yet."""
-        if checkpoint_id == self._completed:
-            return self._parts
-        written = self._written.get(checkpoint_id)
-        if written is None:
-            return None
-        if not written.since:
-            return [written]
-        if checkpoint_id in self._older:
-            older = self._older[checkpoint_id]
-        else:
-            older = None if self._parts is None else kept(self._parts, written.since)
-        return None if older is None else [*older, written]
 
-    def _note_parts(self, completed: CheckpointId) -> None:
-        self._parts = self._parts_of(completed)
-        self._written = {n: one for n, one in self._written.items() if n > completed}
-        self._older = {n: one for n, one in self._older.items() if n > completed}
-        self._planned = {n: one for n, one in self._planned.items() if n > completed}
+def can_be_changed(values: Sequence[Any]) -> bool:
+    """Return whether user code could change some of `values` in place; they are looked at together."""
+    kinds = set(map(type, values))
+    if kinds <= ATOMIC:
+        return False
+    return kinds != {tuple} or not ATOMIC.issuperset(map(type, chain.from_iterable(values)))
 
 
 def _bring_up(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
     """Set the values of keys that have one, as the owner of `into` may change them."""
-    kinds = set(map(type, values))
-    if not kinds <= ATOMIC:
-        if kinds & _WITHOUT_VALUE:
+    if can_be_changed(values):
+        if not _WITHOUT_VALUE.isdisjoint(map(type, values)):
             keys, values = _present(keys, values)
-            kinds = set(map(type, values))
-        if not kinds <= ATOMIC and (
-            kinds != {tuple} or not ATOMIC.issuperset(map(type, chain.from_iterable(values)))
-        ):
+        if can_be_changed(values):
             try:
                 values = list(map(owned_copy, values))
             except Exception:  # noqa: BLE001 - whoever asks for the value gets the error, with its key
@@ -467,7 +447,7 @@ def _present(keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _changed(
-    layers: Sequence[dict[Any, Any]], tails: list[list[Any]], base: dict[Any, Any]
+    layers: Sequence[dict[Any, Any]], tails: Sequence[Sequence[Any]], base: dict[Any, Any]
 ) -> Iterator[tuple[list[Any], list[Any]]]:
     """Yield the newest row of each key of `layers` and `tails`, those deleted too.
 

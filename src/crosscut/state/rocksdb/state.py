@@ -78,7 +78,10 @@ class RocksState(KeyedState):
         named: Iterable[NamedTable] = (),
         shared: Iterable[str] = (),
         alike: Iterable[str] = (),
+        *,
+        keeps_keys: bool = False,
     ) -> None:
+        # Whether keys go away makes no difference here.
         super().__init__(initial, others, named, shared, alike)
         self._directory = directory
         self._options = options

@@ -1,0 +1,427 @@
+"""One table of keyed state in memory, whose keys never go away: each has a slot, a number of its own.
+
+The newest values are in one list, by slot. What a barrier froze is kept by undoing: the first change of a
+value after a barrier notes the old one. So a completed checkpoint is forgotten rather than merged into
+anything, and to find a value takes one look-up of its key. In layers (`crosscut.state.table`) it takes three,
+in dicts that no cache holds, and one more to merge it.
+
+A part names a key once, when it has got its slot, and from then on by that: a part of changes holds the new
+keys, and arrays of slots and values. Slots are given in order and are the same for whoever reads the parts of
+one history. A roll-back takes those away that were given after the checkpoint.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import filterfalse
+from typing import Any, NamedTuple, NoReturn
+
+from crosscut.errors import InternalError, StateError
+from crosscut.ids import CheckpointId
+from crosscut.state.encoding import (
+    DELETED,
+    NewKeys,
+    SlotRows,
+    check_slots,
+    encode_new_keys,
+    encode_slots,
+    owned_copy,
+    take_in_keys,
+    unstorable,
+)
+from crosscut.state.table import Layer, Table, can_be_changed
+from crosscut.state.written import Written, WrittenParts
+
+SLOTS_PER_BLOCK = 1_000
+"""Rows that are encoded or forgotten in one step."""
+
+_ABSENT: Any = object()
+_NONE = CheckpointId(0)
+
+
+class _Index(dict[Any, int]):
+    """Slots by key: a key that has none gets the next one.
+
+    Attributes:
+        names: The keys by slot.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[Any] = []
+
+    def __missing__(self, key: Any) -> int:
+        slot = self[key] = len(self.names)
+        self.names.append(key)
+        return slot
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` keys."""
+        for key in self.names[count:]:
+            del self[key]
+        del self.names[count:]
+
+
+class _Changes:
+    """What changed between two barriers.
+
+    Attributes:
+        slots: Each once. Those of new keys follow each other, with None for an old value.
+        olds: The values that they had at the first of the barriers.
+        key_count: How many keys there were at the second one.
+    """
+
+    __slots__ = ("key_count", "olds", "slots")
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.olds: list[Any] = []
+        self.key_count = 0
+
+    def note(self, slots: Sequence[int], olds: list[Any]) -> None:
+        """Add some that have not changed before."""
+        self.slots += slots
+        self.olds += olds
+
+
+class _Plan(NamedTuple):
+    """What a part of changes is made of, settled when its state is frozen: see `Table.plan_part`.
+
+    Attributes:
+        key_count: How many keys older parts have.
+        slots: Of changed values, in several lists.
+    """
+
+    since: CheckpointId
+    key_count: int
+    slots: list[Sequence[int]]
+
+
+class SlotTable(Table):
+    """See `Table`, whose layers it has not. There is no `delete`, and no time to live."""
+
+    def __init__(self, initial: Callable[[], Any]) -> None:
+        # Not that of `Table`: nothing that it keeps is of use here.
+        self.initial = initial
+        self._index = _Index()
+        self._values: list[Any] = []
+        # 1: not changed since the last barrier.
+        self._unchanged = bytearray()
+        self._changes = _Changes()
+        # Oldest first.
+        self._frozen: list[tuple[CheckpointId, _Changes]] = []  # type: ignore[assignment]
+        # The oldest state that a roll-back can go to.
+        self._base_id = _NONE
+        self._base_count = 0
+        self._parts = WrittenParts()
+        self._plans: dict[CheckpointId, _Plan] = {}
+        self._given_from = 0
+        self.expiry = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    # What operators do.
+
+    @property
+    def values(self) -> Layer:  # type: ignore[override]
+        raise InternalError("values by slot are asked for with `to_change`")
+
+    def fetch(self, rows: Iterable[Any], *, to_change: bool = False) -> None:
+        """See `Table.fetch`: all are at hand."""
+
+    def to_change(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        """See `Table.to_change`: the rows are slots."""
+        index = self._index
+        self._given_from = known = len(index.names)
+        slots = list(map(index.__getitem__, keys))
+        new_count = len(index.names) - known
+        if new_count:
+            self._unchanged += bytes(new_count)
+        if first := list(filter(self._unchanged.__getitem__, slots)):
+            self._own(first)
+        if new_count:
+            # After what has changed, so that `changed_only` finds them at the end.
+            self._begin(known)
+        return slots, self._values
+
+    def changed_only(self, rows: Sequence[Any]) -> None:
+        """See `Table.changed_only`."""
+        count = max(self._given_from, max(rows, default=-1) + 1)
+        if unused := len(self._values) - count:
+            del self._changes.slots[-unused:], self._changes.olds[-unused:]
+            self._cut(count)
+
+    def _begin(self, known: int) -> None:
+        """Give keys that have just got their slots a value; `known` had one before."""
+        slots = range(known, len(self._index.names))
+        try:
+            made = [self.initial() for _ in slots]
+        except BaseException:  # It is a user's function.
+            self._cut(known)
+            raise
+        self._values += made
+        self._changes.note(slots, [None] * len(slots))
+
+    def _cut(self, count: int) -> None:
+        """Keep the first `count` keys."""
+        self._index.cut(count)
+        del self._values[count:], self._unchanged[count:]
+
+    def _own(self, slots: list[int]) -> None:
+        """The values in `slots` are going to change for the first time since the last barrier."""
+        olds = self._note(slots)
+        if can_be_changed(olds):
+            # The old ones stay as they are: user code may change a value in place.
+            for slot, old in zip(slots, olds, strict=True):
+                try:
+                    self._values[slot] = owned_copy(old)
+                except Exception as error:  # A value's own __reduce__ may raise anything.
+                    raise unstorable("", self._index.names[slot], old, error) from error
+
+    def _note(self, slots: list[int]) -> list[Any]:
+        """Note and return the old values of `slots`, which have not changed since the last barrier."""
+        if len(set(slots)) < len(slots):
+            slots[:] = dict.fromkeys(slots)
+        olds = list(map(self._values.__getitem__, slots))
+        self._changes.note(slots, olds)
+        unchanged = self._unchanged
+        for slot in slots:
+            unchanged[slot] = 0
+        return olds
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """See `Table.get`."""
+        slot = self._index.get(key)
+        if slot is None:
+            return default
+        if self._unchanged[slot] and can_be_changed((self._values[slot],)):
+            self._own([slot])
+        return self._values[slot]
+
+    def own(self, key: Any, default: Any = None) -> Any:
+        """See `Table.own`."""
+        slot = self._index.get(key)
+        return default if slot is None else owned_copy(self._values[slot])
+
+    def put(self, key: Any, value: Any) -> None:
+        """See `Table.put`."""
+        slot = self._index.get(key)
+        if slot is not None:
+            if self._unchanged[slot]:
+                self._note([slot])
+            self._values[slot] = value
+            return
+        self._changes.note((self._index[key],), [None])
+        self._values.append(value)
+        self._unchanged.append(0)
+
+    def delete(self, key: Any) -> NoReturn:
+        """Keys never go away."""
+        raise InternalError(f"the value of {key!r:.100} can't be deleted: its table keeps its keys")
+
+    def expire_after(self, ttl_ms: int) -> NoReturn:
+        """Keys never go away."""
+        raise InternalError("values can't expire where keys are kept")
+
+    def has(self, key: Any) -> bool:
+        """See `Table.has`."""
+        return key in self._index
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """See `Table.items`."""
+        return zip(self._index.names, self._values, strict=True)
+
+    def peek(self, key: Any) -> Any:
+        """See `Table.peek`."""
+        slot = self._index.get(key)
+        return _ABSENT if slot is None else self._values[slot]
+
+    # At barriers.
+
+    @property
+    def at_hand(self) -> tuple[CheckpointId, ...]:
+        """See `Table.at_hand`."""
+        ids = (self._base_id, *(n for n, _ in self._frozen))
+        return tuple(n for n in ids if n >= self._parts.completed)
+
+    @property
+    def part_rows(self) -> list[int] | None:
+        """See `Table.part_rows`."""
+        return self._parts.row_counts(self._base_count)
+
+    @property
+    def changed_rows(self) -> int:
+        """See `Table.changed_rows`."""
+        return sum(len(one.slots) for n, one in self._frozen if n > self._parts.completed)
+
+    def freeze(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.freeze`; nothing is looked at, but a byte a key is set."""
+        self._changes.key_count = len(self._values)
+        self._frozen.append((checkpoint_id, self._changes))
+        self._begin_changes()
+
+    def _begin_changes(self) -> None:
+        self._changes = _Changes()
+        self._unchanged = bytearray(b"\1") * len(self._values)
+
+    def plan_part(self, checkpoint_id: CheckpointId, since: CheckpointId, on: CheckpointId) -> None:
+        """See `Table.plan_part`."""
+        slots: list[Sequence[int]] = [
+            one.slots for n, one in reversed(self._frozen) if since < n <= checkpoint_id
+        ]
+        slots += [one.rows for one in self._parts.after(since, on)]
+        older = [one.key_count for one in self._parts.of(on) or () if one.checkpoint_id <= since]
+        self._plans[checkpoint_id] = _Plan(since, older[-1] if older else 0, slots)
+
+    def blocks(
+        self, name: str, checkpoint_id: CheckpointId, since: CheckpointId, *, is_named: bool = False
+    ) -> Iterator[bytes]:
+        """See `Table.blocks`."""
+        names = self._index.names
+        key_count = next(one.key_count for n, one in self._frozen if n == checkpoint_id)
+        plan = _Plan(_NONE, 0, [])
+        if since:
+            if checkpoint_id not in self._plans or self._plans[checkpoint_id].since != since:
+                self.plan_part(checkpoint_id, since, self._parts.completed)
+            plan = self._plans.pop(checkpoint_id)
+        for first in range(plan.key_count, key_count, SLOTS_PER_BLOCK):
+            yield encode_new_keys(name, first, names[first : min(first + SLOTS_PER_BLOCK, key_count)])
+        written: array[int] = array("I")
+        past = _Past(self._values, lambda: self._changes_after(checkpoint_id))
+        for slots in _once(plan.slots, key_count) if since else _ranges(key_count):
+            if since:
+                written.extend(slots)
+            yield encode_slots(name, slots, past.values(slots), names)
+        self._parts.add(Written(checkpoint_id, since, written, key_count))
+
+    def _changes_after(self, checkpoint_id: CheckpointId) -> list[_Changes]:
+        return [*(one for n, one in self._frozen if n > checkpoint_id), self._changes]
+
+    def note_complete(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.note_complete`."""
+        if checkpoint_id > self._parts.completed:
+            self._parts.complete(checkpoint_id)
+            self._plans = {n: one for n, one in self._plans.items() if n > checkpoint_id}
+
+    def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
+        """See `Table.complete`; there is nothing to fold, only to forget."""
+        self.note_complete(checkpoint_id)
+        done = [(n, one) for n, one in self._frozen if n <= self._parts.completed]
+        if done:
+            del self._frozen[: len(done)]
+            self._base_id, self._base_count = done[-1][0], done[-1][1].key_count
+        for _, one in done:
+            # Many at once would take long: nobody else has these objects.
+            while one.olds:
+                del one.olds[-SLOTS_PER_BLOCK:]
+                yield
+
+    def roll_back(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.roll_back`; takes longer for more changes since that checkpoint, not for more rows."""
+        values = self._values
+        for newer in reversed(self._changes_after(checkpoint_id)):
+            for slot, old in zip(newer.slots, newer.olds, strict=True):
+                values[slot] = old
+        for _ in self.complete(checkpoint_id):
+            pass
+        self._frozen.clear()
+        self._parts.drop_newer()
+        self._plans.clear()
+        self._cut(self._base_count)
+        self._begin_changes()
+
+    # At a restore.
+
+    def load(self, keys: list[Any], values: list[Any]) -> None:
+        """Take in rows of parts that name them by keys: the slots are not those that other parts speak of."""
+        if any(value is DELETED for value in values):
+            raise StateError("a part takes values away that never go away: it is of another operator")
+        self._parts.forget()
+        slots = list(map(self._index.__getitem__, keys))
+        self._values += [None] * (len(self._index.names) - len(self._values))
+        for slot, value in zip(slots, values, strict=True):
+            self._values[slot] = value
+
+    def load_keys(self, block: NewKeys) -> None:
+        """Take in keys of the part that has begun."""
+        known = len(self._values)
+        new = take_in_keys(self._index.names, block.first, block.keys, block.table)
+        self._index.update(zip(new, range(known, known + len(new)), strict=True))
+        self._values += [None] * len(new)
+
+    def load_slots(self, block: SlotRows) -> None:
+        """Take in values of the part that has begun."""
+        slots, names = block.slots, self._index.names
+        check_slots(slots, names, block.table)
+        self._parts.extend(slots, len(names))
+        found = block.values(names)
+        if isinstance(slots, range):
+            self._values[slots.start : slots.stop] = found
+        else:
+            values = self._values
+            for slot, value in zip(slots, found, strict=True):
+                values[slot] = value
+
+    def end_loading(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.end_loading`."""
+        if len(self._index) != len(self._index.names):
+            raise StateError(f"the parts of checkpoint {checkpoint_id} give one key two slots")
+        self._base_id = self._parts.completed = checkpoint_id
+        self._base_count = len(self._values)
+        self._begin_changes()
+
+
+class _Past:
+    """Values as they were at a barrier, while they go on changing.
+
+    Args:
+        values: The newest ones.
+        changes: Returns what has changed after the barrier, the oldest first.
+    """
+
+    def __init__(self, values: list[Any], changes: Callable[[], list[_Changes]]) -> None:
+        self._values = values
+        self._changes = changes
+        self._olds: dict[int, Any] = {}
+        # How many of the changes it has seen, by their identity.
+        self._seen: dict[int, int] = {}
+
+    def values(self, slots: Sequence[int]) -> list[Any]:
+        if isinstance(slots, range):
+            newest = self._values[slots.start : slots.stop]
+        else:
+            newest = list(map(self._values.__getitem__, slots))
+        self._note_olds()
+        return list(map(self._olds.get, slots, newest)) if self._olds else newest
+
+    def _note_olds(self) -> None:
+        for later in self._changes():
+            seen = self._seen.get(id(later), 0)
+            # What an older one has noted counts.
+            deque(map(self._olds.setdefault, later.slots[seen:], later.olds[seen:]), maxlen=0)
+            self._seen[id(later)] = len(later.slots)
+
+
+def _ranges(count: int) -> Iterator[range]:
+    for first in range(0, count, SLOTS_PER_BLOCK):
+        yield range(first, min(first + SLOTS_PER_BLOCK, count))
+
+
+def _once(several: list[Sequence[int]], count: int) -> Iterator[Sequence[int]]:
+    """Yield the slots of several lists, each once; there are `count` slots."""
+    seen = bytearray(count) if len(several) > 1 else b""
+    for slots in several:
+        for first in range(0, len(slots), SLOTS_PER_BLOCK):
+            some = list(slots[first : first + SLOTS_PER_BLOCK])
+            if isinstance(seen, bytearray):
+                # Once each, in order: a part that was loaded may name a slot twice.
+                some = list(dict.fromkeys(filterfalse(seen.__getitem__, some)))
+                for slot in some:
+                    seen[slot] = 1
+            if some:
+                yield some
