@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the texts of tests/conversations as the conversations are now",
     )
 
+    parser.addoption(
+        "--rewrite-pictures",
+        action="store_true",
+        help="take the pictures of the guide anew, in tests/process/test_page.py",
+    )
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 from jobs import DEADLINE_S, PATIENT, Once, until
 from pyspark import SparkContext
+from tests import guide_pictures
 from tests.reverse_proxy import ReverseProxy
 from tests.simulation.conversation import LINKS, completed
 from tests.unit.watched import E1, MS, WALL_MS, Watched
@@ -356,6 +357,35 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
     # Which is more can't be said: what the killed worker did after its last report is counted nowhere.
     assert payments_in > 0
     assert metrics.status == "stopped"
+
+
+# The pictures of the guide.
+
+
+def test_the_pictures_of_the_guide_are_taken_of_a_job(
+    tmp_path: Path, started: Any, browser: Any, request: pytest.FixtureRequest
+) -> None:
+    is_for_good = request.config.getoption("--rewrite-pictures")
+    # Its plots need a while to have something on them; whether there is a picture at all is seen at once.
+    seconds, fails_at = (60, 20 * guide_pictures.RATE) if is_for_good else (3, guide_pictures.RATE)
+    flow = guide_pictures.payments(tmp_path, fails_at=fails_at)
+    job = started.flow(flow, guide_pictures.settings(tmp_path))
+    problems: list[str] = []
+    page = opened(browser, job.page, problems)
+    try:
+        until(lambda: len(document_of(job)["series"]["at_ms"]) > seconds, "points in the plots")
+        page.wait_for_selector("#failovers tbody td:nth-child(8)")
+        page.wait_for_selector("#graph .bottleneck")
+        page.wait_for_selector("#checkpoints tbody tr:not(.failed) button")
+        where = guide_pictures.GUIDE if is_for_good else tmp_path
+        for picture in guide_pictures.PICTURES:
+            picture.take(page, where)
+            picture.check(where)
+        assert problems == []
+    finally:
+        page.close()
+        job.cancel()
+        job.close_page()
 
 
 # A page of 400 tasks.

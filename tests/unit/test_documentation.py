@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import guide_pictures
 
 import crosscut as cc
 
@@ -85,6 +86,16 @@ def test_every_snippet_runs_and_every_flow_compiles(
 def test_the_picture_is_what_its_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     assert text_of("docs/picture.svg") == importlib.import_module("picture").svg()
+
+
+def test_every_picture_of_the_guide_is_one_that_a_test_takes_and_as_it_takes_it() -> None:
+    taken = {one.name for one in guide_pictures.PICTURES}
+    named: set[str] = set()
+    for path in guide_pictures.GUIDE.glob("*.md"):
+        named |= guide_pictures.named_in(path.read_text())
+    assert named == taken == {path.name for path in guide_pictures.GUIDE.glob("*.png")}
+    for one in guide_pictures.PICTURES:
+        one.check(guide_pictures.GUIDE)
 
 
 def test_pictures_of_conversations_are_what_their_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
