@@ -368,6 +368,16 @@ class Sink(ABC, Generic[Written]):
         """Whether one task of the job writes all records: for systems that take a checkpoint as a whole."""
         return False
 
+    @property
+    def commits_together(self) -> bool:
+        """Whether the writer of the first task commits what those of all tasks have staged, in one call: for
+        systems that take a checkpoint as a whole, while all tasks write.
+
+        Then a handle has to say all that a commit needs, and a writer that recovers leaves alone what its
+        task has staged for the restored checkpoint or an older one. `HeldData` can't be used.
+        """
+        return False
+
     def check(self) -> None:
         """Raise ConnectorError if the sink can't work. Called on the Spark driver before anything starts."""
 

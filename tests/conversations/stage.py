@@ -139,7 +139,7 @@ def stage(
         options_of(1, ("conversation",)),
         theme="", parallelism=2, snapshots="aligned", is_periodic=False, alignment_timeout_ms=10,
         batch_rows=10, channel_bytes=10_000, spill_bytes=0, linger_ms=0, is_encrypted=False, inline_bytes=0,
-        is_sealed=False, piece_bytes=65_536, buffer_bytes=65_536,
+        commits_together=False, is_sealed=False, piece_bytes=65_536, buffer_bytes=65_536,
         retain=1, interval_ms=1_000, pause_ms=0, in_flight_max=1, checkpoint_timeout_ms=500,
         heartbeat_timeout_ms=300, spark_attempts_max=100, spark_start_ms=5, store_us=CALL_US,
         safety_ms=1_000, rescaled_to=(), faults=tuple(faults),

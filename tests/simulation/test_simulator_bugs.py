@@ -32,7 +32,14 @@ from crosscut.protocol.effects import (
     StartTimer,
     TaskEffect,
 )
-from crosscut.protocol.events import BarrierArrived, ClockRead, CommitterEvent, Timer, TransactionPrepared
+from crosscut.protocol.events import (
+    BarrierArrived,
+    ClockRead,
+    CommitAuthorised,
+    CommitterEvent,
+    Timer,
+    TransactionPrepared,
+)
 from crosscut.protocol.job import job_log, rescaling, retention, segments
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Collecting, Whole
@@ -45,6 +52,7 @@ from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Place, Roster
 from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.job.series import Series
+from crosscut.protocol.job.together import Together
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import DeployTasks, FailureCause, HaltTasks, SnapshotAcknowledged, TaskFailed
 from crosscut.protocol.snapshots import Part
@@ -186,6 +194,27 @@ def output_not_flushed_before_a_barrier(patch: pytest.MonkeyPatch) -> None:
         self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
 
     patch.setattr(Departures, "send_to_all", send_to_all)
+
+
+def what_the_first_task_has_not_committed_yet_left_out(patch: pytest.MonkeyPatch) -> None:
+    plain = Together.gathered
+
+    def gathered(self: Together, entry: CheckpointCompleted) -> CheckpointCompleted:
+        self._kept = {}
+        return plain(self, entry)
+
+    patch.setattr(Together, "gathered", gathered)
+
+
+def each_task_commits_what_it_has_staged_itself(patch: pytest.MonkeyPatch) -> None:
+    plain = Committer.handle
+
+    def handle(self: Committer, event: CommitterEvent) -> list[CommitterEffect]:
+        if isinstance(event, CommitAuthorised):
+            event = replace(event, together=None)
+        return plain(self, event)
+
+    patch.setattr(Committer, "handle", handle)
 
 
 def committed_when_prepared(patch: pytest.MonkeyPatch) -> None:
@@ -1037,6 +1066,20 @@ BUGS: dict[Plant, Where] = {
     barrier_to_another_worker_lost: Where(COUNTS, ("aligned",)),
     output_not_flushed_before_a_barrier: Where(ANY, ("aligned",)),
     committed_when_prepared: Where(ANY),
+    what_the_first_task_has_not_committed_yet_left_out: Where(
+        COUNTS,
+        kinds=("slow sink", "fail a commit", "kill a worker"),
+        changed={
+            "commits_together": True,
+            "parallelism": 2,
+            "interval_ms": 10,
+            "pause_ms": 0,
+            "in_flight_max": 4,
+        },
+    ),
+    each_task_commits_what_it_has_staged_itself: Where(
+        COUNTS, changed={"commits_together": True, "parallelism": 2}
+    ),
     no_commit_on_restore: Where(ANY, kinds=(*FAILURES, "fail a commit")),
     state_rolled_back_too_far: Where(COUNTS, kinds=("kill the driver", "kill a worker")),
     state_not_rolled_back: Where(COUNTS, kinds=("raise in user code",)),

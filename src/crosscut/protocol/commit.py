@@ -40,7 +40,8 @@ class Committer:
         self._lineage = lineage
         self._epoch = epoch
         self._attempts_max = attempts_max
-        self._pending: dict[CheckpointId, JSON] = {}
+        # Several of one checkpoint only where tasks of a sink commit together.
+        self._pending: dict[CheckpointId, tuple[JSON, ...]] = {}
         self._authorised = CheckpointId(0)
         self._announced = CheckpointId(0)
         # The newest checkpoint of the attempt in flight, and the number of the attempt.
@@ -52,7 +53,10 @@ class Committer:
     def pending(self, checkpoint_id: CheckpointId) -> tuple[PendingTransaction, ...]:
         """Return the transactions that the completion of `checkpoint_id` commits: part of the snapshot."""
         return tuple(
-            PendingTransaction(n, handle) for n, handle in self._pending.items() if n <= checkpoint_id
+            PendingTransaction(n, handle)
+            for n, handles in self._pending.items()
+            if n <= checkpoint_id
+            for handle in handles
         )
 
     def handle(self, event: CommitterEvent) -> list[CommitterEffect]:
@@ -69,13 +73,15 @@ class Committer:
                     raise ProtocolError(
                         f"checkpoint {checkpoint_id} was completed before its transaction was prepared"
                     )
-                self._pending[checkpoint_id] = handle
+                self._pending[checkpoint_id] = (handle,)
                 return []
-            case CommitAuthorised(checkpoint_id):
+            case CommitAuthorised(checkpoint_id, together):
                 if checkpoint_id <= self._authorised:
                     self.dropped["repeated completion"] += 1
                     return []
                 self._authorised = checkpoint_id
+                if together is not None:
+                    self._commit_instead(checkpoint_id, together)
                 return self._next()
             case CommitSucceeded():
                 permit = self._permit_in_flight()
@@ -98,6 +104,16 @@ class Committer:
             case _:
                 assert_never(event)
 
+    def _commit_instead(self, n: CheckpointId, together: tuple[PendingTransaction, ...]) -> None:
+        """Have these take the place of what is pending at or below n; the coordinator may not know yet what
+        of them was committed."""
+        found: dict[CheckpointId, tuple[JSON, ...]] = {}
+        for one in together:
+            if one.checkpoint_id > self._announced:
+                found[one.checkpoint_id] = (*found.get(one.checkpoint_id, ()), one.handle)
+        newer = {m: handles for m, handles in self._pending.items() if m > n}
+        self._pending = dict(sorted(found.items())) | newer
+
     def _permit_in_flight(self) -> CommitPermit:
         if self._in_flight is None:
             raise ProtocolError("the outcome of a commit that was not asked for")
@@ -116,7 +132,7 @@ class Committer:
         if self._attempt:
             delay_ms = min(RETRY_DELAY_MS << min(self._attempt - 1, 20), RETRY_DELAY_MAX_MS)
         self._attempt += 1
-        handles = tuple(h for n, h in self._pending.items() if n <= permit.checkpoint_id)
+        handles = tuple(h for n, of_n in self._pending.items() if n <= permit.checkpoint_id for h in of_n)
         return CommitTransactions(permit, handles, delay_ms)
 
     def _announce(self, checkpoint_id: CheckpointId) -> list[CommitterEffect]:

@@ -9,6 +9,7 @@ from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, Ve
 from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.messages import FailureCause, SplitAssignment, WorkerMessage
+from crosscut.protocol.snapshots import PendingTransaction
 
 # To the snapshot protocol of one task.
 
@@ -104,9 +105,15 @@ class TransactionPrepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitAuthorised:
-    """Checkpoint n is complete, says the coordinator."""
+    """Checkpoint n is complete, says the coordinator.
+
+    Attributes:
+        together: What the task has to commit, where tasks of its sink commit together; None: what it has
+            staged.
+    """
 
     checkpoint_id: CheckpointId
+    together: tuple[PendingTransaction, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

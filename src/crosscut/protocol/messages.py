@@ -13,7 +13,7 @@ from crosscut.frozen import dataclass
 from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON
 from crosscut.protocol.measures import Letter, LogLine, Reading, SnapshotTimes
-from crosscut.protocol.snapshots import KnownSplits, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
 
 # Worker -> coordinator
 
@@ -321,11 +321,28 @@ class ResumeSources:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitTogether:
+    """What a task of this sink has to commit, whatever it has staged itself.
+
+    Attributes:
+        pending: What all tasks have staged, for the first task; nothing for the others.
+    """
+
+    vertex: VertexId
+    pending: tuple[PendingTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
-    """Checkpoint n is complete: sinks commit everything pending at or below n."""
+    """Checkpoint n is complete: sinks commit everything pending at or below n.
+
+    Attributes:
+        together: The sinks of which the first task commits what all have staged.
+    """
 
     epoch: Epoch
     checkpoint_id: CheckpointId
+    together: tuple[CommitTogether, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.errors import ConnectorError
-from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import CheckpointId, VertexId
+from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.spark.arrow_records import row_of
 from crosscut.spark.data_source import DataSourceOf, data_source_of
@@ -46,9 +45,9 @@ def sink(
     that were written and belong to no complete checkpoint, as long as the process that wrote them lives; in
     micro-batches, for a batch that was given up, once a later one is committed or its epoch is over.
 
-    One task of the job writes all rows, since `commit` gets all messages of a batch in one call. The rows
-    of one checkpoint are held in memory. With `parallel`, in micro-batches, all tasks write, each its share
-    of the rows, and `commit([message, ...], n)` gets a message of each that had some.
+    One task of the job writes all rows, in order. The rows of one checkpoint are held in memory. With
+    `parallel` all tasks write, each its share of the rows, and `commit([message, ...], n)`, called by the
+    first of them, gets a message of each that had some.
 
     Args:
         kind: The class, of `pyspark.sql.datasource.DataSource`. It need not be registered.
@@ -56,7 +55,7 @@ def sink(
         schema: Of the rows.
         row: Takes a record, returns a row: a tuple or list by order, a dict, a Row or a dataclass by name.
             Default: the record itself.
-        parallel: All tasks write, where the driver commits: in micro-batches. Rows have no order then.
+        parallel: All tasks write. Rows have no order then.
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: the class has no stream
@@ -83,8 +82,13 @@ class PythonSink(Sink[Any]):
 
     @property
     def has_one_task(self) -> bool:
+        """One task writes all, unless they do side by side."""
+        return not self.parallel
+
+    @property
+    def commits_together(self) -> bool:
         """A batch is committed in one call."""
-        return True
+        return self.parallel
 
     def resolved(self) -> PythonSink:
         """Return it with its schema."""
@@ -247,25 +251,3 @@ class _Writer(SinkWriter):
         except ConnectorError as error:
             # Nobody sees what was written: it takes space, no more.
             _LOG.warning("%s", error)
-
-
-def gathering_sinks(graph: JobGraph) -> frozenset[VertexId]:
-    """Return the vertices whose tasks all write, of which the first commits, in micro-batches."""
-    return frozenset(VertexId(one.vertex_id) for one in graph.vertices if _is_parallel(one))
-
-
-def spread(graph: JobGraph) -> JobGraph:
-    """Return `graph` for micro-batches: what goes to one task of such a sink is dealt out to all.
-
-    There are the same channels as before, so any checkpoint of the job will do.
-    """
-    sinks = gathering_sinks(graph)
-    edges = tuple(
-        replace(one, partitioning="rebalance") if one.target in sinks else one for one in graph.edges
-    )
-    return replace(graph, edges=edges)
-
-
-def _is_parallel(vertex: Vertex) -> bool:
-    sink = vertex.sink.sink if vertex.sink is not None else None
-    return isinstance(sink, PythonSink) and sink.parallel

@@ -34,7 +34,6 @@ from crosscut.spark.microbatch.job import BatchJobs
 from crosscut.spark.microbatch.output import check_sinks
 from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.spark.placing import placed
-from crosscut.spark.python_sink import spread
 from crosscut.spark.session import LOOPBACK, is_local
 from crosscut.spark.staging import Staging, staging_timeout_ms
 from crosscut.spark.terms import batch_terms, committed_output, job_terms, settings_of, task_terms
@@ -110,7 +109,6 @@ def plans_of(
         if engine == "micro-batch":
             check_batches(one)
             check_sinks(one)
-            one = spread(one)
         plans[engine] = EnginePlan(one, pack_graph(one), own)
     return plans
 

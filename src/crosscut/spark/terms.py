@@ -18,6 +18,7 @@ from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.together import sinks_together
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommittedOutput, Source, Split
 from crosscut.protocol.engines import Engine, Engines
@@ -263,6 +264,8 @@ def job_terms(
     timeout_ms = int(milliseconds("checkpoint_timeout"))
     return JobTerms(
         source_groups=source_groups(graph),
+        # In micro-batches what was staged is one task's before the coordinator hears of it.
+        together=frozenset() if runs_in_batches else sinks_together(graph),
         dynamic_sources=dynamic_sources(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),

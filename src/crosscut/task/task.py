@@ -31,7 +31,7 @@ from crosscut.protocol.events import (
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.measures import Letter, Reading
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
-from crosscut.protocol.snapshots import Snapshot
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
@@ -376,14 +376,20 @@ class Task:
             for channel in sorted(self._back_edges):
                 self.offer(channel, EndOfInput())
 
-    def checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
-        """Checkpoint n is complete: commit, and build the next part on this one."""
+    def checkpoint_completed(
+        self, checkpoint_id: CheckpointId, together: tuple[PendingTransaction, ...] | None = None
+    ) -> None:
+        """Checkpoint n is complete: commit, and build the next part on this one.
+
+        Args:
+            together: What to commit instead of what the task has staged, where its sink commits together.
+        """
         self.snapshots.completed(checkpoint_id)
         if self._reading is not None:
             self._reading.acknowledge(checkpoint_id)
         if self._state is not None:
             self.outlets.errands.append(CompleteState(checkpoint_id))
-        self.transactions.handle(CommitAuthorised(checkpoint_id))
+        self.transactions.handle(CommitAuthorised(checkpoint_id, together))
 
     def close(self) -> None:
         """Close readers, operators and writer; the first error is raised after all were tried."""

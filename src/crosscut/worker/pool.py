@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 from crosscut.batch import Batch
@@ -23,6 +23,7 @@ from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.protocol.messages import (
     AlignSources,
+    CommitTogether,
     RecordsFlowing,
     SourceReached,
     SourcesReached,
@@ -384,9 +385,10 @@ class TaskPool:
         """Go on after a checkpoint that every task stood still for."""
         self._tell(lambda task: task.snapshots.resume(checkpoint_id))
 
-    def completed(self, checkpoint_id: CheckpointId) -> None:
+    def completed(self, checkpoint_id: CheckpointId, together: Iterable[CommitTogether] = ()) -> None:
         """A checkpoint is complete."""
-        self._tell(lambda task: task.checkpoint_completed(checkpoint_id))
+        instead = {one.vertex: one.pending for one in together}
+        self._tell(lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex)))
 
     def _tell(self, word: Callable[[Task], None]) -> None:
         for runner in self._runners:

@@ -277,9 +277,9 @@ class Worker:
                 pool.capture(checkpoint_id)
             case ResumeSources(_, checkpoint_id):
                 pool.resume(checkpoint_id)
-            case CommitCheckpoint(_, checkpoint_id):
+            case CommitCheckpoint(_, checkpoint_id, together):
                 self._failpoints("commit.told")
-                pool.completed(checkpoint_id)
+                pool.completed(checkpoint_id, together)
             case CloseLoops(_, heads):
                 pool.close_loops(heads)
             case AlignSources():

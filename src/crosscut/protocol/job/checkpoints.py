@@ -8,6 +8,7 @@ one means for the job is the coordinator's business.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, TaskId
@@ -19,6 +20,7 @@ from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX, CheckpointCom
 from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.together import Together
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -51,6 +53,7 @@ class Checkpoints:
         sources: Those that must be drained before a final checkpoint is worth taking.
         roster: Whom to tell.
         savepoints: Knows who wants one.
+        together: Knows what first tasks commit.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class Checkpoints:
         sources: frozenset[TaskId],
         roster: Roster,
         savepoints: Savepoints,
+        together: Together,
     ) -> None:
         self._terms = terms
         self._tasks = tasks
         self._sources = sources
         self._roster = roster
         self._savepoints = savepoints
+        self._together = together
         self.epoch = Epoch(0)
         self.current: Collecting | None = None
         self.next_id = CheckpointId(1)
@@ -118,6 +123,7 @@ class Checkpoints:
     def begin(self, epoch: Epoch) -> None:
         """The tasks of `epoch` are being deployed."""
         self.epoch = epoch
+        self._together.begin()
         self._is_pausing = self._is_due = self._is_final_complete = False
         self.current = Collecting(epoch, self._tasks, self._sources, self.next_id, self._terms.in_flight_max)
 
@@ -191,7 +197,7 @@ class Checkpoints:
         shown = self.current.completed(n)
         effects: list[JobEffect] = [
             CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
-            *self._roster.to_holders(CommitCheckpoint(self.epoch, n)),
+            *self._commit(entry),
         ]
         if shown.is_halted:
             effects += self._roster.to_holders(ResumeSources(self.epoch, n))
@@ -199,6 +205,12 @@ class Checkpoints:
             effects += self._abort(one)
         effects += self._answer([one for one, m in self._requests.items() if m <= n], entry)
         return [*effects, *self._pause()], shown
+
+    def _commit(self, entry: CheckpointCompleted) -> list[JobEffect]:
+        together = self._together.completed(entry)
+        all_of_it = CommitCheckpoint(self.epoch, entry.checkpoint_id, together)
+        nothing = tuple(replace(one, pending=()) for one in together)
+        return self._roster.to_first_holder(all_of_it, replace(all_of_it, together=nothing))
 
     def refused(
         self, n: CheckpointId, reason: str, now: ClockRead

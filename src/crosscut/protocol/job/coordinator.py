@@ -284,6 +284,7 @@ class Coordinator:
                 return self.series.source_drained(task, self.phase, self._now)
             case TransactionsCommitted(_, checkpoint_id, task):
                 self._ending.committed(task, checkpoint_id)
+                self.series.committed(task, checkpoint_id)
                 return self._end_if_committed()
             case SourcesReached():
                 if not self._source_groups.note(index, message):

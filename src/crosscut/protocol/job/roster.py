@@ -145,6 +145,11 @@ class Roster:
         places = sorted(self.held.values(), key=lambda one: one.link)
         return [SendMessage(place.link, message) for place in places]
 
+    def to_first_holder(self, message: CoordinatorMessage, to_others: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to the holder of the first place, `to_others` to all others."""
+        places = sorted(self.held.items(), key=lambda one: one[1].link)
+        return [SendMessage(place.link, to_others if index else message) for index, place in places]
+
     def to_holder(self, index: WorkerIndex, message: CoordinatorMessage) -> JobEffect:
         """Return what sends `message` to the holder of one place, which is held."""
         return SendMessage(self.held[index].link, message)

@@ -25,6 +25,7 @@ from crosscut.protocol.job.roster import Roster
 from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.staged import staged_for
 from crosscut.protocol.job.terms import JobTerms
+from crosscut.protocol.job.together import Together
 from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import CloseLoops, FailureCause, SnapshotAcknowledged
 
@@ -47,8 +48,9 @@ class Series:
         self._log = log
         self._finding = finding
         self.savepoints = Savepoints()
+        self._together = Together(terms.together)
         self._checkpoints = Checkpoints(
-            terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints
+            terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints, self._together
         )
         self._triggering = Triggering(terms.checkpoints, self._checkpoints)
         self._kept = Retention(terms.retain, terms.checkpoints.timeout_ms)
@@ -125,6 +127,10 @@ class Series:
     def started(self, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Note that records flow."""
         return self._triggering.started(phase, now)
+
+    def committed(self, task: TaskId, n: CheckpointId) -> None:
+        """Note that `task` has committed everything at or below n."""
+        self._together.committed(task, n)
 
     def finish(self, final: CheckpointCompleted) -> list[JobEffect]:
         """Take the final checkpoint for the answer to everybody who waits for one; no other is of use."""
@@ -229,7 +235,8 @@ class Series:
         return [*effects, *self._append(instead)]
 
     def _append(self, entry: CheckpointCompleted) -> list[JobEffect]:
-        return self._log.append(replace(entry, known_splits=self._finding.known_at(entry.checkpoint_id)))
+        known = self._finding.known_at(entry.checkpoint_id)
+        return self._log.append(self._together.gathered(replace(entry, known_splits=known)))
 
     def give_up(self, n: CheckpointId, reason: str, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Give n up, and only n, unless its entry is being appended."""

@@ -45,6 +45,7 @@ class JobTerms:
         source_groups: Sources of which fast ones wait for slow ones, each with the name of its group.
         dynamic_sources: Those that are asked again and again for splits that have come, and how long to wait
             before each call.
+        together: Sinks of which the first task commits what all have staged.
         segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
             can be deleted.
     """
@@ -65,4 +66,5 @@ class JobTerms:
     awaits_verdict: bool = False
     source_groups: tuple[tuple[VertexId, str], ...] = ()
     dynamic_sources: tuple[tuple[VertexId, int], ...] = ()
+    together: frozenset[VertexId] = frozenset()
     segment_entries_max: int = SEGMENT_ENTRIES_MAX

@@ -9,6 +9,7 @@ from typing import Any
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.together import sinks_together
 from crosscut.host.calls import Calls
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import HeldData, SinkContext, SinkWriter
@@ -16,7 +17,6 @@ from crosscut.protocol.commit import restore_permit
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
 from crosscut.protocol.snapshots import Part, Snapshot
-from crosscut.spark.python_sink import gathering_sinks
 
 THREADS_MAX = 8
 """Writers that are called at a time; each of them by one thread."""
@@ -70,7 +70,7 @@ class Output:
     ) -> None:
         self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
         self._parallelism = graph.parallelism
-        self._gathering = gathering_sinks(graph)
+        self._gathering = sinks_together(graph)
         self._lineage = lineage
         self._epoch = epoch
         self._driver = driver

@@ -19,6 +19,7 @@ from crosscut.driver.query_progress import query_ids
 from crosscut.errors import InternalError
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
+from crosscut.graph.together import sinks_together
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.causes import failure_cause
@@ -62,7 +63,6 @@ from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.spark.microbatch.surroundings import BatchLink, Host, Jobs
-from crosscut.spark.python_sink import gathering_sinks
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.stage import StageOrder
@@ -107,7 +107,7 @@ class BatchWorkers:
         ]
         self._records_max = max(1, records_max // max(1, len(self._sources)))
         self._batches = Batches(
-            len(self._stages), graph.parallelism, terms.commit_attempts, gathering_sinks(graph)
+            len(self._stages), graph.parallelism, terms.commit_attempts, sinks_together(graph)
         )
         self._found = FoundSplits()
         self._host: Host | None = None

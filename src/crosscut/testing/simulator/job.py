@@ -20,6 +20,7 @@ from crosscut.graph.specs import (
     MapSpec,
     dead_letters_of,
 )
+from crosscut.graph.together import sinks_together
 from crosscut.ids import Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON
 from crosscut.net.connections import Credentials
@@ -93,6 +94,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
         segment_entries_max=options.segment_entries_max,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         start_timeout_ms=5_000,
+        together=sinks_together(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
     )

@@ -136,6 +136,7 @@ class Options:
         source_ms: How long it takes to read them.
         channel_bytes: Credit of a channel between workers.
         spill_bytes: Disk for blocked channels; 0: their senders wait.
+        commits_together: The first task of each sink commits what all have staged.
         linger_ms: How long a partial batch waits for more.
         marks_every_ms: How often marks follow the records of a source; 0: never.
         is_encrypted: All connections are inside TLS.
@@ -170,6 +171,7 @@ class Options:
     batch_rows: int
     channel_bytes: int
     spill_bytes: int
+    commits_together: bool
     linger_ms: int
     is_encrypted: bool
     is_sealed: bool
@@ -401,6 +403,7 @@ def options_of(
         "channel_bytes": dice.choice((50, 200, 10_000)),
         # Drawn apart, so that all else of a seed is what it was before there was this option.
         "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
+        "commits_together": random.Random(f"crosscut together {seed}").random() < 0.2,
         "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
         "marks_every_ms": random.Random(f"crosscut marks {seed}").choice((0, 0, 1, 20)),
         "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,

@@ -21,15 +21,19 @@ class Resource:
     Args:
         on_visible: Asked before a transaction becomes visible: may it?
         permit: Called before each operation, with the sink: the process that runs may not be there any more.
+        is_together: The first task of a sink commits what all have staged.
     """
 
     def __init__(
         self,
         on_visible: Callable[[str, CommitPermit], None],
         permit: Callable[[str, str], None] = lambda *_: None,
+        *,
+        is_together: bool = False,
     ) -> None:
         self._on_visible = on_visible
         self._permit = permit
+        self.is_together = is_together
         self.staged: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.committed: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.aborted: set[str] = set()
@@ -55,13 +59,18 @@ class Resource:
         writer = (context.sink_uid, context.task)
         self._newest_epoch[writer] = max(self._newest_epoch.get(writer, Epoch(0)), context.epoch)
         for handle, (owner, _) in list(self.staged.items()):
-            if (owner.sink_uid, owner.task) == writer and owner.epoch < context.epoch:
+            if (owner.sink_uid, owner.task) != writer or owner.epoch >= context.epoch:
+                continue
+            is_restored = permit is not None and checkpoint_of(handle) <= permit.checkpoint_id
+            if not self.is_together or not is_restored or context.task.index == 0:
                 del self.staged[handle]
                 self.aborted.add(handle)
 
     def commit(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
         """Make transactions visible."""
         self._permit("commit", context.sink_uid)
+        if self.is_together:
+            self._check_together(context, permit, handles)
         fault = self.commit_faults.popleft() if self.commit_faults else None
         if fault == "not applied":
             raise ConnectorError("the connection was refused")
@@ -82,11 +91,22 @@ class Resource:
         if fault is not None:
             raise ConnectorError("no answer to the commit")
 
+    def _check_together(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
+        ensure(not handles or context.task.index == 0, f"I3: {context.task} commits for itself: {handles}")
+        left = [
+            handle
+            for handle, (owner, _) in self.staged.items()
+            if (owner.sink_uid, owner.epoch) == (context.sink_uid, context.epoch)
+            and checkpoint_of(handle) <= permit.checkpoint_id
+            and handle not in handles
+        ]
+        ensure(not left, f"I3: {context.task} commits {handles} without {left}")
+
     def outputs(self) -> tuple[CommittedOutput, ...]:
         """Return the memory of all tasks of all sinks."""
         newest: dict[tuple[str, TaskId], CommittedOutput] = {}
         for handle, (context, _) in self.committed.items():
-            n = CheckpointId(int(handle.rpartition("/")[2]))
+            n = checkpoint_of(handle)
             found = newest.get((context.sink_uid, context.task))
             if found is None or found.checkpoint_id < n:
                 newest[context.sink_uid, context.task] = CommittedOutput(
@@ -110,11 +130,21 @@ class Resource:
         ]
 
 
+def checkpoint_of(handle: str) -> CheckpointId:
+    """Return at whose barrier a transaction was cut off."""
+    return CheckpointId(int(handle.rpartition("/")[2]))
+
+
 class SimulatedSink(Sink):
     """The description; `resource` is given by the world before it runs."""
 
     def __init__(self) -> None:
         self.resource: Resource | None = None
+
+    @property
+    def commits_together(self) -> bool:
+        """As the world wants it."""
+        return self.resource is not None and self.resource.is_together
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""

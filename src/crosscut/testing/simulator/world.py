@@ -124,7 +124,9 @@ class World:
             lambda: self.resource,
             is_exactly_once=options.snapshots != "at-least-once",
         )
-        self.resource = Resource(self.checkers.may_become_visible, self._permit)
+        self.resource = Resource(
+            self.checkers.may_become_visible, self._permit, is_together=options.commits_together
+        )
         for sink in job.sinks:
             sink.resource = self.resource
         self.outside = Outside(self)

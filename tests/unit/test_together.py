@@ -1,0 +1,108 @@
+"""What all tasks of a sink have staged, for the first one to commit: whatever each has let go of already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.interfaces import CommitPermit
+from crosscut.protocol.commit import Committer
+from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions
+from crosscut.protocol.events import CommitAuthorised, CommitSucceeded, TransactionPrepared
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.together import Together
+from crosscut.protocol.messages import CommitTogether
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
+
+OUT, OTHER = VertexId("out"), VertexId("other")
+N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+LINEAGE, E1 = Lineage("a"), Epoch(1)
+
+
+def staged(n: CheckpointId, *handles: str) -> tuple[PendingTransaction, ...]:
+    return tuple(PendingTransaction(n, handle) for handle in handles)
+
+
+def entry(
+    n: CheckpointId, *pending: tuple[PendingTransaction, ...], vertex: VertexId = OUT
+) -> CheckpointCompleted:
+    """As the tasks have acknowledged it, by index."""
+    snapshots = tuple(
+        TaskSnapshot(TaskId(vertex, index), Snapshot(pending=one)) for index, one in enumerate(pending)
+    )
+    return CheckpointCompleted(E1, n, snapshots, False, 1, "")
+
+
+def pending_in(one: CheckpointCompleted) -> list[tuple[PendingTransaction, ...]]:
+    return [each.snapshot.pending for each in one.snapshots]
+
+
+def together() -> Together:
+    found = Together(frozenset({OUT}))
+    found.begin()
+    return found
+
+
+def test_in_the_entry_all_of_it_is_the_first_tasks_and_it_is_told_to_commit_it() -> None:
+    machine = together()
+    gathered = machine.gathered(
+        entry(N2, staged(N1, "a1") + staged(N2, "a2"), staged(N2, "b2"), staged(N1, "c1"))
+    )
+    of_all = staged(N1, "a1", "c1") + staged(N2, "a2", "b2")
+    assert pending_in(gathered) == [of_all, (), ()]
+    assert machine.completed(gathered) == (CommitTogether(OUT, of_all),)
+
+
+def test_other_sinks_keep_what_they_have() -> None:
+    machine = together()
+    plain = entry(N1, staged(N1, "a"), staged(N1, "b"), vertex=OTHER)
+    assert machine.gathered(plain) == plain
+    assert machine.completed(plain) == ()
+    assert Together(frozenset()).gathered(plain) is plain
+
+
+def test_what_is_complete_and_not_known_to_be_committed_is_in_every_entry_that_follows() -> None:
+    """Checkpoint 1 is complete. One task has heard of it and has nothing any more, the first has not yet."""
+    machine = together()
+    machine.completed(machine.gathered(entry(N1, staged(N1, "a"), staged(N1, "b"))))
+    second = machine.gathered(entry(N2, staged(N1, "a") + staged(N2, "aa"), ()))
+    assert pending_in(second) == [staged(N1, "a", "b") + staged(N2, "aa"), ()]
+    machine.committed(TaskId(OUT, 1), N2)
+    machine.committed(TaskId(OUT, 0), N1)
+    third = machine.gathered(entry(N3, staged(N2, "aa"), staged(N3, "bbb")))
+    assert pending_in(third) == [staged(N2, "aa") + staged(N3, "bbb"), ()]
+
+
+def test_an_epoch_begins_with_all_committed_that_it_restores() -> None:
+    machine = together()
+    machine.completed(machine.gathered(entry(N1, staged(N1, "a"), ())))
+    machine.begin()
+    assert pending_in(machine.gathered(entry(N3, staged(N3, "x"), ()))) == [staged(N3, "x"), ()]
+
+
+def test_the_first_task_commits_what_it_is_told_and_the_others_nothing() -> None:
+    first, other = Committer(LINEAGE, E1, 3), Committer(LINEAGE, E1, 3)
+    for machine, handle in ((first, "a"), (other, "b")):
+        machine.handle(TransactionPrepared(N1, handle))
+        machine.handle(TransactionPrepared(N2, handle * 2))
+    told = CommitAuthorised(N1, staged(N1, "a", "b"))
+    permit = CommitPermit(LINEAGE, E1, N1)
+    assert first.handle(told) == [CommitTransactions(permit, ("a", "b"))]
+    assert first.pending(N2) == staged(N1, "a", "b") + staged(N2, "aa")
+    assert other.handle(replace(told, together=())) == [AnnounceCommitted(N1)]
+    assert other.pending(N2) == staged(N2, "bb")
+
+
+def test_what_has_been_committed_is_not_committed_again_because_the_coordinator_does_not_know_yet() -> None:
+    machine = Committer(LINEAGE, E1, 3)
+    machine.handle(CommitAuthorised(N1, staged(N1, "a", "b")))
+    # While that is under way:
+    assert machine.handle(CommitAuthorised(N2, staged(N1, "a", "b") + staged(N2, "bb"))) == []
+    assert machine.handle(CommitSucceeded()) == [
+        AnnounceCommitted(N1),
+        CommitTransactions(CommitPermit(LINEAGE, E1, N2), ("bb",)),
+    ]
+    machine.handle(CommitSucceeded())
+    assert machine.handle(CommitAuthorised(N3, staged(N1, "a", "b") + staged(N2, "bb"))) == [
+        AnnounceCommitted(N3)
+    ]
