@@ -13,7 +13,7 @@ _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*")
 Duration = str | int | float
 
 
-def duration_ms(value: Duration, name: str) -> float:
+def duration_ms(value: Duration, name: str, *, at_least_ms: int = 0) -> float:
     """Return `value` in milliseconds.
 
     Args:
@@ -21,17 +21,17 @@ def duration_ms(value: Duration, name: str) -> float:
         name: The setting, as the error should call it.
 
     Raises:
-        SettingsError: Not a duration, negative, or not finite.
+        SettingsError: Not a duration, shorter than `at_least_ms`, or not finite.
     """
-    expected = "expected a duration such as '200ms', '1s', '5m', or a number of seconds, at least 0"
+    least = f"{at_least_ms} ms" if at_least_ms else "0"
+    expected = f"expected a duration such as '200ms', '1s', '5m', or a number of seconds, at least {least}"
     if isinstance(value, bool):
         raise SettingsError(f"{name}={value!r}: {expected}")
     if isinstance(value, (int, float)):
-        if not 0 <= value < 1e12:
-            raise SettingsError(f"{name}={value!r}: {expected}")
-        return float(value) * 1_000.0
-    match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
-    found_ms = float(match[1]) * _UNIT_MS[match[2]] if match else math.inf
-    if not found_ms < 1e15:
+        found_ms = value * 1_000.0 if 0 <= value < 1e12 else math.inf
+    else:
+        match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+        found_ms = float(match[1]) * _UNIT_MS[match[2]] if match else math.inf
+    if not at_least_ms <= found_ms < 1e15:
         raise SettingsError(f"{name}={value!r:.60}: {expected}")
     return found_ms

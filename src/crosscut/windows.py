@@ -224,11 +224,11 @@ def whole_ms(value: Duration, name: str, *, at_least: int = 0) -> int:
         FlowError: It is none, or shorter than `at_least` ms, or no whole number of them.
     """
     try:
-        found = duration_ms(value, name)
+        found = duration_ms(value, name, at_least_ms=at_least)
     except SettingsError as error:
         raise FlowError(str(error)) from None
-    if found != int(found) or found < at_least:
-        raise FlowError(f"{name}={value!r}: expected whole milliseconds, at least {at_least}")
+    if found != int(found):
+        raise FlowError(f"{name}={value!r}: expected whole milliseconds")
     return int(found)
 
 

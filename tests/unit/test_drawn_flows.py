@@ -172,6 +172,10 @@ def test_a_description_is_what_its_text_says() -> None:
             "source 3 1; key_by 0 one 1; trial 1 result 2 updates; sink 2",
             "which records it raises for depends on their order",
         ),
+        (
+            "source 3 1; key_by 0 one 1; trial 1 reduce 2 final; sink 2",
+            "which records it raises for depends on their order",
+        ),
         ("source 3 1; stray 0 one 1 0; sink 1", "unfit: expected 1 at least"),
         ("source 3 1; transform 0 one 1 event timers; sink 1", "its records have no timestamps"),
         (
@@ -259,6 +263,10 @@ def test_records_of_a_source_say_where_they_come_from_and_how_often_they_may_go_
         ("source 4 0; key_by 0 one 1; tally 1 stateful; sink 2", [(None, n) for n in (1, 1, 2, 3)]),
         (
             "source 4 0; key_by 0 one 1; trial 1 sum 3 updates; sink 2",
+            [(None, 1), (None, 2), of_letter(("r", 0, 0)), of_letter(("r", 3, 0))],
+        ),
+        (
+            "source 4 0; key_by 0 one 1; trial 1 reduce 3 updates; sink 2",
             [(None, 1), (None, 2), of_letter(("r", 0, 0)), of_letter(("r", 3, 0))],
         ),
         (

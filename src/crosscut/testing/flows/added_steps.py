@@ -8,7 +8,9 @@ from typing import Literal
 from crosscut.graph.specs import Emit
 
 KeyName = Literal["number", "text", "bytes", "bool", "one", "with energy", "nested with energy"]
-TrialName = Literal["sum", "aggregate", "result"]
+TrialName = Literal["sum", "reduce", "aggregate", "result"]
+TRIAL_EMITS: dict[TrialName, Emit] = {"result": "final", "reduce": "updates"}
+"""What these have to emit: else the order of the records would say which of them are dead letters."""
 RowStateName = Literal["value", "list", "map", "timers", "event timers"]
 
 
@@ -16,8 +18,8 @@ RowStateName = Literal["value", "list", "map", "timers", "event timers"]
 class Trial:
     """Counts the records of each key in a fold that raises for multiples of `modulus`.
 
-    "result" raises for such counts, when the input has ended. What is made of the dead letters is part of the
-    stream.
+    "result" raises for such counts, when the input has ended. "reduce" isn't called for the first record of a
+    key: the stream has that one as if it had raised. What is made of the dead letters is part of the stream.
     """
 
     keyed: int

@@ -7,7 +7,15 @@ from typing import get_args
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import Emit
-from crosscut.testing.flows.added_steps import KeyName, RowStateName, Stray, Transform, Trial, TrialName
+from crosscut.testing.flows.added_steps import (
+    TRIAL_EMITS,
+    KeyName,
+    RowStateName,
+    Stray,
+    Transform,
+    Trial,
+    TrialName,
+)
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import Filter, FlatMap, KeyBy, Map, Source, Step, Union
 from crosscut.testing.flows.timing import put_in
@@ -37,7 +45,7 @@ def _drawn(dice: random.Random) -> list[Step]:
     match dice.choice(("trial", "stray", "transform")):
         case "trial":
             fold: TrialName = dice.choice(get_args(TrialName))
-            emit: Emit = "final" if fold == "result" else dice.choice(get_args(Emit))
+            emit: Emit = TRIAL_EMITS[fold] if fold in TRIAL_EMITS else dice.choice(get_args(Emit))
             return [KeyBy(0, key, modulus), Trial(0, fold, other, emit)]
         case "stray":
             return [Stray(0, key, modulus, other)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from crosscut.errors import FlowError
-from crosscut.testing.flows.added_steps import Stray, Transform, Trial
+from crosscut.testing.flows.added_steps import TRIAL_EMITS, Stray, Transform, Trial
 from crosscut.testing.flows.steps import (
     FINAL_ONLY,
     OPERATOR_OF,
@@ -222,7 +222,7 @@ def _check_emit(steps: Steps, number: int, step: Keyed) -> None:
     name = step.function if isinstance(step, Sum | Reduce | Aggregate) else ""
     if name in (UPDATES_ONLY if step.emit == "final" else FINAL_ONLY):
         raise _refused(steps, number, "what it sends depends on the order of the records")
-    if isinstance(step, Trial) and step.fold == "result" and step.emit == "updates":
+    if isinstance(step, Trial) and TRIAL_EMITS.get(step.fold, step.emit) != step.emit:
         raise _refused(steps, number, "which records it raises for depends on their order")
     if name == "itself":
         key_by = steps[step.keyed]

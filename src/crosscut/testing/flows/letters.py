@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.testing.flows.added_steps import Stray, Trial
@@ -26,21 +26,26 @@ def tried(keyed: Any, step: Trial, uid: str) -> Any:
     match step.fold:
         case "sum":
             fold = keyed.sum(partial(_one, step.modulus), emit=step.emit, on_error=DEAD_LETTERS)
+        case "reduce":
+            fold = keyed.reduce(partial(_reduced, step.modulus), emit=step.emit, on_error=DEAD_LETTERS)
+            counts = fold.named(uid).map(partial(_of_reduced, step.modulus)).named(f"{uid}-counts")
+            return _with_letters(counts, fold, uid, _of_record)
         case "aggregate":
             add = partial(_appended, step.modulus)
             fold = keyed.aggregate(list, add, len, emit=step.emit, on_error=DEAD_LETTERS)
         case "result":
             result = partial(_length, step.modulus)
             fold = keyed.aggregate(list, _kept, result, emit=step.emit, on_error=DEAD_LETTERS)
+            return _with_letters(fold.named(uid), fold, uid, _of_result)
         case _:
             assert_never(step.fold)
-    return _with_letters(fold.named(uid), fold, uid, _of_trial)
+    return _with_letters(fold.named(uid), fold, uid, _of_record)
 
 
 def strayed(stream: Any, step: Stray, uid: str) -> Any:
     """Return the stream of a `stray`."""
     keyed = stream.key_by(partial(_key_or_none, step), on_error=DEAD_LETTERS).named(f"{uid}-keys")
-    return _with_letters(keyed.count().named(uid), keyed, uid, _of_stray)
+    return _with_letters(keyed.count().named(uid), keyed, uid, _of_record)
 
 
 def _with_letters(stream: Any, operator: Any, uid: str, of: Callable[[DeadLetter], Any]) -> Any:
@@ -48,16 +53,14 @@ def _with_letters(stream: Any, operator: Any, uid: str, of: Callable[[DeadLetter
     return stream.union(letters).named(f"{uid}-all")
 
 
-def _of_stray(letter: DeadLetter) -> Any:
+def _of_record(letter: DeadLetter) -> Any:
     return of_letter(letter.record)
 
 
-def _of_trial(letter: DeadLetter) -> Any:
-    about = letter.record
-    if isinstance(about, tuple) and len(about) == 2 and isinstance(about[1], list):
-        # A final result, with what it would have been made of.
-        about = (about[0], len(about[1]))
-    return of_letter(about)
+def _of_result(letter: DeadLetter) -> Any:
+    # It is about a key, with what its final result would have been made of.
+    key, values = letter.record
+    return of_letter((key, len(values)))
 
 
 def _refuse(modulus: int, number: int) -> None:
@@ -68,6 +71,27 @@ def _refuse(modulus: int, number: int) -> None:
 def _one(modulus: int, one: Any) -> int:
     _refuse(modulus, number_of(one))
     return 1
+
+
+class _Reduced(NamedTuple):
+    """What `reduce` has made of more than one record: how many of them are no multiples."""
+
+    rows: int
+
+
+def _reduced(modulus: int, value: Any, one: Any) -> _Reduced:
+    _refuse(modulus, number_of(one))
+    if isinstance(value, _Reduced):
+        return _Reduced(value.rows + 1)
+    # The first record was taken unseen. It doesn't count if it is a multiple, so that none does.
+    return _Reduced(1 if is_multiple(modulus, value) else 2)
+
+
+def _of_reduced(modulus: int, pair: tuple[Any, Any]) -> Any:
+    key, value = pair
+    if isinstance(value, _Reduced):
+        return key, value.rows
+    return of_letter(value) if is_multiple(modulus, value) else (key, 1)
 
 
 def _appended(modulus: int, values: list[Any], one: Any) -> list[Any]:
