@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, get_args
 
 from crosscut.driver.driver import Link
@@ -108,6 +109,16 @@ class WatchedWorker(Worker):
             return verdict
 
         mesh.neighbour_proven = decided  # type: ignore[method-assign]
+        expect = mesh.expect
+
+        def expects(epoch: Epoch, channels: Iterable[ChannelId]) -> None:
+            ensure(
+                epoch > mesh.epoch,
+                f"I7: {process} builds the tasks of epoch {epoch} after those of epoch {mesh.epoch}",
+            )
+            expect(epoch, channels)
+
+        mesh.expect = expects  # type: ignore[method-assign]
 
 
 class WorkerProcess(Process):
