@@ -143,15 +143,17 @@ def _json_plan(label: str) -> _Plan:
 
 
 def _tuple_plan(item: _Plan, label: str) -> _Plan:
+    encode_item, decode_item = item.encode, item.decode
+
     def encode(value: Any) -> list[Any]:
         if type(value) is not tuple:
             raise _mismatch(label, "a tuple", value)
-        return [item.encode(part) for part in value]
+        return [encode_item(part) for part in value] if value else []
 
     def decode(data: Any) -> tuple[Any, ...]:
         if type(data) is not list:
             raise _mismatch(label, "a list", data)
-        return tuple([item.decode(part) for part in data])
+        return tuple([decode_item(part) for part in data]) if data else ()
 
     return _Plan(encode, decode)
 
@@ -193,15 +195,17 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
         return encoder(value)
 
     def decode(data: Any) -> Any:
-        if data is None and optional:
-            return None
         if type(data) is not dict:
+            if data is None and optional:
+                return None
             raise _mismatch(label, expected, data)
         name = data.get("type")
-        if type(name) is not str or name not in by_name:
+        if type(name) is not str:
             raise _mismatch(f"{label}.type", expected, name)
         decoder = decoders.get(name)
         if decoder is None:
+            if name not in by_name:
+                raise _mismatch(f"{label}.type", expected, name)
             decoder = decoders[name] = _decoder(by_name[name])
         return decoder(data)
 
@@ -246,12 +250,18 @@ def _decoder(kind: type) -> _Convert:
     result = f"kind({', '.join(f'_{field}' for field in plans)})"
     build = _straight(plans, converts, "value[{!r}]", result, kind)
 
+    size = len(plans) + 1
+
     def decode(data: dict[str, Any]) -> Any:
-        if len(data) != len(plans) + 1 or not plans.keys() <= data.keys():
-            missing = sorted(plans.keys() - data.keys())
-            unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
-            raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
-        return build(data)
+        if len(data) == size:
+            try:
+                # Of so many fields, with "type": if none is missing, there is no other.
+                return build(data)
+            except KeyError:
+                pass
+        missing = sorted(plans.keys() - data.keys())
+        unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
+        raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
 
     return decode
 

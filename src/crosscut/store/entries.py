@@ -30,6 +30,7 @@ from crosscut.store.log_key import LogKey, Signature
 FORMAT = 2
 _KINDS: tuple[type[LogEntry], ...] = get_args(LogEntry)
 _TO_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_PARSED = json.JSONDecoder().decode
 _FILE = re.compile(
     rb'\{"format":(\d{1,9}),"segment":(\d{1,18}),"number":(\d{1,18}),"epoch":(\d{1,18}),'
     rb'"since":(\d{1,18}),"before":"([0-9a-f]{64}|)","sha256":"([0-9a-f]{64})",'
@@ -123,7 +124,7 @@ def decode_file(data: bytes, index: LogIndex) -> tuple[Sealed, str]:
             f"it says what has changed since entry {since} of its segment: expected an older one"
         )
     try:
-        content: JSON = json.loads(body)
+        content: JSON = _PARSED(str(body, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {type(error).__name__}") from error
     return Sealed(found, epoch, since, before, content, signature), digest

@@ -18,7 +18,8 @@ Message = TypeVar("Message")
 # Made once: json.dumps and json.loads look at all of their options at each call.
 # No value holds itself: the codec refuses what nests too deep.
 _TO_TEXT = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_DECODER = json.JSONDecoder()
+# Not `decode`: it looks for blanks around the value, which takes as long as the value.
+_PARSED = json.JSONDecoder().raw_decode
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
 """What the coordinator accepts."""
@@ -49,8 +50,11 @@ def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -
         WireError: `data` is not one of these messages; nothing else is ever raised.
     """
     try:
-        content = _DECODER.decode(str(data, "utf-8"))
+        text = str(data, "utf-8")
+        content, end = _PARSED(text)
     except (ValueError, RecursionError) as error:
         raise WireError(f"a CONTROL frame of {len(data)} bytes is not JSON: {error}") from error
+    if end < len(text):
+        raise WireError(f"a CONTROL frame of {len(data)} bytes is not JSON: its value ends before it does")
     message: Message = from_json(content, kinds, WireError)
     return message

@@ -266,12 +266,18 @@ class FrameDecoder:
 
     def _take(self, size: int) -> Payload:
         """Remove the first `size` bytes; there are that many."""
+        if not size:
+            return b""
         self._held_bytes -= size
-        if size:
-            begin, end, chunk = self._offset, self._offset + size, self._chunks[0]
-            if end < len(chunk):
-                self._offset = end
-                return memoryview(chunk)[begin:end]
+        begin, chunk = self._offset, self._chunks[0]
+        end = begin + size
+        if end < len(chunk):
+            self._offset = end
+            return memoryview(chunk)[begin:end]
+        if end == len(chunk):
+            self._chunks.popleft()
+            self._offset = 0
+            return memoryview(chunk)[begin:]
         pieces = []
         while size:
             chunk = self._chunks[0]
@@ -282,4 +288,4 @@ class FrameDecoder:
             if self._offset == len(chunk):
                 self._chunks.popleft()
                 self._offset = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
 from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError, invariant
-from crosscut.host.calls import Calls, StartThread, name_of, start_thread
+from crosscut.host.calls import Calls, StartThread, answer_of, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
@@ -86,7 +86,7 @@ class Threads:
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
-        return await asyncio.wrap_future(self._begun(function, *args, **kwargs))
+        return await answer_of(self._begun(function, *args, **kwargs))
 
     async def call_while_wanted(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for a call that may be given up as often as its caller likes.
@@ -102,7 +102,7 @@ class Threads:
             )
         future = self._begun(function, *args, **kwargs)
         try:
-            return await asyncio.wrap_future(future)
+            return await answer_of(future)
         finally:
             if not future.done():
                 self._unheard.add(future)
@@ -148,7 +148,7 @@ class Threads:
             WorkersError: One hangs in user code. Only the end of the process will end it.
         """
         self._is_closed = True
-        calls = {asyncio.wrap_future(call): name for call, name in self._calls.under_way.items()}
+        calls = {answer_of(call): name for call, name in self._calls.under_way.items()}
         hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
         for call in calls:
             call.add_done_callback(_note_outcome)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from typing import Any
 
 DEPTH_MAX = 4
@@ -36,15 +35,18 @@ class DropWatch:
 
     def _watch(self, machine: object, depth: int) -> None:
         parts: dict[str, Any] = getattr(machine, "__dict__", {})
-        dropped = parts.get("dropped")
-        if isinstance(dropped, Counter):
-            self._watched[id(dropped)] = dropped
-        for part in parts.values() if depth else ():
-            kind: type = type(part)
-            if _is_machine(kind):
+        for name, part in parts.items():
+            kind = type(part)
+            if kind in _OTHERS:
+                continue
+            if kind is Counter:
+                if name == "dropped":
+                    self._watched[id(part)] = part
+            elif not kind.__module__.startswith(MACHINES):
+                _OTHERS.add(kind)
+            elif depth:
                 self._watch(part, depth - 1)
 
 
-@cache
-def _is_machine(kind: type) -> bool:
-    return kind.__module__.startswith(MACHINES)
+_OTHERS: set[type] = set()
+"""What is certainly no machine, of what has come along."""

@@ -157,6 +157,8 @@ def rewritten(graph: JobGraph, turns: int) -> JobGraph:
                 joined |= {edge.source, edge.target}
         apart = [one for one in parts if not one & joined]
         parts = [*apart, joined.union(*(one for one in parts if one & joined))]
+    if len(parts) == 1:
+        return graph
     order = sorted(parts, key=lambda part: [v.vertex_id in part for v in graph.vertices].index(True))
     order = order[turns % len(order) :] + order[: turns % len(order)]
     return replace(

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crosscut.errors import invariant
+from crosscut.host.calls import answer_of
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.processes import Process
@@ -62,13 +63,17 @@ class VirtualTimer(VirtualHandle):
         return self._when
 
 
+_Ready = tuple[Callable[..., object], tuple[Any, ...], VirtualHandle | None]
+"""A call that is to be made now, and what it may be cancelled by."""
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """One thread of one process. The world calls `turn`; everything else is called from within."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._clock = process.clock
-        self._ready: deque[VirtualHandle] = deque()
+        self._ready: deque[_Ready] = deque()
         # Timers that became due while the process was stopped.
         self._overdue: list[VirtualTimer] = []
         # asyncio's list of all tasks has those of every world that nobody has swept up yet.
@@ -91,13 +96,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         try:
             for _ in range(len(ready)):
-                handle = ready[0]
+                callback, args, handle = ready[0]
                 try:
                     if process.dies_after is not None:
                         process.operate()
                     ready.popleft()
-                    if not handle._cancelled:
-                        handle._callback(*handle._args)
+                    if handle is None or not handle._cancelled:
+                        callback(*args)
                 except Killed:
                     # It is dead by now.
                     break
@@ -130,9 +135,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """
         overdue, self._overdue = self._overdue, []
         if timers_first:
-            self._ready.extendleft(reversed(overdue))
+            self._ready.extendleft((one._callback, one._args, one) for one in reversed(overdue))
         else:
-            self._ready.extend(overdue)
+            self._ready.extend((one._callback, one._args, one) for one in overdue)
         self.arm()
 
     def unwind(self) -> None:
@@ -159,17 +164,20 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = VirtualHandle(callback, args)
-        if self._process.is_alive:
-            self._ready.append(handle)
-            if not self._has_turn:
-                self.arm()
+    ) -> asyncio.Handle | None:
+        # Only asyncio's own futures and tasks name a context, and they never cancel the call.
+        handle = VirtualHandle(callback, args) if context is None else None
+        process = self._process
+        if process.is_alive:
+            self._ready.append((callback, args, handle))
+            if not self._has_turn and not process.is_paused:
+                self._has_turn = True
+                self._clock.after(process.surface.turn_us(process), self.turn)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> asyncio.Handle | None:
         answers = self._process.answers
         if answers is not None:
             answers.append(lambda: self.call_soon(callback, *args))
@@ -196,8 +204,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self._process.is_paused:
             self._overdue.append(timer)
         else:
-            self._ready.append(timer)
-            self.arm()
+            self._ready.append((timer._callback, timer._args, timer))
+            if not self._has_turn:
+                self.arm()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -223,7 +232,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: None, func: Callable[..., T], *args: Any
     ) -> Awaitable[T]:
-        return asyncio.wrap_future(self._process.calls.start(func, *args), loop=self)
+        return answer_of(self._process.calls.start(func, *args))
 
     # Sockets.
 

@@ -91,6 +91,8 @@ class World:
     def __init__(self, options: Options, job: SimulatedJob | None = None) -> None:
         self.options = options
         self.dice = random.Random(f"crosscut world {options.seed}")
+        self._draw = self.dice.random
+        self._step_us = options.step_us
         self.clock = Clock()
         self.seen: Counter[str] = Counter()
         self.network = Network(self.clock, self, options.buffer_bytes)
@@ -113,6 +115,7 @@ class World:
         self._is_comparable = job.is_comparable
         self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
+        self._graphs: dict[int, JobGraph] = {}
         self._may_rescale = job.may_rescale
         self.sources = job.sources
         self._history = LogHistory()
@@ -158,27 +161,27 @@ class World:
 
     def coin(self) -> bool:
         """Return one or the other."""
-        return self.dice.random() < 0.5
+        return self._draw() < 0.5
 
     def below(self, limit: int) -> int:
         """Return a number from 0 on, less than `limit`."""
-        return int(self.dice.random() * limit)
+        return int(self._draw() * limit)
 
     def latency_us(self) -> int:
         """Return the latency of one message."""
-        return 10 + int(self.dice.random() * self.options.latency_us)
+        return 10 + int(self._draw() * self.options.latency_us)
 
     def turn_us(self, process: Process) -> int:
         """Return how long a process takes until it gets to what is ready."""
-        limit_us = self.options.step_us if isinstance(process, WorkerProcess) else DRIVER_US
-        turn_us = 1 + int(self.dice.random() * limit_us)
-        if self.slow_sink_until_us > self.clock.now_us and isinstance(process, WorkerProcess):
+        is_worker = type(process) is WorkerProcess
+        turn_us = 1 + int(self._draw() * (self._step_us if is_worker else DRIVER_US))
+        if is_worker and self.slow_sink_until_us > self.clock.now_us:
             return SLOW_SINK_FACTOR * turn_us
         return turn_us
 
     def cut(self, size: int) -> int:
         """Return how many of `size` bytes that have arrived are read at once: at least one."""
-        return size if self.dice.random() < WHOLE or size == 1 else 1 + self.below(size - 1)
+        return size if self._draw() < WHOLE or size == 1 else 1 + self.below(size - 1)
 
     def _is_fault_due(self) -> bool:
         if not self.user_faults:
@@ -211,8 +214,17 @@ class World:
 
     def graph_of_process(self, driver: int) -> JobGraph:
         """Return the graph for one more worker of a driver; each driver has run a program of its own."""
-        graph = with_faults(self._copy(), self._is_fault_due) if self._copy is not None else self.graph
+        if self._copy is None:
+            return self._graph_of(driver)
+        graph = with_faults(self._copy(), self._is_fault_due)
         return rewritten(replace(graph, parallelism=self.parallelism_of(driver)), driver - 1)
+
+    def _graph_of(self, driver: int) -> JobGraph:
+        found = self._graphs.get(driver)
+        if found is None:
+            graph = replace(self.graph, parallelism=self.parallelism_of(driver))
+            found = self._graphs[driver] = rewritten(graph, driver - 1)
+        return found
 
     def parallelism_of(self, driver: int) -> int:
         """Return how many workers the driver of this number has."""
@@ -233,8 +245,7 @@ class World:
 
     def terms(self, driver: int) -> JobTerms:
         """Return the terms of the job, for one driver."""
-        graph = replace(self.graph, parallelism=self.parallelism_of(driver))
-        return terms_of(self.options, rewritten(graph, driver - 1), driver)
+        return terms_of(self.options, self._graph_of(driver), driver)
 
     def assignments(self, driver: int) -> tuple[SplitAssignment, ...]:
         """Return the splits of every source task, for one driver."""
@@ -372,18 +383,15 @@ class World:
             self.close()
 
     def _run(self) -> None:
-        while self.clock.now_us < self.options.safety_ms * 1_000 and not self.has_finished:
-            self.go_on()
+        self._until(self.options.safety_ms * 1_000)
         self._heal()
-        deadline_us = self.clock.now_us + LIVENESS_MS * 1_000
-        while not self.has_finished:
-            if self.clock.now_us >= deadline_us:
-                violate("I10: faults have stopped, and the job does not finish")
-            self.go_on()
+        self._until(self.clock.now_us + LIVENESS_MS * 1_000)
+        if not self.has_finished:
+            violate("I10: faults have stopped, and the job does not finish")
         output = dict(self.resource.committed)
         zombies_us = self.clock.now_us + ZOMBIES_US
-        while self.clock.now_us < zombies_us and self._step():
-            pass
+        while self.clock.now_us < zombies_us and self.clock.tick():
+            self._look()
         if self.seen["ended loudly after a broken promise"]:
             return
         ensure(output == self.resource.committed, "I7: the output changed after the job finished")
@@ -408,20 +416,26 @@ class World:
 
     def go_on(self) -> None:
         """Do what is due next, in time and not too often."""
-        if not self._step():
+        if not self.clock.tick():
             violate("I10: nothing will ever happen again, and the job has not finished")
+        if self.tap.changed or violation.noted:
+            self._look()
         self.event_count += 1
         if self.event_count >= EVENTS_MAX:
             violate("I10: so much has happened, and the job has not finished")
 
-    def _step(self) -> bool:
-        """Do what is due next; return whether there was anything."""
-        is_anything_due = self.clock.tick()
+    def _until(self, time_us: int) -> None:
+        """Go on until then, or until the job has finished."""
+        clock, go_on = self.clock, self.go_on
+        while clock.now_us < time_us and not self.has_finished:
+            go_on()
+
+    def _look(self) -> None:
+        """Something has happened: was it right?"""
         if self.tap.changed:
             self.tap.check()
         if violation.noted:
             raise violation.noted[0]
-        return is_anything_due
 
     def _heal(self) -> None:
         self.note("faults stop")
