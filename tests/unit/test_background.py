@@ -152,7 +152,7 @@ def test_what_a_sink_raises_fails_its_task_even_if_asyncio_would_take_it_for_its
         async def background() -> None:
             await pool.threads.call_sink(commit)
 
-        pool.spawn(TASK, background())
+        pool.spawn(TASK, background)
         await failed.wait()
         (message,) = reported
         assert isinstance(message, TaskFailed)
@@ -172,7 +172,7 @@ def test_background_work_that_is_cancelled_while_its_epoch_goes_on_is_a_failure(
         async def background() -> None:
             raise asyncio.CancelledError
 
-        pool.spawn(TASK, background())
+        pool.spawn(TASK, background)
         while not reported:
             await pool.pause()
         assert isinstance(reported[0], TaskFailed)
@@ -185,10 +185,28 @@ def test_background_work_that_ends_with_its_epoch_is_no_failure() -> None:
     async def work() -> None:
         reported: list[WorkerMessage] = []
         pool = pool_of(reported)
-        pool.spawn(TASK, asyncio.Event().wait())  # type: ignore[arg-type]
+        pool.spawn(TASK, asyncio.Event().wait)  # type: ignore[arg-type]
         await pool.pause()
         await pool.close()
         assert reported == []
+
+    run(work)
+
+
+def test_background_work_whose_epoch_ends_before_it_begins_leaves_no_coroutine() -> None:
+    """A process that is killed then has nobody left who could close it: Python would warn of it."""
+
+    async def work() -> None:
+        pool = pool_of([])
+        made: list[Coroutine[Any, Any, None]] = []
+
+        def background() -> Coroutine[Any, Any, None]:
+            made.append(pool.pause())
+            return made[-1]
+
+        pool.spawn(TASK, background)
+        await pool.close()
+        assert made == []
 
     run(work)
 

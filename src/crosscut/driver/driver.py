@@ -30,7 +30,7 @@ from crosscut.driver.worker_lines import WorkerLines
 from crosscut.errors import CrosscutError
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.graph.specs import JobGraph
-from crosscut.host.calls import Calls, StartThread, answer_of, start_thread
+from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, Epoch, WorkerIndex
@@ -269,7 +269,7 @@ class CoordinatorDriver:
             try:
                 self._handle(CheckpointRequested(request, is_savepoint=True))
                 checkpoint = await answer
-                return await answer_of(self._calls.start(lambda: write(checkpoint)))
+                return await asyncio.wrap_future(self._calls.start(lambda: write(checkpoint)))
             finally:
                 self._handle(SavepointWritten(request))
 

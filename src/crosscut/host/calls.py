@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,36 +26,6 @@ def start_thread(work: Callable[[], None], name: str) -> None:
 def name_of(function: Callable[..., object]) -> str:
     """Return what people call `function`, whatever kind of object it is."""
     return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def answer_of(call: Future[R]) -> asyncio.Future[R]:
-    """Return what `call` returns or raises, to be awaited on the running loop.
-
-    A call goes on whether or not somebody waits for it, so nothing is handed back to it: what
-    `asyncio.wrap_future` does for that takes as long as all the rest.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[R] = loop.create_future()
-
-    def take() -> None:
-        if answer.done():
-            # Nobody waits any more.
-            return
-        error = call.exception()
-        if error is None:
-            answer.set_result(call.result())
-        else:
-            answer.set_exception(error)
-
-    def returned(_: Future[R]) -> None:
-        try:
-            loop.call_soon_threadsafe(take)
-        except RuntimeError:
-            # The loop has ended, and with it whoever waited.
-            return
-
-    call.add_done_callback(returned)
-    return answer
 
 
 class Calls:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
-from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
+from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, assert_never
 
 from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError, invariant
-from crosscut.host.calls import Calls, StartThread, answer_of, name_of, start_thread
+from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
@@ -42,6 +42,7 @@ from crosscut.worker.begun import Begun
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 SLICE_NS = 1_000_000
 """How long background work keeps the records waiting at a time, give or take a step."""
@@ -86,7 +87,7 @@ class Threads:
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
-        return await answer_of(self._begun(function, *args, **kwargs))
+        return await asyncio.wrap_future(self._begun(function, *args, **kwargs))
 
     async def call_while_wanted(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for a call that may be given up as often as its caller likes.
@@ -102,7 +103,7 @@ class Threads:
             )
         future = self._begun(function, *args, **kwargs)
         try:
-            return await answer_of(future)
+            return await asyncio.wrap_future(future)
         finally:
             if not future.done():
                 self._unheard.add(future)
@@ -148,7 +149,7 @@ class Threads:
             WorkersError: One hangs in user code. Only the end of the process will end it.
         """
         self._is_closed = True
-        calls = {answer_of(call): name for call, name in self._calls.under_way.items()}
+        calls = {asyncio.wrap_future(call): name for call, name in self._calls.under_way.items()}
         hung = (await asyncio.wait(calls, timeout=THREADS_END_TIMEOUT_S))[1] if calls else ()
         for call in calls:
             call.add_done_callback(_note_outcome)
@@ -180,8 +181,8 @@ class BackgroundHost(Protocol):
     is_over: bool
     now_ns: Callable[[], int]
 
-    def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
-        """Run work of a task until the epoch is over; if it raises, the task has failed."""
+    def spawn(self, task: TaskId, work: Callable[[*Ts], Coroutine[Any, Any, None]], *args: *Ts) -> None:
+        """Do `work(*args)` for a task until the epoch is over; if it raises, the task has failed."""
 
 
 class _Write:
@@ -294,7 +295,7 @@ class BackgroundWork:
                     begun.freeze_ns = self._host.now_ns()
                 self._pause_us[checkpoint_id] = max(elapsed_us, self._pause_us.get(checkpoint_id, 0))
             case WaitForAlignment(checkpoint_id):
-                self._host.spawn(self._task_id, self._wait_for_alignment(checkpoint_id))
+                self._host.spawn(self._task_id, self._wait_for_alignment, checkpoint_id)
             case CancelStore(checkpoint_id):
                 self._cancelled.add(checkpoint_id)
                 self._pause_us.pop(checkpoint_id, None)
@@ -302,9 +303,9 @@ class BackgroundWork:
                 if self._writing is not None and self._writing[0] == checkpoint_id:
                     self._writing[1].cancel()
             case CommitTransactions():
-                self._host.spawn(self._task_id, self._commit(errand))
+                self._host.spawn(self._task_id, self._commit, errand)
             case StartCall():
-                self._host.spawn(self._task_id, self._call(errand))
+                self._host.spawn(self._task_id, self._call, errand)
             case _:
                 assert_never(errand)
 

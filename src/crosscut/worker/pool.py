@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from crosscut.batch import Batch
 from crosscut.host.calls import StartThread, start_thread
@@ -42,6 +42,7 @@ _LOG = logging.getLogger("crosscut")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 REACHED_EVERY_S = 0.2
 """Sources that wait for slower ones hear of them as often, at most."""
@@ -168,7 +169,7 @@ class TaskPool:
         """Say which outputs leave this worker; start the background work."""
         self._outgoing = outgoing
         for runner in self._runners:
-            self.spawn(runner.task.task_id, runner.background.run())
+            self.spawn(runner.task.task_id, runner.background.run)
 
     def start(self) -> None:
         """Let the sources read."""
@@ -209,21 +210,19 @@ class TaskPool:
         """Let the event loop serve others."""
         await asyncio.sleep(0)
 
-    def spawn(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
-        """Run work of a task until the epoch is over; if it raises, the task has failed."""
-        background = self._loop.create_task(self._guarded(task, work))
+    def spawn(self, task: TaskId, work: Callable[[*Ts], Coroutine[Any, Any, None]], *args: *Ts) -> None:
+        """Do `work(*args)` for a task until the epoch is over; if it raises, the task has failed."""
+        background = self._loop.create_task(self._guarded(task, work, *args))
         self._background[background] = None
+        background.add_done_callback(self._background.pop)
 
-        def over(done: asyncio.Task[None]) -> None:
-            del self._background[done]
-            # If it was cancelled before it began, nobody has awaited it.
-            work.close()
-
-        background.add_done_callback(over)
-
-    async def _guarded(self, task: TaskId, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(
+        self, task: TaskId, work: Callable[[*Ts], Coroutine[Any, Any, None]], *args: *Ts
+    ) -> None:
         try:
-            await work
+            # Made here: a coroutine that is made and never begun, because its epoch or process has ended, is
+            # one that somebody would have to close.
+            await work(*args)
         except BaseException as error:
             if self.is_over and isinstance(error, asyncio.CancelledError):
                 raise

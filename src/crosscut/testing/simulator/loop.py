@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crosscut.errors import invariant
-from crosscut.host.calls import answer_of
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.processes import Process
@@ -232,7 +231,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: None, func: Callable[..., T], *args: Any
     ) -> Awaitable[T]:
-        return answer_of(self._process.calls.start(func, *args))
+        return asyncio.wrap_future(self._process.calls.start(func, *args), loop=self)
 
     # Sockets.
 
