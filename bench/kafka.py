@@ -5,6 +5,8 @@ tenth of their updates to that of nearly all. `committed` and `uncommitted`: rec
 the moment when the producer has made one to the moment when a consumer has its update: with
 `read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint. With each,
 `floor`: to the moment when another consumer has the record itself, which is what broker and client take here.
+`relay`: the same with a loop of consumer and producer in place of the job: what the way through Kafka twice
+takes here.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +148,57 @@ def job_cpu_s(job: Any) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def latency(
-    broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, guarantee: Any
-) -> dict[str, Any]:
+def relay(servers: str, topic: str, out: str) -> None:
+    """Send on what comes, one record after the other, until the process is killed."""
+    consumer: Any = ck.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": out,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    sender = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
+    while True:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            value = message.value()
+            sender.produce(out, orjson.dumps([1, made_at(value)]), key_of(value))
+        sender.poll(0)
+
+
+@contextmanager
+def relayed(broker: KafkaBroker, topic: str, out: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "bench.kafka", "--relay", broker.servers, topic, out])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def running(broker: KafkaBroker, topic: str, out: str, guarantee: Any) -> Iterator[None]:
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    try:
+        job = started(flow_of(broker, topic, out, guarantee), directory)
+        try:
+            while job.status != "running":
+                time.sleep(0.05)
+            yield
+        finally:
+            job.cancel()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def latency(broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, part: str) -> dict[str, Any]:
     topic, out = f"latency-{time.time_ns()}", f"latency-out-{time.time_ns()}"
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(out, PARTITIONS)
-    is_committed = guarantee == "exactly once"
-    consumer = ck.Consumer(
+    is_committed = part == "committed"
+    consumer: Any = ck.Consumer(
         {
             "bootstrap.servers": broker.servers,
             "group.id": out,
@@ -177,29 +225,28 @@ def latency(
                     made_ns = made_of(message.value())
                     found.append((made_ns, time.monotonic_ns() - made_ns))
 
-    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     readers = [
         threading.Thread(target=consume, args=(consumer, lambda value: orjson.loads(value)[1], seen)),
         threading.Thread(target=consume, args=(direct, made_at, floor)),
     ]
+    guarantee = "exactly once" if is_committed else "at least once"
     try:
-        job = started(flow_of(broker, topic, out, guarantee), directory)
-        while job.status != "running":
-            time.sleep(0.05)
-        for reader in readers:
-            reader.start()
-        sender = producer(broker.servers)
-        begin_ns = time.monotonic_ns()
-        count = int((seconds + warm_up) * a_second)
-        for number in range(count):
-            due_ns = begin_ns + number * 1_000_000_000 // a_second
-            while (left_ns := due_ns - time.monotonic_ns()) > 0:
-                sender.poll(0)
-                time.sleep(min(left_ns, 1_000_000) / 1e9)
-            sender.produce(topic, record(number, time.monotonic_ns()))
-        sender.flush(60)
-        time.sleep(3)
-        job.cancel()
+        with (
+            relayed(broker, topic, out) if part == "relay" else running(broker, topic, out, guarantee),
+        ):
+            for reader in readers:
+                reader.start()
+            sender = producer(broker.servers)
+            begin_ns = time.monotonic_ns()
+            count = int((seconds + warm_up) * a_second)
+            for number in range(count):
+                due_ns = begin_ns + number * 1_000_000_000 // a_second
+                while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                    sender.poll(0)
+                    time.sleep(min(left_ns, 1_000_000) / 1e9)
+                sender.produce(topic, record(number, time.monotonic_ns()))
+            sender.flush(60)
+            time.sleep(3)
     finally:
         is_over.set()
         for reader in readers:
@@ -207,12 +254,11 @@ def latency(
                 reader.join()
         consumer.close()
         direct.close()
-        shutil.rmtree(directory, ignore_errors=True)
     kept, at_once = (
         [took for made_ns, took in found if made_ns >= begin_ns + warm_up * 1e9] for found in (seen, floor)
     )
     return {
-        "benchmark": "kafka committed" if is_committed else "kafka uncommitted",
+        "benchmark": f"kafka {part}",
         "rate": a_second,
         "records": len(kept),
         "ms": percentiles(kept),
@@ -224,12 +270,15 @@ def latency(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--parts", nargs="*", default=["rate", "committed", "uncommitted"])
+    parser.add_argument("--parts", nargs="*", default=["rate", "committed", "uncommitted", "relay"])
+    parser.add_argument("--relay", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, default=2_000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--warm-up", type=float, default=5)
     options = parser.parse_args()
+    if options.relay:
+        relay(*options.relay)
     with (
         tempfile.TemporaryDirectory(prefix="crosscut-bench-kafka-") as place,
         KafkaBroker(Path(place)) as broker,
@@ -241,11 +290,10 @@ def main() -> None:
         if rates:
             median = statistics.median(one["records_per_s"] for one in rates)
             print(json.dumps({"benchmark": "kafka rate", "median": median}), flush=True)
-        for part, guarantee in (("committed", "exactly once"), ("uncommitted", "at least once")):
-            if part not in options.parts:
-                continue
-            found = latency(broker, options.rate, options.seconds, options.warm_up, guarantee)
-            print(json.dumps(found), flush=True)
+        for part in ("committed", "uncommitted", "relay"):
+            if part in options.parts:
+                found = latency(broker, options.rate, options.seconds, options.warm_up, part)
+                print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

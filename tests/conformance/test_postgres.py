@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pwd
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,6 +265,79 @@ def test_a_locked_table_holds_a_commit_up_no_longer_than_the_lock_timeout(
         other.execute(f"lock table {table}")
         with pytest.raises(ConnectorError, match="LockNotAvailable: canceling statement due to lock timeout"):
             writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert server.query(f"select * from {table}") == [("one",)]
+
+
+@pytest.fixture
+def small_tablespace(server: PostgresServer) -> Iterator[str]:
+    """A tablespace of a few megabytes."""
+    # The server runs as somebody else, who is let into no directory of pytest's.
+    disk = Path(tempfile.mkdtemp(prefix="crosscut-tablespace-"))
+    owner = pwd.getpwnam("nobody").pw_uid
+    options = f"size=4m,mode=0700,uid={owner}"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        disk.rmdir()
+        pytest.skip("mounting a small file system takes root")
+    try:
+        server.query(f"create tablespace small location '{disk}'")
+        yield "small"
+        server.query("drop tablespace small")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+        disk.rmdir()
+
+
+def test_a_disk_that_is_full_fails_a_commit_by_name_and_it_succeeds_when_there_is_room(
+    server: PostgresServer, table: str, small_tablespace: str
+) -> None:
+    """F1, I2, I3: a part of the rows had been written."""
+    server.query(f"create table {table} (place bigint, filling bytea) tablespace {small_tablespace}")
+    server.query(f"create table filler (filling bytea) tablespace {small_tablespace}")
+    try:
+        server.query(
+            "insert into filler select decode(repeat('00', 1900), 'hex') from generate_series(1, 1500)"
+        )
+        sink = cc.postgres.sink(server.conninfo, table, {"place": "bigint", "filling": "bytea"})
+        writer = open_writer(sink, 1)
+        handle = stage(writer, [(place, bytes(1_900)) for place in range(1_000)], 1)
+        with pytest.raises(ConnectorError, match=r"DiskFull: could not extend file.*No space left on device"):
+            writer.commit(permit(1), [handle])
+        assert server.query(f"select count(*) from {table}") == [(0,)]
+        server.query("truncate filler")
+        writer.commit(permit(1), [handle])
+        writer.commit(permit(1), [handle])
+        writer.close()
+        assert server.query(f"select count(*), sum(place) from {table}") == [(1_000, 499_500)]
+    finally:
+        server.query(f"drop table filler, {table}")
+
+
+def test_credentials_that_expire_are_named_without_them_and_work_again_when_renewed(
+    server: PostgresServer, table: str
+) -> None:
+    """S12: between two checkpoints; the server lets nobody in any more who has them."""
+    server.query("create role app superuser login password 'hunter2'")
+    server.query(f"create table {table} (a text)")
+    sink = cc.postgres.sink(
+        server.conninfo.replace("user=postgres", "user=app").replace(server.password, "hunter2"),
+        table,
+        {"a": "text"},
+    )
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [("one",)], 1)
+    server.query("alter role app valid until '2020-01-01'")
+    server.query("select pg_terminate_backend(pid, 60000) from pg_stat_activity where usename = 'app'")
+    for _ in range(2):
+        with pytest.raises(ConnectorError) as failed:
+            writer.commit(permit(1), [handle])
+        assert "hunter2" not in f"{failed.value}{failed.value.__cause__}"
+    assert 'password authentication failed for user "app"' in str(failed.value)
+    server.query("alter role app valid until 'infinity'")
     writer.commit(permit(1), [handle])
     writer.close()
     assert server.query(f"select * from {table}") == [("one",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from crosscut.connectors.kafka import topics
 from crosscut.connectors.kafka.source import KafkaSource
 from crosscut.connectors.kafka.topics import Topics
 from crosscut.errors import ConnectorError
+from crosscut.testing.server_process import free_port
 
 
 class Cluster:
@@ -100,3 +102,22 @@ def test_a_topic_that_a_resumed_job_is_given_in_addition_begins_where_start_says
     found = source.discover({})
     assert [(one.split_id, one.start) for one in found.splits] == [("orders-0", 10), ("orders-1", 10)]
     assert found.known == {"orders": ["id", 2]}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda at: cc.kafka.source(at, "orders").splits(1),
+        lambda at: cc.kafka.sink(at, "orders").check(),
+        lambda at: cc.kafka.sink(at, "orders", guarantee="at least once").check(),
+    ],
+    ids=["source", "sink", "sink, at least once"],
+)
+def test_a_broker_that_is_down_at_the_start_is_named(
+    ask: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr("crosscut.connectors.kafka.client.TIMEOUT_S", 0.2)
+    at = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectorError, match=f"no Kafka broker at {at} has answered .*is it running"):
+        ask(at)
