@@ -252,7 +252,6 @@ class ConnectedProcess(KeyedProcess[RecordT, ResultT], Generic[RecordT, OtherT, 
 TASK_STATES: tuple[type[TaskState], ...] = (BroadcastState, SplitState, UnionState)
 SHARED_KINDS = frozenset(one.kind for one in TASK_STATES if one.is_shared)
 TASK_KINDS = frozenset(one.kind for one in TASK_STATES)
-LIST_KINDS = frozenset(one.kind for one in TASK_STATES if issubclass(one, _ListOfTask))
 
 
 def begin_lists(process: KeyedProcess[Any, Any], begins: Begins) -> None:

@@ -281,6 +281,17 @@ def sizes_waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def count_when_full(source: cc.Source, split: cc.Split, sizes: list[int]) -> int:
+    """Let a reader hold all that it may before anything is taken from it; return how many rows come."""
+    reader = source.reader(split, split.start)
+    until(lambda: sizes and sizes[-1] >= 18_000)
+    found = 0
+    while batch := next_batch(reader, 3):
+        found += len(batch)
+    reader.close()
+    return found
+
+
 def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
     server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,13 +302,7 @@ def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
     source.splits(1)
     server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 2000) i")
     bounded, split = until_now(server, source)
-    reader = bounded.reader(split, split.start)
-    until(lambda: sizes and sizes[-1] >= 18_000)
-    found = 0
-    while batch := next_batch(reader, 3):
-        found += len(batch)
-    reader.close()
-    assert found == 2_000
+    assert count_when_full(bounded, split, sizes) == 2_000
     assert max(sizes) <= 22_000, "what is allowed, and one row"
 
 
@@ -309,13 +314,7 @@ def test_pages_of_large_rows_have_few_of_them(
     sizes = sizes_waiting(monkeypatch)
     server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 500) i")
     bounded, split = until_now(server, cc.postgres.changes(server.conninfo, name, name))
-    reader = bounded.reader(split, split.start)
-    until(lambda: sizes and sizes[-1] >= 18_000)
-    found = 0
-    while batch := next_batch(reader, 3):
-        found += len(batch)
-    reader.close()
-    assert found == 500
+    assert count_when_full(bounded, split, sizes) == 500
     assert max(sizes) <= 2_000 * (10 + 16), "what is allowed, and one page"
 
 

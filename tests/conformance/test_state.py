@@ -15,7 +15,6 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -171,18 +170,6 @@ class DiskKeeper(Keeper):
         else:
             state.inherit(Heritage((self.parts_of[n],), 0, owns), self.read, n)
         return state
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[OnDisk]:
-    backend = OnDisk(str(tmp_path / "state"), GROUPS)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def new(request: pytest.FixtureRequest, disk: OnDisk) -> NewState:
-    return KeyedState if request.param == "memory" else disk.new_state(TASK)
 
 
 @pytest.fixture

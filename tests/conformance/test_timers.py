@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,18 +110,6 @@ class Site:
             for _ in state.loading_rows(blocks, self.n):
                 pass
         self.begin(state)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[OnDisk]:
-    backend = OnDisk(str(tmp_path / "state"), GROUPS)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def new(request: pytest.FixtureRequest, disk: OnDisk) -> NewState:
-    return KeyedState if request.param == "memory" else disk.new_state(TASK)
 
 
 @pytest.fixture

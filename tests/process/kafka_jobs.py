@@ -67,6 +67,24 @@ def check_prefix(broker: KafkaBroker, out: str) -> int:
     return len(pairs)
 
 
+class Feed:
+    """A topic in which what is sent to another one has to be counted."""
+
+    def __init__(self, broker: KafkaBroker, name: str) -> None:
+        self.topic, self.out = f"{name}-in", f"{name}-out"
+        broker.create_topic(self.topic, 3)
+        broker.create_topic(self.out, 2)
+        self.sent = 0
+        self._broker = broker
+
+    def send(self, count: int) -> None:
+        numbers(self._broker, self.topic, self.sent, count)
+        self.sent += count
+
+    def is_counted(self) -> bool:
+        return check_prefix(self._broker, self.out) == self.sent
+
+
 class KafkaDriver:
     """The job in a process of its own, which can be killed."""
 

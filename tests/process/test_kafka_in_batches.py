@@ -16,7 +16,7 @@ import crosscut as cc
 pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
 pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
-from kafka_jobs import KafkaDriver, check_prefix, counting, numbers
+from kafka_jobs import Feed, KafkaDriver, check_prefix, counting, numbers
 
 from crosscut.events import EngineSwitched
 from crosscut.protocol.effects import EndJob
@@ -51,41 +51,33 @@ def test_topic_to_topic_is_exact_from_one_engine_to_the_other_whoever_is_killed(
     broker: KafkaBroker, started: Any, arm: Any, tmp_path: Path
 ) -> None:
     """I1, I2, I3, I5: a Python process dies in a batch and when it has staged; partitions come meanwhile."""
-    topic, out = "in", "out"
-    broker.create_topic(topic, 3)
-    broker.create_topic(out, 2)
+    feed = Feed(broker, "batches")
     armed: Armed = arm("batch.read:kill:1:1", "batch.staged:kill:1:0")
-    flow = counting(broker.servers, topic, out, discover_every="200ms", group="counting")
-    sent = 0
-
-    def send(count: int) -> None:
-        nonlocal sent
-        numbers(broker, topic, sent, count)
-        sent += count
-
-    def has_all() -> bool:
-        return check_prefix(broker, out) == sent
-
+    flow = counting(broker.servers, feed.topic, feed.out, discover_every="200ms", group="counting")
     job = started.flow(flow, settings(tmp_path))
-    send(3_000)
-    until(has_all, "all output of batches", DEADLINE_S)
-    broker.add_partitions(topic, 5)
-    send(1_000)
-    until(has_all, "what is in partitions that have come", DEADLINE_S)
+    feed.send(3_000)
+    until(feed.is_counted, "all output of batches", DEADLINE_S)
+    broker.add_partitions(feed.topic, 5)
+    feed.send(1_000)
+    until(feed.is_counted, "what is in partitions that have come", DEADLINE_S)
     until(armed.all_fired, "every kill to have happened", DEADLINE_S)
-    until(lambda: committed(broker, "counting", topic, 5) == sent, "the offsets of the group", DEADLINE_S)
+    until(
+        lambda: committed(broker, "counting", feed.topic, 5) == feed.sent,
+        "the offsets of the group",
+        DEADLINE_S,
+    )
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop()
-    send(1_000)
+    feed.send(1_000)
     job = started.flow(flow, settings(tmp_path, engine="continuous", parallelism=3))
-    until(has_all, "all output of continuous tasks", DEADLINE_S)
+    until(feed.is_counted, "all output of continuous tasks", DEADLINE_S)
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop()
-    send(1_000)
+    feed.send(1_000)
     job = started.flow(flow, settings(tmp_path, trigger="available_now"))
     job.wait(DEADLINE_S)
     assert job.status == "stopped"
-    assert has_all()
+    assert feed.is_counted()
 
 
 AUTO: dict[str, Any] = {
@@ -103,58 +95,46 @@ def test_backlog_and_live_records_are_one_job_whoever_dies_around_the_seams(
     broker: KafkaBroker, started: Any, arm: Any, tmp_path: Path
 ) -> None:
     """B2, B3, F1, I1, I2, I5: drivers die in a batch that is complete and at a seam, and then workers do."""
-    topic, out = "auto-in", "auto-out"
-    broker.create_topic(topic, 3)
-    broker.create_topic(out, 2)
-    numbers(broker, topic, 0, 9_000)
+    feed = Feed(broker, "auto")
+    feed.send(9_000)
     # Between the entry of a checkpoint and its output; between the end of one engine and the other.
     for number, trap in enumerate(("driver.appended:kill:2", "engine.switch:kill:1")):
         armed = Armed(tmp_path / f"failpoints-{number}", (trap,))
         checkpoint_dir = str(tmp_path / "checkpoints")
-        driver = KafkaDriver(broker, topic, out, armed.environment, checkpoint_dir=checkpoint_dir, **AUTO)
+        driver = KafkaDriver(
+            broker, feed.topic, feed.out, armed.environment, checkpoint_dir=checkpoint_dir, **AUTO
+        )
         try:
             assert driver.wait() == -signal.SIGKILL
         finally:
             driver.kill()
         assert armed.fired == {trap}
-        check_prefix(broker, out)
-    sent = 9_000
+        check_prefix(broker, feed.out)
     slow = tmp_path / "slow"
     armed = arm("snapshot.stored:kill:2:1", "batch.staged:kill:1:2")
-    flow = counting(broker.servers, topic, out, slow=slow)
+    flow = counting(broker.servers, feed.topic, feed.out, slow=slow)
     job = started.flow(flow, settings(tmp_path, **AUTO))
     engines: list[str] = []
     job.on_event(lambda event: engines.append(event.engine) if isinstance(event, EngineSwitched) else None)
-
-    def send(count: int) -> None:
-        nonlocal sent
-        numbers(broker, topic, sent, count)
-        sent += count
-
-    def has_all() -> bool:
-        return check_prefix(broker, out) == sent
-
     until(lambda: engines == ["continuous"], "the job to have caught up", DEADLINE_S)
     for _ in range(3):
-        send(200)
-        until(has_all, "live records", DEADLINE_S)
+        feed.send(200)
+        until(feed.is_counted, "live records", DEADLINE_S)
     slow.touch()
-    send(8_000)
+    feed.send(8_000)
     until(lambda: engines[:2] == ["continuous", "micro-batch"], "the job to have fallen behind", DEADLINE_S)
     slow.unlink()
     until(lambda: len(engines) >= 3, "the job to have caught up again", DEADLINE_S)
-    send(200)
-    until(has_all, "all of the output", DEADLINE_S)
+    feed.send(200)
+    until(feed.is_counted, "all of the output", DEADLINE_S)
     until(armed.all_fired, "every kill to have happened", DEADLINE_S)
     assert engines[:3] == ["continuous", "micro-batch", "continuous"]
 
 
 def test_whoever_asks_a_job_at_a_seam_is_answered(broker: KafkaBroker, started: Any, tmp_path: Path) -> None:
-    topic, out = "asked-in", "asked-out"
-    broker.create_topic(topic, 3)
-    broker.create_topic(out, 2)
-    numbers(broker, topic, 0, 1_000)
-    job = started.flow(counting(broker.servers, topic, out), settings(tmp_path, **AUTO))
+    feed = Feed(broker, "asked")
+    feed.send(1_000)
+    job = started.flow(counting(broker.servers, feed.topic, feed.out), settings(tmp_path, **AUTO))
     events: list[cc.events.JobEvent] = []
     job.on_event(events.append)
     until(lambda: "switching" in (job.status, *map(status_of, events)), "a seam", DEADLINE_S)
@@ -163,7 +143,7 @@ def test_whoever_asks_a_job_at_a_seam_is_answered(broker: KafkaBroker, started: 
     assert (Path(found) / "manifest.json").exists()
     seen = [one.checkpoint_id for one in job.report().checkpoints]
     assert seen[: len(before)] == before, "what was seen before the seam is not forgotten"
-    until(lambda: check_prefix(broker, out) == 1_000, "all of the output", DEADLINE_S)
+    until(feed.is_counted, "all of the output", DEADLINE_S)
     # Between the claim of an epoch and its first records a stop takes no last checkpoint, and says so.
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop(DEADLINE_S)

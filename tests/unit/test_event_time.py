@@ -250,9 +250,6 @@ def test_at_the_end_each_operator_is_told_of_the_end_of_time_after_all_that_thos
     first, second = Alarms(7, 8), Alarms(TIMESTAMP_MAX)
     site = Site(first, Map("m", str), FlatMap("none", lambda text: [text]), second, rows_max=1)
 
-    class Doubled(Map):
-        pass
-
     steps = site.chain.end()
     for _ in steps:
         site.finish()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.emptied import asked, said, sent
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -45,7 +46,6 @@ from crosscut.task.requests import (
     CancelStore,
     CompleteState,
     FrozenTask,
-    NotePause,
     PrepareTransaction,
     StoreFrozen,
 )
@@ -96,23 +96,6 @@ def source_of(source: cc.Source, *chain: Operator, outputs: Sequence[Output] | N
 
 def numbers(count: int) -> cc.Source:
     return cc.generate(lambda number: number, count=count)
-
-
-def sent(task: Task) -> list[Any]:
-    """Empty the outbox: (channel, records) for batches, (channel, item) for the rest."""
-    items, task.outlets.outbox = task.outlets.outbox, []
-    return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
-
-
-def said(task: Task) -> list[Any]:
-    messages, task.outlets.messages = task.outlets.messages, []
-    return messages
-
-
-def asked(task: Task) -> list[Any]:
-    """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
-    jobs, task.outlets.errands = task.outlets.errands, []
-    return [job for job in jobs if not isinstance(job, NotePause)]
 
 
 def work(task: Task) -> list[ChannelId | None]:

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from tests.unit.emptied import asked, said, sent
 
 from crosscut.batch import Batch
 from crosscut.connectors.generate import generate
@@ -29,7 +30,7 @@ from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, e
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, LoggedBatch
 from crosscut.task.outputs import build_output
-from crosscut.task.requests import CancelStore, NotePause, StoreFrozen, WaitForAlignment
+from crosscut.task.requests import CancelStore, StoreFrozen, WaitForAlignment
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
@@ -95,22 +96,6 @@ def offer(task: Task, channel: ChannelId, *items: Any) -> None:
 def work(task: Task) -> None:
     while task.has_work:
         task.run()
-
-
-def sent(task: Task) -> list[Any]:
-    items, task.outlets.outbox = task.outlets.outbox, []
-    return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
-
-
-def said(task: Task) -> list[Any]:
-    messages, task.outlets.messages = task.outlets.messages, []
-    return messages
-
-
-def asked(task: Task) -> list[Any]:
-    """Empty the jobs, and leave out that pauses are to be noted: each capture asks for that."""
-    jobs, task.outlets.errands = task.outlets.errands, []
-    return [job for job in jobs if not isinstance(job, NotePause)]
 
 
 def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]]:

@@ -70,7 +70,6 @@ class LocalJobs:
         processes: int = 2,
     ) -> None:
         packed = pack_graph(graph)
-        self._parallelism = graph.parallelism
         self._random = random
         self._weather = weather
         self._processes = [

@@ -38,7 +38,6 @@ UPDATES_ONLY = frozenset({"newest", "last", "both"})
 """Whose value at the end depends on the order of the records."""
 FINAL_ONLY = frozenset({"most", "merged", "number", "itself", "numbers"})
 """Whose values on the way depend on the order of the records."""
-KEYS_WITH_ENERGY = frozenset({"with energy", "nested with energy"})
 
 
 @dataclass(frozen=True, slots=True)
