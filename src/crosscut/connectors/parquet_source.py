@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.read_ahead import BatchesAhead, from_row
 from crosscut.connectors.rows import checked_columns
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 BATCH_ROWS = 4_096
 SPLIT_BYTES = 64 * 1024 * 1024
-_WAIT_MS = 1
 
 
 def read_parquet(
@@ -122,11 +121,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
         self._path = path
         self._position = position
         self._end = end
-        self._batch: Any = None
-        self._next = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
-        self._batches = self._read(position)
-        self._coming: Future[Any] | None = None
+        self._ahead = BatchesAhead(self._read(position))
 
     @property
     def position(self) -> JSON:
@@ -135,25 +130,17 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
     def read(self, limit: int) -> list[dict[str, Any]] | Wait | EndOfSplit:
         if self._position >= self._end:
             return EndOfSplit()
-        if self._batch is None or self._next == self._batch.num_rows:
-            if self._coming is None:
-                self._coming = self._thread.submit(next, self._batches, None)
-            if not self._coming.done():
-                return Wait(_WAIT_MS)
-            self._batch, self._next = self._coming.result(), 0
-            self._coming = self._thread.submit(next, self._batches, None)
-            if self._batch is None:
-                raise self._shrank()
-        records: list[dict[str, Any]] = self._batch.slice(
-            self._next, min(limit, self._end - self._position)
-        ).to_pylist()
-        self._next += len(records)
+        some = self._ahead.take(min(limit, self._end - self._position))
+        if isinstance(some, Wait):
+            return some
+        if some is None:
+            raise self._shrank()
+        records: list[dict[str, Any]] = some.to_pylist()
         self._position += len(records)
         return records or Wait(0)
 
     def close(self) -> None:
-        self._thread.submit(self._batches.close)
-        self._thread.shutdown(wait=False)
+        self._ahead.close()
 
     def _read(self, position: int) -> Generator[Any, None, None]:
         """Yield record batches from row `position` on. Runs in the thread, all of it."""
@@ -169,16 +156,13 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
                     groups.append((index, max(0, position - first)))
                 first = last
             for index, skipped in groups:
-                for batch in file.iter_batches(
+                batches = file.iter_batches(
                     self._source.batch_rows,
                     row_groups=[index],
                     columns=list(self._source.columns) if self._source.columns else None,
                     use_threads=False,
-                ):
-                    left = batch.slice(min(skipped, batch.num_rows))
-                    skipped -= batch.num_rows - left.num_rows
-                    if left.num_rows:
-                        yield left
+                )
+                yield from from_row(batches, skipped)
         except (arrow.ArrowException, OSError) as error:
             raise unreadable(self._path, error) from error
         finally:

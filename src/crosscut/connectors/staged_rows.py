@@ -8,12 +8,12 @@ staged. The job's retention deletes a file once no checkpoint that is kept has s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.read_ahead import BatchesAhead, from_row
 from crosscut.errors import ConnectorError, StoreError
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -25,7 +25,6 @@ FILE_BYTES = 32 * 1024 * 1024
 """About so large is a file, compressed: a reader holds it in memory."""
 
 BATCH_ROWS = 4_096
-_WAIT_MS = 1
 _WAIT_FOR_EVER_MS = 1_000
 
 Records = Callable[[Any], list[Any]]
@@ -148,11 +147,7 @@ class _FileReader(SplitReader[Any]):
         self._part = part
         self._position = position
         self._rows = rows
-        self._batch: Any = None
-        self._next = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
-        self._batches = self._read(position)
-        self._coming: Future[Any] | None = None
+        self._ahead = BatchesAhead(self._read(position))
 
     @property
     def position(self) -> JSON:
@@ -165,27 +160,21 @@ class _FileReader(SplitReader[Any]):
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         if self._position >= self._rows:
             return EndOfSplit() if self._source.ends else Wait(_WAIT_FOR_EVER_MS)
-        if self._batch is None or self._next == self._batch.num_rows:
-            if self._coming is None:
-                self._coming = self._thread.submit(next, self._batches, None)
-            if not self._coming.done():
-                return Wait(_WAIT_MS)
-            self._batch, self._next = self._coming.result(), 0
-            if self._batch is None:
-                raise ConnectorError(
-                    f"{self._part.path} has fewer than {self._rows} rows, and was staged with as many"
-                )
-            self._coming = self._thread.submit(next, self._batches, None)
-        some = self._batch.slice(self._next, limit)
+        some = self._ahead.take(limit)
+        if isinstance(some, Wait):
+            return some
+        if some is None:
+            raise ConnectorError(
+                f"{self._part.path} has fewer than {self._rows} rows, and was staged with as many"
+            )
         records = self._source.records(some)
-        self._next += some.num_rows
         self._position += some.num_rows
         return records
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._ahead.close()
 
-    def _read(self, position: int) -> Iterator[Any]:
+    def _read(self, position: int) -> Generator[Any, None, None]:
         """Yield record batches from row `position` on. Runs in the thread, all of it."""
         arrow, parquet = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
         try:
@@ -196,10 +185,5 @@ class _FileReader(SplitReader[Any]):
                 f"checkpoint of their own job needs them",
                 path=self._part.path,
             ) from error
-        skipped = position
         file = parquet.ParquetFile(arrow.BufferReader(data))
-        for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-            left = batch.slice(min(skipped, batch.num_rows))
-            skipped -= batch.num_rows - left.num_rows
-            if left.num_rows:
-                yield left
+        yield from from_row(file.iter_batches(BATCH_ROWS, use_threads=False), position)
