@@ -75,6 +75,28 @@ def test_a_default_that_is_a_function_is_made_anew_each_time() -> None:
     assert site.gives(("a", "self.fresh.get().append(1)"), ("a", "self.fresh.get()")) == [None, []]
 
 
+class Doubled(cc.ValueState[int]):
+    """A state of a user's own."""
+
+    def get(self) -> int:
+        return 2 * super().get()
+
+    def set(self, value: int) -> None:
+        super().set(value + 1)
+
+
+class HasDoubled(cc.KeyedProcess[int, int]):
+    value = Doubled(3)
+
+    def on_record(self, record: int, ctx: cc.Context) -> Iterator[int]:
+        yield self.value.get()
+        self.value.set(record)
+
+
+def test_a_state_of_a_users_own_has_its_own_methods() -> None:
+    assert Site(HasDoubled()).gives(("a", 10), ("a", 0), ("b", 0)) == [6, 22, 6]
+
+
 def test_a_list_state_is_a_list_and_no_state_while_it_is_empty() -> None:
     site = Site(Everything())
     assert site.gives(

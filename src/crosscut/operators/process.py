@@ -121,7 +121,7 @@ class Process(Operator):
                     context.timestamp = timestamp
                     found = call(record, context)
                     if found is not None:
-                        extend(several(found, call))
+                        extend(found if type(found) in _SEVERAL else several(found, call))
                         timestamps += [timestamp] * (len(results) - len(timestamps))
         return Batch(results, None, timestamps)
 
