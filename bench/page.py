@@ -1,100 +1,233 @@
-"""What it costs to be looked at: two jobs at the same time, one of them with a page that is looked at.
+"""What it costs to be looked at: one job, whose page is looked at for two seconds, and then not, many times.
 
-It is asked for each second, as a browser does, and its metrics are scraped each five; marks follow its
-records. Both write down what they look like each second, as every job does.
+While it is looked at, its page is asked for each second, as a browser does, and its metrics are scraped once,
+by a process of its own. The worker notes, each time it reads, how many records it has read and how much
+processor time it has had. So the rate of a window is exact, and what else the machine does meets both kinds
+of windows alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import math
+import mmap
+import os
+import random
 import statistics
+import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import crosscut as cc
-from bench.rates import counts, cpu_seconds
-from bench.throughput import flow_of
+from bench.rates import warm_up
+from bench.throughput import TABLE_ROWS, Discard, ZipfRecords, first
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
-START_S = 120.0
-WARM_S = 3.0
-
-
-def started(place: str, *, is_watched: bool) -> Any:
-    settings = cc.Settings(
-        parallelism=1,
-        checkpoint_dir=place,
-        checkpoint_interval="1s",
-        heartbeat_timeout="30s",
-        start_timeout="120s",
-        web=is_watched,
-        latency_interval="1s" if is_watched else 0,
-        web_port=0,
-    )
-    return flow_of("count").start(settings)
+NOTE = "<qqq"
+NOTE_BYTES = struct.calcsize(NOTE)
+SETTLED_S = 0.3
+"""After looking has begun or ended."""
+LOOK_EVERY_S = 1.0
 
 
-def look(job: Any, over: threading.Event) -> None:
-    """Look at the job's page as a browser does, and scrape its metrics."""
-    address, _, token = job.page.partition("#")
-    second = 0
-    while not over.wait(1.0):
-        for path in ("api/job", "metrics") if second % 5 == 0 else ("api/job",):
-            request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                answer.read()
-        second += 1
+# In the worker.
 
 
-def pair(seconds: float, *, watched_first: bool) -> dict[str, Any]:
-    """Run both at the same time; return the watched one's rates in those of the other."""
-    over = threading.Event()
-    with ExitStack() as stack:
-        jobs = {}
-        for is_watched in (watched_first, not watched_first):
-            place = tempfile.mkdtemp(prefix="crosscut-bench-")
-            stack.callback(shutil.rmtree, place, ignore_errors=True)
-            jobs[is_watched] = started(place, is_watched=is_watched)
-            stack.callback(jobs[is_watched].cancel)
-        looking = threading.Thread(target=look, args=(jobs[True], over))
-        deadline = time.monotonic() + START_S
-        while not all(job.status == "running" and counts(job) for job in jobs.values()):
-            if any(job.wait(0.1) for job in jobs.values()) or time.monotonic() > deadline:
-                raise SystemExit("the jobs did not start")
-        looking.start()
-        stack.callback(looking.join)
-        stack.callback(over.set)
-        time.sleep(WARM_S)
-        before = {one: (counts(job), cpu_seconds(job)) for one, job in jobs.items()}
+@dataclass(frozen=True)
+class Noted(cc.Source[Any]):
+    """Reads `source`, and notes in a file how far it is, and at what expense. For one task with one split."""
+
+    source: cc.Source[Any]
+    notes: str
+
+    def splits(self, parallelism: int) -> Sequence[cc.Split]:
+        return self.source.splits(parallelism)
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader[Any]:
+        return _NotedReader(self.source.reader(split, position), self.notes)
+
+
+class _NotedReader(SplitReader[Any]):
+    def __init__(self, reader: SplitReader[Any], notes: str) -> None:
+        self._reader = reader
+        self._count = 0
+        with open(notes, "r+b") as file:
+            self._notes = mmap.mmap(file.fileno(), NOTE_BYTES)
+
+    @property
+    def position(self) -> JSON:
+        return self._reader.position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        found = self._reader.read(limit)
+        if isinstance(found, list):
+            self._count += len(found)
+        struct.pack_into(NOTE, self._notes, 0, self._count, time.process_time_ns(), time.monotonic_ns())
+        return found
+
+
+# Whoever looks: `python -m bench.page --look LINK`.
+
+
+def look(link: str) -> None:
+    """Look at the page between a line "on" of the standard input and a line "off"."""
+    address, _, token = link.partition("#")
+    headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "gzip"}
+    is_on = threading.Event()
+
+    def ask(path: str) -> None:
+        with urllib.request.urlopen(
+            urllib.request.Request(address + path, headers=headers), timeout=30
+        ) as answer:
+            answer.read()
+
+    def keep_looking() -> None:
+        while is_on.wait():
+            ask("api/job")
+            time.sleep(LOOK_EVERY_S)
+
+    threading.Thread(target=keep_looking, daemon=True).start()
+    for line in sys.stdin:
+        if line.strip() == "on":
+            is_on.set()
+            ask("metrics")
+        else:
+            is_on.clear()
+
+
+# Windows.
+
+
+class Window(NamedTuple):
+    """What was done, and what it took: the worker's processor time, and the driver's."""
+
+    records: int
+    seconds: float
+    worker_s: float
+    driver_s: float
+
+
+class Notes:
+    """What the worker has noted."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(NOTE_BYTES))
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), NOTE_BYTES, access=mmap.ACCESS_READ)
+
+    def read(self) -> tuple[int, int, int]:
+        """Return records, nanoseconds of processor time, and when; all of one moment."""
+        while (found := struct.unpack(NOTE, self._map)) != struct.unpack(NOTE, self._map):
+            pass
+        return found
+
+    def window(self, seconds: float) -> Window:
+        """Return what is done within so long."""
+        driver_s = time.process_time()
+        count, cpu_ns, at_ns = self.read()
         time.sleep(seconds)
-        after = {one: (counts(job), cpu_seconds(job)) for one, job in jobs.items()}
-    records = {one: after[one][0] - before[one][0] for one in jobs}
-    per_cpu = {one: records[one] / (after[one][1] - before[one][1]) for one in jobs}
+        count_after, cpu_ns_after, at_ns_after = self.read()
+        return Window(
+            count_after - count,
+            (at_ns_after - at_ns) / 1e9,
+            (cpu_ns_after - cpu_ns) / 1e9,
+            time.process_time() - driver_s,
+        )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median, and between what it lies in 95 of 100 cases, whatever the values are drawn from."""
+    ordered, count = sorted(values), len(values)
+    below, rank = 0.0, 0
+    while below + math.comb(count, rank) / 2**count <= 0.025:
+        below += math.comb(count, rank) / 2**count
+        rank += 1
+    # So many of each end may be left out; with less than six values none may.
+    low = max(0, rank - 1)
+    return statistics.median(ordered), ordered[low], ordered[count - 1 - low]
+
+
+def compared(pairs: Sequence[tuple[Window, Window]]) -> dict[str, Any]:
+    """Return what it costs to be looked at; each pair has the window in which it was looked at first."""
+
+    def shown(values: Sequence[float], digits: int) -> dict[str, float]:
+        names = ("median", "from", "to")
+        return {name: round(one, digits) for name, one in zip(names, interval(values), strict=True)}
+
+    spent = [seen.driver_s / seen.seconds - unseen.driver_s / unseen.seconds for seen, unseen in pairs]
     return {
-        "benchmark": "page",
-        "records": [records[True], records[False]],
-        "watched/not": round(records[True] / records[False], 4),
-        "per_cpu": round(per_cpu[True] / per_cpu[False], 4),
+        "pairs": len(pairs),
+        "worker_records_per_cpu_s": shown(
+            [(a.records / a.worker_s) / (b.records / b.worker_s) for a, b in pairs], 4
+        ),
+        "records_by_the_clock": shown(
+            [(a.records / a.seconds) / (b.records / b.seconds) for a, b in pairs], 4
+        ),
+        "driver_ms_per_s": shown([1e3 * one for one in spent], 2),
+        "driver_ms_per_s_unseen": round(
+            1e3 * statistics.median(unseen.driver_s / unseen.seconds for _, unseen in pairs), 2
+        ),
     }
+
+
+def measured(pairs: int, seconds: float) -> list[tuple[Window, Window]]:
+    """Run a job; return its windows, in pairs."""
+    draw = random.Random(11)
+    with tempfile.TemporaryDirectory(prefix="crosscut-bench-") as directory:
+        notes = Notes(Path(directory) / "notes")
+        flow = cc.Flow("page")
+        source = Noted(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"))
+        flow.source(source).key_by(first).count().sink(Discard())
+        settings = cc.Settings(
+            parallelism=1,
+            checkpoint_dir=os.path.join(directory, "checkpoints"),
+            checkpoint_interval="1s",
+            heartbeat_timeout="30s",
+            start_timeout="120s",
+            web=True,
+            web_port=0,
+        )
+        job = flow.start(settings)
+        looking = subprocess.Popen(
+            [sys.executable, "-m", "bench.page", "--look", job.page], stdin=subprocess.PIPE, text=True
+        )
+        try:
+            warm_up(job)
+            found = []
+            for _ in range(pairs):
+                windows = {}
+                # Neither of them always comes second.
+                for is_seen in draw.sample((True, False), 2):
+                    print("on" if is_seen else "off", file=looking.stdin, flush=True)
+                    time.sleep(SETTLED_S)
+                    windows[is_seen] = notes.window(seconds)
+                found.append((windows[True], windows[False]))
+            return found
+        finally:
+            looking.kill()
+            looking.wait()
+            job.cancel()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--look", metavar="LINK", help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each window")
     options = parser.parse_args()
-    found = []
-    for number in range(options.rounds):
-        # Who starts first has an advantage: each of them half of the time.
-        found.append(pair(options.seconds, watched_first=number % 2 == 0))
-        print(json.dumps(found[-1]), flush=True)
-    medians = {name: statistics.median(one[name] for one in found) for name in ("watched/not", "per_cpu")}
-    print(json.dumps({"benchmark": "page", "medians": medians}))
+    if options.look:
+        look(options.look)
+        return
+    print(json.dumps({"benchmark": "page", **compared(measured(options.pairs, options.seconds))}))
 
 
 if __name__ == "__main__":

@@ -13,32 +13,25 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import hour
 from click.testing import CliRunner
 from jobs import DEADLINE_S, PATIENT, Once, until
 from pyspark import SparkContext
 from tests import guide_pictures
+from tests.crowd import Crowd, Eventful
 from tests.reverse_proxy import ReverseProxy
-from tests.simulation.conversation import LINKS, completed
-from tests.unit.watched import E1, MS, WALL_MS, Watched
+from tests.unit.watched import WALL_MS
 
 import crosscut as cc
 from crosscut.cli import program
-from crosscut.driver.metrics import build_metrics, shown_settings
-from crosscut.driver.status import build_status
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.measures import SnapshotTimes
-from crosscut.protocol.messages import TaskStatistics, TriggerCheckpoint
-from crosscut.protocol.snapshots import Snapshot
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
-from crosscut.web.series import Series, point_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -402,56 +395,13 @@ OVERLAPS = """(chosen) => {
 }"""
 
 
-class Crowd(Watched):
-    """What is seen of a job of 400 tasks in the midst of a checkpoint, with a hundred others before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.running()
-        flow = cc.Flow("crowd")
-        read = flow.source(cc.items([1])).named("numbers").rebalance().map(str).named("text")
-        counted = read.key_by(len).count().named("counts")
-        counted.rebalance().sink(cc.collect("out")).named("out")
-        self.graph = flow.compile(PARALLELISM, 128)
-        self.vertices = [one.vertex_id for one in self.graph.vertices]
-        assert len(self.vertices) * PARALLELISM == 400
-        self.tasks = [TaskId(VertexId(one), index) for one in self.vertices for index in range(PARALLELISM)]
-        self.second = 0
-        for n in range(1, 102):
-            trigger = SendMessage(LINKS[0], TriggerCheckpoint(E1, CheckpointId(n)))
-            self.watching.checkpoints.performed(n, lambda: WALL_MS, [trigger])
-            # Of the last one half of the tasks have none yet.
-            for task in self.tasks if n <= 100 else self.tasks[:200]:
-                times = SnapshotTimes(alignment_us=500 * task.index, store_us=2_000)
-                self.watching.checkpoints.acknowledged(n + 50 * MS, CheckpointId(n), task, Snapshot(), times)
-            if n <= 100:
-                entry = replace(completed(1), checkpoint_id=CheckpointId(n))
-                self.watching.checkpoints.completed(n + 60 * MS, entry, 10, 1)
-
-    def document(self) -> dict[str, Any]:
-        self.second += 1
-        reports = tuple(
-            TaskStatistics(
-                task,
-                records_in=1_000 * self.second,
-                records_out=900 * self.second,
-                sent=(900 * self.second,),
-                running_us=1_000_000 * self.second,
-                busy_us=400_000 * self.second,
-                barrier=CheckpointId(101 if place < 300 else 100),
-                captured=CheckpointId(101 if place < 250 else 100),
-            )
-            for place, task in enumerate(self.tasks)
-        )
-        self.watching.meter.note(1_000 * MS * self.second, E1, reports)
-        status = replace(build_status("crowd", self.coordinator, self.seen, frozenset()), tasks=reports)
-        shown = shown_settings(cc.Settings(parallelism=PARALLELISM))
-        now_ms = WALL_MS + 1_000 * self.second
-        metrics = build_metrics(self.graph, status, "running", self.watching, None, shown, now_ms)
-        self.series.note(point_of(metrics))
-        return {"job": metrics.as_dict(), "series": self.series.as_dict()}
-
-    series = Series()
+def test_a_page_that_is_open_for_long_holds_on_to_nothing_that_is_gone(browser: Any) -> None:
+    """The hour itself takes some minutes: `python -m bench.hour`."""
+    early, late = hour.watched(browser, Eventful(2), (60, 240))
+    assert late["heap_mb"] < 50, late
+    assert late["listeners"] <= early["listeners"] + 10, (early, late)
+    # Six failovers with their tracebacks, and rows of tables, have come meanwhile; the rest was replaced.
+    assert late["nodes"] <= 2 * early["nodes"], (early, late)
 
 
 def test_a_page_of_400_tasks_shows_them_all_and_stays_small(browser: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from bench import operators, plot, throughput
 from bench.coordinating import VERTICES, LargeJob
+from bench.page import interval
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
 from bench.scale import SHUFFLES, barrier_costs_us
 
@@ -193,3 +194,9 @@ def test_operators_are_measured_over_state_that_holds_every_key_and_is_taken_ove
     half, whole = operators.restores(backend, new, 400)
     assert 0 < half["restored_rows"] < whole["restored_rows"] == whole["stored_rows"] < 400
     disk.close()
+
+
+def test_where_a_median_lies_is_said_without_a_word_about_how_values_are_spread() -> None:
+    assert interval([float(one) for one in range(30, 0, -1)]) == (15.5, 10.0, 21.0)
+    # Of so few, not even the outermost two say as much.
+    assert interval([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)

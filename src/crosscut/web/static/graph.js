@@ -82,7 +82,7 @@ export class Graph {
     group.append(drawn("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
     group.append(drawn("text", { x: 8, y: 18, class: "title" }, shortened(vertex.vertex, 28)));
     const chain = vertex.operators.map(([uid, kind]) => (uid.endsWith("-" + kind) ? kind : `${uid} (${kind})`));
-    group.append(drawn("text", { x: 8, y: 34, class: "small" }, shortened(chain.join(" > "), 34)));
+    group.append(drawn("text", { x: 8, y: 34, class: "small" }, shortened(chain.join(" > "), 31)));
     const lines = [50, 66].map((dy) => group.appendChild(drawn("text", { x: 8, y: dy, class: "small" })));
     const bars = ["busy", "blocked", "waiting"].map((kind) =>
       group.appendChild(drawn("rect", { class: kind, y: 76, height: 10, x: 8, width: 0 })));
