@@ -186,7 +186,7 @@ class SlotTable(Table):
                     raise unstorable("", self._index.names[slot], old, error) from error
 
     def _note(self, slots: Sequence[int]) -> tuple[list[int], list[Any]]:
-        """Note and return those of `slots` that have not changed since the last barrier, with their values."""
+        """Note and return those that have not changed since the last barrier, with their values."""
         unchanged = self._unchanged
         first: list[int] = []
         append = first.append
