@@ -358,7 +358,8 @@ class SlotTable(Table):
         """Take in keys of the part that has begun."""
         known = len(self._values)
         new = take_in_keys(self._index.names, block.first, block.keys, block.table)
-        self._index.update(zip(new, range(known, known + len(new)), strict=True))
+        # By way of a small dict, as in `take_in`.
+        self._index.update(dict(zip(new, range(known, known + len(new)), strict=True)))
         self._values += [None] * len(new)
 
     def load_slots(self, block: SlotRows) -> None:
