@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8_000_000)
+    parser.add_argument("--batch", type=int, default=32_000_000)
     parser.add_argument("--master", default="local[2]")
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")

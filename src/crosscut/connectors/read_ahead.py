@@ -21,8 +21,9 @@ class BatchesAhead:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
         self._coming: Future[Any] | None = None
 
-    def take(self, rows_max: int) -> Any | Wait | None:
-        """Return the next rows as a record batch; Wait: they are still to come; None: there are no more.
+    def take_rows(self, rows_max: int) -> tuple[Any, int, int] | Wait | None:
+        """Return the next rows: a record batch, the first one in it, and the one after the last; Wait: they
+        are still to come; None: there are no more.
 
         Raises:
             Exception: Of the generator.
@@ -36,9 +37,16 @@ class BatchesAhead:
             self._coming = self._thread.submit(next, self._batches, None)
             if self._batch is None:
                 return None
-        some = self._batch.slice(self._next, rows_max)
-        self._next += some.num_rows
-        return some
+        start, self._next = self._next, min(self._next + rows_max, self._batch.num_rows)
+        return self._batch, start, self._next
+
+    def take(self, rows_max: int) -> Any | Wait | None:
+        """Do as `take_rows`, and return the rows as a record batch of their own."""
+        some = self.take_rows(rows_max)
+        if some is None or isinstance(some, Wait):
+            return some
+        batch, start, end = some
+        return batch.slice(start, end - start)
 
     def close(self) -> None:
         """Close the generator in its thread, and end that."""

@@ -8,15 +8,16 @@ staged. The job's retention deletes a file once no checkpoint that is kept has s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from crosscut.columns import ColumnSource, Field, Rows
 from crosscut.connectors.extras import required
 from crosscut.connectors.read_ahead import BatchesAhead, from_row
 from crosscut.errors import ConnectorError, StoreError
 from crosscut.ids import CheckpointId, TaskId
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
 from crosscut.protocol.snapshots import Part
 from crosscut.store.checkpoint_store import open_store
@@ -24,26 +25,46 @@ from crosscut.store.checkpoint_store import open_store
 FILE_BYTES = 32 * 1024 * 1024
 """About so large is a file, compressed: a reader holds it in memory."""
 
-BATCH_ROWS = 4_096
+GROUP_ROWS = 1 << 20
+GROUP_BYTES = 32 * 1024 * 1024
+"""A group of rows in a file has at most about so many: a reader decodes one at a time, whole. A long one has
+each text of a column once."""
+
+_DICTIONARY_BYTES = 4
+"""A text takes at least so much if it is not a number that stands for one of few."""
+
 _WAIT_FOR_EVER_MS = 1_000
 
-Records = Callable[[Any], list[Any]]
-"""Makes the records of a `pyarrow.RecordBatch`: as many as it has rows, or the batch itself."""
+
+class Records(Protocol):
+    """Makes records of rows."""
+
+    def __call__(self, batch: Any) -> list[Any]:
+        """Return the records of a `pyarrow.RecordBatch`: as many as it has rows, or the batch itself."""
+
+    def column_of(self, schema: Any, field: Field) -> int | None:
+        """Return the position of the column that holds what `field` is of each; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRows(Source[Any]):
+class StagedRows(ColumnSource):
     """Reads what was staged. A position is the number of rows of the file that were read.
 
     Attributes:
         store_url: Of the checkpoint store of the job that reads.
         records: What the rows become. One that gives less records than rows gives one for all.
         ends: Else a split that was read to its end goes on waiting, as the input that a history is of would.
+        gives_columns: Its readers return `Rows`.
     """
 
     store_url: str
     records: Records
     ends: bool = True
+    gives_columns: bool = False
+
+    def in_columns(self) -> StagedRows:
+        """Return the same, in columns."""
+        return replace(self, gives_columns=True)
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Nothing is staged by this: see `split_of`."""
@@ -113,19 +134,34 @@ def staged(
         writer.close()
         return store.write_part(number, task, epoch, [end.getvalue().to_pybytes()]), rows
 
-    for batch in batches:
-        if not batch.num_rows:
-            continue
+    for group in _groups(batches, min(GROUP_BYTES, file_bytes)):
+        table = arrow.Table.from_batches(group)
         if writer is None:
             end, rows = arrow.BufferOutputStream(), 0
-            writer = parquet.ParquetWriter(end, batch.schema, compression="zstd")
-        writer.write_batch(batch)
-        rows += batch.num_rows
+            writer = parquet.ParquetWriter(end, table.schema, compression="zstd")
+        writer.write_table(table, row_group_size=table.num_rows)
+        rows += table.num_rows
         if end.tell() >= file_bytes:
             yield finished()
             writer = None
     if writer is not None:
         yield finished()
+
+
+def _groups(batches: Iterator[Any], bytes_max: int) -> Iterator[list[Any]]:
+    """Yield Arrow batches with rows, as many at a time as make a group."""
+    group: list[Any] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            group.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+        if rows >= GROUP_ROWS or (rows and size_bytes >= bytes_max):
+            yield group
+            group, rows, size_bytes = [], 0, 0
+    if group:
+        yield group
 
 
 class _Nothing(SplitReader[Any]):
@@ -160,16 +196,19 @@ class _FileReader(SplitReader[Any]):
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         if self._position >= self._rows:
             return EndOfSplit() if self._source.ends else Wait(_WAIT_FOR_EVER_MS)
-        some = self._ahead.take(limit)
+        some = self._ahead.take_rows(limit)
         if isinstance(some, Wait):
             return some
         if some is None:
             raise ConnectorError(
                 f"{self._part.path} has fewer than {self._rows} rows, and was staged with as many"
             )
-        records = self._source.records(some)
-        self._position += some.num_rows
-        return records
+        batch, start, end = some
+        self._position += end - start
+        records = self._source.records
+        if self._source.gives_columns:
+            return Rows(batch, start, end, records.column_of, records)
+        return records(batch.slice(start, end - start))
 
     def close(self) -> None:
         self._ahead.close()
@@ -186,4 +225,30 @@ class _FileReader(SplitReader[Any]):
                 path=self._part.path,
             ) from error
         file = parquet.ParquetFile(arrow.BufferReader(data))
-        yield from from_row(file.iter_batches(BATCH_ROWS, use_threads=False), position)
+        if self._source.gives_columns:
+            file = parquet.ParquetFile(
+                arrow.BufferReader(data), read_dictionary=_of_few_values(file.metadata)
+            )
+        first = 0
+        for group in range(file.num_row_groups):
+            end = first + file.metadata.row_group(group).num_rows
+            if position < end:
+                table = file.read_row_group(group, use_threads=False).combine_chunks()
+                yield from from_row(table.to_batches(), max(0, position - first))
+            first = end
+
+
+def _of_few_values(metadata: Any) -> list[str]:
+    """Return the columns of texts, by their paths, whose values were stored as numbers of a dictionary.
+
+    To read others so would look up each text, and find that it is the only one.
+    """
+    if not metadata.num_row_groups:
+        return []
+    columns = [metadata.row_group(0).column(index) for index in range(metadata.num_columns)]
+    return [
+        one.path_in_schema
+        for one in columns
+        if one.physical_type == "BYTE_ARRAY"
+        and one.total_uncompressed_size < _DICTIONARY_BYTES * one.num_values
+    ]

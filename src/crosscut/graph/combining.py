@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import add
 
+from crosscut.columns import ColumnSource, field_of
 from crosscut.graph.specs import (
     AggregateSpec,
     CombinedFold,
@@ -15,6 +16,7 @@ from crosscut.graph.specs import (
     KeyBySpec,
     OperatorNode,
     OperatorSpec,
+    SourceSpec,
     SumSpec,
 )
 
@@ -40,9 +42,27 @@ def combined(graph: JobGraph) -> JobGraph:
             continue
         # Under the name of the fold: it is its code that runs there, and may fail.
         begun = OperatorNode(head.uid, CombineSpec(fold), (Input(key_by.uid, "forward"),))
-        chains[vertex.vertex_id] = (*chains[vertex.vertex_id], begun)
+        chains[vertex.vertex_id] = (*_in_columns(chains[vertex.vertex_id], fold), begun)
         chains[head.uid] = (replace(head, spec=_merging(fold)), *chains[head.uid][1:])
     return replace(graph, vertices=tuple(replace(one, chain=chains[one.vertex_id]) for one in graph.vertices))
+
+
+def _in_columns(chain: tuple[OperatorNode, ...], fold: CombinedFold) -> tuple[OperatorNode, ...]:
+    """Return `chain` with columns in place of records, where these are counted and nothing else.
+
+    The key has to be a column as it is: a function that does anything is called once for each record.
+    """
+    match chain:
+        case (
+            OperatorNode(spec=SourceSpec(ColumnSource() as source)) as head,
+            OperatorNode(spec=KeyBySpec(function, on_error="fail") as key_by) as last,
+        ) if isinstance(fold, CountSpec) and (field := field_of(function)) is not None:
+            return (
+                replace(head, spec=SourceSpec(source.in_columns())),
+                replace(last, spec=replace(key_by, field=field)),
+            )
+        case _:
+            return chain
 
 
 def _combinable(spec: OperatorSpec) -> CombinedFold | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from crosscut.columns import Field
 from crosscut.connected_process import ConnectedProcess, StreamProcess
 from crosscut.dead_letters import DEAD_LETTERS, OnError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
@@ -126,11 +127,13 @@ class KeyBySpec:
     """Gives each record its key. Always the last of its vertex; what follows is a hash edge.
 
     `keys_only`: the only consumer (a count) needs no values, so they are not shipped.
+    `field`: what the function takes of a record, where the source gives columns; None: that may be anything.
     """
 
     function: Callable[[Any], Any]
     keys_only: bool = False
     on_error: OnError = "fail"
+    field: Field | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,11 @@ def build(
             return ForEach(node.uid, function)
         case AssignTimestampsSpec(function, out_of_orderness_ms, idle_after_ms, hold=hold):
             return AssignTimestamps(node.uid, function, out_of_orderness_ms, idle_after_ms, hold)
-        case KeyBySpec(function, keys_only):
+        case KeyBySpec(function, keys_only, field=field):
+            if field is not None:
+                from crosscut.operators.combining import ColumnKeys
+
+                return ColumnKeys(node.uid, function, field)
             return KeyBy(node.uid, function, keys_only=keys_only)
         case SinkSpec():
             return SinkOperator(node.uid, _present(writer, node))

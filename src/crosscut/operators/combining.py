@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 from crosscut.batch import Batch
+from crosscut.columns import Column, Field, Rows
 from crosscut.errors import FlowError, InternalError, UserCodeError
 from crosscut.graph.specs import AggregateSpec, CombinedFold, CountSpec, SumSpec
 from crosscut.keys import encoded_key, encoded_keys
 from crosscut.operators.operator import Operator, user_code_error
+from crosscut.operators.stateless import KeyBy
 
 KEYS_MAX = 500_000
 """So many are held; then all are sent."""
@@ -74,8 +76,9 @@ class Combine(Operator):
         return Batch(values, keys)
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
-        if self._held:
-            yield self.take_held(), ""
+        held = self.take_held()
+        if held.records:
+            yield held, ""
 
     def _check(self, keys: list[Any]) -> None:
         """Name the operator that made the keys, if one of them is none."""
@@ -89,15 +92,46 @@ class Combine(Operator):
                     raise user_code_error(self._key_by_uid, error, key) from error
 
 
+class ColumnKeys(KeyBy):
+    """Keys that are a column of what the source has read; for a count, which wants nothing else."""
+
+    def __init__(self, uid: str, function: Callable[[Any], Any], field: Field) -> None:
+        super().__init__(uid, function, keys_only=True)
+        self._field = field
+
+    def process(self, batch: Batch) -> Batch:
+        if not isinstance(batch.records, Rows):
+            # The rest of rows of which objects were made.
+            return super().process(batch)
+        column = batch.records.column(self._field)
+        return Batch(column, column) if column is not None else super().process(Batch(batch.records.made()))
+
+
 class CombinedCount(Combine):
     """How many records each key has."""
 
     def __init__(self, uid: str, key_by_uid: str, keys_max: int = KEYS_MAX) -> None:
         self._counts: Counter[Any] = Counter()
         super().__init__(uid, key_by_uid, self._counts, keys_max)
+        # Not counted yet: a long column is counted in less time than its pieces.
+        self._column: Column | None = None
 
     def _add(self, batch: Batch, keys: list[Any]) -> None:
-        self._counts.update(keys)
+        if not isinstance(keys, Column):
+            self._counts.update(keys)
+        elif self._column is None or not self._column.goes_on_as(keys):
+            self._count_column()
+            self._column = keys
+
+    def _count_column(self) -> None:
+        column, self._column = self._column, None
+        counts = self._counts
+        for key, count in column.counted() if column is not None else ():
+            counts[key] += count
+
+    def take_held(self) -> Batch:
+        self._count_column()
+        return super().take_held()
 
 
 class CombinedSum(Combine):

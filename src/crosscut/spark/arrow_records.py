@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pyspark.sql.types import Row
 
+from crosscut.columns import Field
 from crosscut.connectors.extras import required
 
 RecordKind = Literal["rows", "dicts", "tuples", "values", "arrow"]
@@ -26,6 +27,24 @@ class RecordsOf:
 
     kind: RecordKind
 
+    def column_of(self, schema: Any, field: Field) -> int | None:
+        """Return the position of the column whose values are what `field` is of each record.
+
+        None: there is none, or its values make no keys as they are.
+        """
+        match self.kind, field:
+            case ("values", Field("itself")):
+                index = 0
+            case ("tuples" | "rows", Field("item", int(index))) if index < len(schema):
+                pass
+            case ("dicts" | "rows", Field("item", str(name))) if name in schema.names:
+                index = schema.names.index(name)
+            case ("rows", Field("attribute", str(name))) if name in schema.names and not hasattr(Row, name):
+                index = schema.names.index(name)
+            case _:
+                return None
+        return index if _makes_keys(schema.field(index).type) else None
+
     def __call__(self, batch: Any) -> list[Any]:
         if self.kind == "arrow":
             return [batch]
@@ -41,6 +60,14 @@ class RecordsOf:
         if self.kind == "dicts":
             return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
         return [row_of(names, values) for values in zip(*columns, strict=True)]
+
+
+def _makes_keys(kind: Any) -> bool:
+    """Tell whether equal values of this type, and only those, are equal keys. Not so with fractions."""
+    types = required("pyarrow", "parquet").types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_binary(kind) or types.is_integer(kind))
 
 
 def row_of(names: list[str], values: Any) -> Row:

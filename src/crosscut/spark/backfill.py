@@ -37,7 +37,7 @@ from crosscut.store.log_key import log_key
 from crosscut.timestamps import as_timestamp
 from crosscut.urls import shown_url
 
-DEFAULTS = Settings(engine="micro-batch", batch_records_max=8_000_000, checkpoint_timeout="5m")
+DEFAULTS = Settings(engine="micro-batch", batch_records_max=32_000_000, checkpoint_timeout="5m")
 
 
 def backfill(
