@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from drivers import Driver
-from jobs import Armed, NumberedJob, until
+from jobs import DEADLINE_S, Armed, NumberedJob, until
 
 import crosscut as cc
 
@@ -75,8 +75,9 @@ def test_listeners_are_told_of_the_end_of_a_job_whose_next_engine_could_not_even
     told: list[Any] = []
     job.on_event(told.append)
     with pytest.raises(cc.errors.CrosscutError, match=r"engine\.switch"):
-        job.wait(120)
+        job.wait(DEADLINE_S)
     assert armed.all_fired()
+    until(lambda: bool(told) and isinstance(told[-1], cc.events.Ended), "the word of the end")
     begun = next(one for one in told if isinstance(one, cc.events.Started))
     ended = [one for one in told if isinstance(one, cc.events.Ended)]
     assert [(one.outcome, one.query_id) for one in ended] == [("failed", begun.query_id)]

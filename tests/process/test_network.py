@@ -145,7 +145,7 @@ def test_a_failover_while_workers_can_not_talk_to_each_other_succeeds_when_they_
     tmp_path: Path, started: Any, network: Network
 ) -> None:
     """E5, A5, I10: the connections of the next epoch hang in their handshakes."""
-    numbered = NumberedJob(tmp_path, held=True, settings={"start_timeout": "15s"})
+    numbered = NumberedJob(tmp_path, held=True, settings={"start_timeout": "20s"})
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
     survivor = network.into(job, 1)

@@ -405,7 +405,7 @@ def test_a_sink_that_hangs_once_in_the_background_is_given_up_and_tried_again(
         settings={
             "checkpoint_timeout": "2s",
             # What hangs in `recover` is given up after this; a busy machine starts workers in it.
-            "start_timeout": "12s" if method == "recover" else DEADLINE_S,
+            "start_timeout": "25s" if method == "recover" else DEADLINE_S,
             "checkpoint_failures": 1_000,
             "restart": MANY_RESTARTS,
         },
