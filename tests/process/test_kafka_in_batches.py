@@ -17,6 +17,7 @@ pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
 pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from kafka_jobs import Feed, KafkaDriver, check_prefix, counting, numbers
+from spark_kafka_jobs import lines, run
 
 from crosscut.events import EngineSwitched
 from crosscut.protocol.effects import EndJob
@@ -186,3 +187,21 @@ def test_offsets_that_are_gone_and_a_topic_that_was_made_anew_fail_a_job_in_batc
     end = run()
     assert end.outcome == "failed"
     assert "made anew" in str(end.cause)
+
+
+def test_what_sparks_own_source_reads_of_a_topic_is_exact_though_its_driver_dies_between_two_batches(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """I1, I2: what it has staged is dealt out, and read, and in no checkpoint."""
+    topic, count = "by-spark", 1_000
+    broker.create_topic(topic, 3)
+    numbers(broker, topic, 0, count)
+    # In a Spark of their own, each of which takes its time to start.
+    for number, (trap, engine) in enumerate([("driver.append:kill:2", "micro-batch"), ("", "continuous")]):
+        armed = Armed(tmp_path / f"failpoints-{number}", (trap,) if trap else ())
+        arguments = [broker.servers, topic, str(tmp_path), engine, str(count)]
+        code = run(arguments, armed.environment if trap else {})
+        assert code == (-signal.SIGKILL if trap else 0)
+        seen = lines(tmp_path)
+        assert len(set(seen)) == len(seen), "no message comes twice"
+    assert sorted(map(int, lines(tmp_path))) == list(range(count))

@@ -29,6 +29,8 @@ from crosscut.testing.server_process import ServerProcess
 
 VERSION = "4.1.0"
 SCALA = "2.13"
+SPARK_VERSION = "4.2.0"
+"""Of Spark's connector, for `spark_jars`: the newest that is published; newer ones of Spark take it, too."""
 START_TIMEOUT_S = 180.0
 FETCH_TIMEOUT_S = 600.0
 
@@ -46,9 +48,28 @@ def jars(cache: Path | None = None) -> Path:
     Raises:
         ConnectorError: They can't be had; says what Ivy says.
     """
+    return _fetched(cache, "org.apache.kafka", f"kafka_{SCALA}", VERSION)
+
+
+def spark_jars(cache: Path | None = None) -> list[Path]:
+    """Return the jars that Spark needs to read Kafka by itself, for `spark.jars`; fetches them likewise.
+
+    Args:
+        cache: As of `jars`.
+
+    Raises:
+        ConnectorError: As of `jars`.
+    """
+    found = _fetched(cache, "org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", SPARK_VERSION)
+    # Of its own parts Spark has those of its own version.
+    there = {one.name.rpartition("-")[0] for one in (Path(_package("pyspark")) / "jars").iterdir()}
+    return sorted(one for one in found.glob("*.jar") if one.name.rpartition("-")[0] not in there)
+
+
+def _fetched(cache: Path | None, group: str, module: str, version: str) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = cache or Path(home) / "crosscut"
-    target = root / f"kafka_{SCALA}-{VERSION}"
+    target = root / f"{module}-{version}"
     root.mkdir(parents=True, exist_ok=True)
     with (root / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -56,14 +77,14 @@ def jars(cache: Path | None = None) -> Path:
             return target
         partial = root / f"partial-{secrets.token_hex(4)}"
         try:
-            _fetch(root, partial)
+            _fetch(root, partial, group, module, version)
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
-def _fetch(root: Path, partial: Path) -> None:
+def _fetch(root: Path, partial: Path, group: str, module: str, version: str) -> None:
     (ivy,) = (Path(_package("pyspark")) / "jars").glob("ivy-*.jar")
     # Where the system has its own authorities, a Java from a wheel does not know of them.
     trust = [f"-Djavax.net.ssl.trustStore={_TRUST_STORE}"] if _TRUST_STORE.exists() else []
@@ -75,9 +96,9 @@ def _fetch(root: Path, partial: Path) -> None:
         "-cache",
         str(root / "ivy"),
         "-dependency",
-        "org.apache.kafka",
-        f"kafka_{SCALA}",
-        VERSION,
+        group,
+        module,
+        version,
         "-confs",
         "default",
         "-retrieve",
@@ -93,7 +114,7 @@ def _fetch(root: Path, partial: Path) -> None:
     )
     if found.returncode or not partial.exists():
         raise ConnectorError(
-            f"Kafka {VERSION} could not be fetched from the Maven repository: {found.stdout[-2_000:]}"
+            f"{module} {version} could not be fetched from the Maven repository: {found.stdout[-2_000:]}"
         )
 
 
