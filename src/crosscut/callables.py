@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 
@@ -16,6 +17,8 @@ def argument_problem(function: Callable[..., Any], *arguments: str) -> str:
     Args:
         arguments: What they are, for people: "accumulator", "record".
     """
+    if _certainly_takes(function, len(arguments)):
+        return ""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -27,6 +30,16 @@ def argument_problem(function: Callable[..., Any], *arguments: str) -> str:
         hint = "; a record that is a tuple comes as one argument" if "record" in arguments else ""
         return f"it is called with ({call}), and {name_of(function)} takes {signature}{hint}"
     return ""
+
+
+def _certainly_takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it is a plain function of so many arguments: for most, no signature has to be made up."""
+    if type(function) is not FunctionType or function.__dict__:
+        # A decorator may have said otherwise.
+        return False
+    code = function.__code__
+    least = code.co_argcount - len(function.__defaults__ or ())
+    return least <= count <= code.co_argcount and not code.co_kwonlyargcount
 
 
 def is_async(function: Callable[..., Any]) -> bool:

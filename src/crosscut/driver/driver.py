@@ -93,6 +93,7 @@ T = TypeVar("T")
 
 BROKEN = "the coordinator has failed"
 SAVEPOINT_LOOK_S = 0.05
+WALL_CLOCK_EVERY_MS = 100
 
 
 _SYSTEM_CLOCK = SystemClock()
@@ -191,6 +192,7 @@ class CoordinatorDriver:
         self._is_handling = False
         self._is_broken = False
         self._told_ms = -1
+        self._wall_clock, self._wall_clock_until_ms = "", -1
         self._waiting: list[JobEvent] = []
         self.claimed: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[EndJob] = self._loop.create_future()
@@ -323,7 +325,11 @@ class CoordinatorDriver:
         now_ms = self._clock.monotonic_ns() // 1_000_000
         if now_ms != self._told_ms:
             self._told_ms = now_ms
-            self._coordinator.handle(ClockRead(now_ms, self._clock.now().isoformat()))
+            if now_ms >= self._wall_clock_until_ms:
+                # For people, who are told the second: writing it down takes as long as handling an event.
+                self._wall_clock_until_ms = now_ms + WALL_CLOCK_EVERY_MS
+                self._wall_clock = self._clock.now().isoformat()
+            self._coordinator.handle(ClockRead(now_ms, self._wall_clock))
 
     def _break(self, error: Exception) -> None:
         self._is_broken = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -65,13 +65,13 @@ class Journal:
         # Twice as slow as the one before is news again.
         self._told_ms = 0
 
-    def note(self, coordinator: Coordinator, effects: Iterable[JobEffect]) -> list[Line]:
+    def note(self, coordinator: Coordinator, effects: Sequence[JobEffect]) -> list[Line]:
         """Return the lines after `coordinator` has handled an event, with `effects`."""
         lines = [
             *self._failures(coordinator, effects),
             *self._checkpoints(coordinator),
             *self._begins(coordinator),
-            *_assigned(effects),
+            *(_assigned(effects) if effects else ()),
         ]
         self._phase = coordinator.phase
         return lines

@@ -6,7 +6,7 @@ Called by the driver with each event that the coordinator has handled, and the e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -108,7 +108,7 @@ class Watching:
         self._has_run = self._is_over = False
         self._phase = Phase.CLAIMING
 
-    def handled(self, now_ns: int, coordinator: Coordinator, effects: Iterable[JobEffect]) -> None:
+    def handled(self, now_ns: int, coordinator: Coordinator, effects: Sequence[JobEffect]) -> None:
         """The coordinator has handled an event, with `effects`."""
         self._note_failures(now_ns, coordinator)
         self._note_effects(now_ns, coordinator, effects)
@@ -271,7 +271,9 @@ class Watching:
             )
         )
 
-    def _note_effects(self, now_ns: int, coordinator: Coordinator, effects: Iterable[JobEffect]) -> None:
+    def _note_effects(self, now_ns: int, coordinator: Coordinator, effects: Sequence[JobEffect]) -> None:
+        if not effects:
+            return
         said = [one.message for one in effects if isinstance(one, SendMessage)]
         if not said and self.failovers.under_way is None:
             return

@@ -49,6 +49,7 @@ from crosscut.graph.specs import (
 )
 from crosscut.graph.windows import CountFold, WindowSpec
 
+_TO_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _FINGERPRINT_FORMAT = 2
 """Grows when what a vertex is changes, so that snapshots of older releases are refused by name."""
 
@@ -266,7 +267,7 @@ def _fingerprint(vertices: Sequence[Vertex], max_parallelism: int) -> str:
             for vertex in sorted(vertices, key=lambda vertex: vertex.vertex_id)
         ],
     }
-    return sha256(json.dumps(structure, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return sha256(_TO_TEXT(structure).encode()).hexdigest()
 
 
 def _link(read: Input) -> list[str]:

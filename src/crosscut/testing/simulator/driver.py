@@ -84,7 +84,8 @@ class WatchedDriver(CoordinatorDriver):
         worker = self._worker_at(link)
         if worker is not None and not isinstance(message, WorkerHeartbeat):
             worker.has_said(message)
-            self._world.note(f"{self._process} hears {type(message).__name__} of {worker}", message)
+            said = f"{self._process.name} hears {type(message).__name__} of {worker.name}"
+            self._world.note(said, message)
             if isinstance(message, TaskFailed):
                 self._world.task_failed(message)
             elif isinstance(message, WorkerReady):
@@ -110,7 +111,9 @@ class WatchedDriver(CoordinatorDriver):
                 worker = self._worker_at(link) if link is not None else None
                 if link is not None and worker is not None and isinstance(effect.message, WORDS):
                     worker.told.append((link, effect.message))
-                world.note(f"{self._process} tells {worker} {type(effect.message).__name__}", effect.message)
+                told = worker.name if worker is not None else None
+                said = f"{self._process.name} tells {told} {type(effect.message).__name__}"
+                world.note(said, effect.message)
                 if isinstance(effect.message, DeployTasks):
                     self._note_rescaling(effect.message)
         self._promises.note(event, effects)
