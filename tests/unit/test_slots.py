@@ -163,7 +163,8 @@ def test_a_value_that_can_not_be_stored_is_named_by_its_key() -> None:
     with pytest.raises(StateError, match=r"the state of key 'b', of type Unstorable, .* not me"):
         part_of(state, N1)
     with pytest.raises(StateError, match=r"the state of key 'b', of type Unstorable, .* not me"):
-        state.to_change(["a", "b"])
+        state.to_change(["a", "b", "c"])
+    assert (len(state), state.main.has("c")) == (2, False)
 
 
 class Refusing:

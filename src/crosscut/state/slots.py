@@ -143,12 +143,17 @@ class SlotTable(Table):
         new_count = len(index.names) - known
         if new_count:
             self._unchanged += bytes(new_count)
-        # If all have changed, there is nothing to look for.
-        if len(self._changes.slots) < known:
-            self._own(slots)
-        if new_count:
-            # After what has changed, so that `changed_only` finds them at the end.
-            self._begin(known)
+        try:
+            # If all have changed, there is nothing to look for.
+            if len(self._changes.slots) < known:
+                self._own(slots)
+            if new_count:
+                # After what has changed, so that `changed_only` finds them at the end.
+                self._begin(range(known, known + new_count))
+        except BaseException:
+            # A user's function, or a value's own __reduce__: no key is without a value.
+            self._cut(known)
+            raise
         return slots, self._values
 
     def changed_only(self, rows: Sequence[Any]) -> None:
@@ -158,15 +163,9 @@ class SlotTable(Table):
             del self._changes.slots[-unused:], self._changes.olds[-unused:]
             self._cut(count)
 
-    def _begin(self, known: int) -> None:
-        """Give keys that have just got their slots a value; `known` had one before."""
-        slots = range(known, len(self._index.names))
-        try:
-            made = [self.initial() for _ in slots]
-        except BaseException:  # It is a user's function.
-            self._cut(known)
-            raise
-        self._values += made
+    def _begin(self, slots: range) -> None:
+        """Give keys that have just got their slots a value."""
+        self._values += [self.initial() for _ in slots]
         self._changes.note(slots, [None] * len(slots))
 
     def _cut(self, count: int) -> None:
@@ -343,6 +342,10 @@ class SlotTable(Table):
         self._begin_changes()
 
     # At a restore.
+
+    def begin_part(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.begin_part`."""
+        self._parts.begin(checkpoint_id, array("I"))
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of parts that name them by keys: the slots are not those that other parts speak of."""

@@ -370,7 +370,7 @@ class Table:
 
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
-        self._parts.begin(checkpoint_id)
+        self._parts.begin(checkpoint_id, [])
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of the part that has begun."""

@@ -6,7 +6,7 @@ Rows are named as the table names them: by their keys, or by their slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from crosscut.ids import CheckpointId
@@ -27,7 +27,7 @@ class Written:
 
     checkpoint_id: CheckpointId
     since: CheckpointId
-    rows: MutableSequence[Any] = field(default_factory=list)
+    rows: MutableSequence[Any]
     key_count: int = 0
 
 
@@ -104,11 +104,11 @@ class WrittenParts:
 
     # At a restore.
 
-    def begin(self, checkpoint_id: CheckpointId) -> None:
-        """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
+    def begin(self, checkpoint_id: CheckpointId, rows: MutableSequence[Any]) -> None:
+        """Rows of the part written at `checkpoint_id` follow, for `rows`; parts come oldest first."""
         if self._newest is not None:
-            last = self._newest[-1] if self._newest else Written(_NONE, _NONE)
-            self._newest.append(Written(checkpoint_id, last.checkpoint_id, key_count=last.key_count))
+            last = self._newest[-1] if self._newest else Written(_NONE, _NONE, [])
+            self._newest.append(Written(checkpoint_id, last.checkpoint_id, rows, last.key_count))
 
     def extend(self, rows: Iterable[Any], key_count: int = 0) -> None:
         """Rows of the part that has begun."""
