@@ -8,9 +8,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -45,6 +45,7 @@ from crosscut.spark.checks import (
     warn_of_single_attempts,
 )
 from crosscut.spark.holding import Holding
+from crosscut.spark.reading_on import LOOK_EVERY_S, Answer, read_on
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.staging import Staging
 from crosscut.spark.stream_source import StreamSource
@@ -54,9 +55,6 @@ from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.web.answers import Actions
 
-Answer = TypeVar("Answer")
-
-
 SWITCH_LOOK_S = 0.25
 """So often it is looked how far behind a job with two engines is."""
 SWITCHING = "switching"
@@ -64,8 +62,6 @@ SWITCHING = "switching"
 LISTENERS_END_TIMEOUT_S = 5.0
 STATUS_TIMEOUT_S = 10.0
 _NO_EPOCH = Epoch(0)
-LOOK_EVERY_S = 0.1
-"""So often whoever waits for the loop looks whether there still is one."""
 
 
 class Run:
@@ -475,40 +471,6 @@ class Run:
 
 def _wall_ms() -> int:
     return int(SystemClock().now().timestamp() * 1_000)
-
-
-def read_on(
-    loop: asyncio.AbstractEventLoop, read: Callable[[], Answer], timeout_s: float | None = None
-) -> Answer:
-    """Return what `read` returns on `loop`; or here, once the loop has been closed: nothing changes then.
-
-    A loop that ends drops what it was given last without a word, so whoever waits for it looks again.
-
-    Args:
-        timeout_s: None: no limit.
-
-    Raises:
-        TimeoutError: The loop has had something else to do for so long.
-    """
-    found: Future[Answer] = Future()
-
-    def look() -> None:
-        try:
-            found.set_result(read())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            found.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(look)
-    except RuntimeError:
-        return read()
-    ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while not wait([found], LOOK_EVERY_S).done:
-        if loop.is_closed():
-            return read()
-        if ends_s is not None and time.monotonic() >= ends_s:
-            raise TimeoutError(f"the driver has not answered within {timeout_s:g} s")
-    return found.result()
 
 
 def absolute(url: str) -> str:
