@@ -22,7 +22,6 @@ NAMES = (
     "operators",
     "batches",
     "page",
-    "hour",
     "files",
 )
 
