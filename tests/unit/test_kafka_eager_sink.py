@@ -68,3 +68,17 @@ def test_a_message_that_was_not_delivered_fails_the_checkpoint_that_it_belongs_t
     transaction = writer.rotate(CheckpointId(1))
     with pytest.raises(ConnectorError, match="not delivered: lost"):
         writer.prepare(transaction)
+
+
+@pytest.mark.parametrize(("options", "linger_ms"), [({}, 1), ({"linger.ms": 5}, 5)])
+def test_a_producer_lingers_for_a_millisecond_unless_it_is_told_to_do_otherwise(
+    options: dict[str, object], linger_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less, the library's thread does not sleep while it waits for answers."""
+    library = pytest.importorskip("confluent_kafka")
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(library, "Producer", made.append)
+    sink = cc.kafka.sink("localhost:1", "out", guarantee="at least once", options=options)
+    assert isinstance(sink, KafkaSink)
+    EagerWriter(sink).recover(None, [])
+    assert [one["linger.ms"] for one in made] == [linger_ms]

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 ANSWERED_S = 60.0
 """For brokers to answer for what was sent before a barrier."""
 
+LINGER_MS = 1
+"""Who chooses this guarantee wants records to be seen soon. With less librdkafka's thread, which sleeps for
+whole milliseconds, takes a whole core while messages wait: the broker and everybody else then lack it."""
+
 ANSWERS_S = 0.01
 """Who waits for answers looks again after so long: another thread may have taken them."""
 
@@ -76,8 +80,7 @@ class EagerWriter(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         sink = self._sink
         partitioner = sink.options.get("partitioner", PARTITIONER)
-        # Who chooses this guarantee wants records to be seen soon. What waits anyway leaves together.
-        options = {"linger.ms": 0, **sink.options}
+        options = {"linger.ms": LINGER_MS, **sink.options}
         self._producer = library().Producer(
             configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
         )
