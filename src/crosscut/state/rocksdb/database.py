@@ -19,7 +19,7 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Also about the size of a file, and so of a part in the store."""
 WRITE_BUFFERS_MAX = 4
 """Of one database, where the disk is slow."""
-BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+BLOCK_CACHE_BYTES = 128 * 1024 * 1024
 """For all databases of a process together."""
 
 _BLOOM_BITS = 10
