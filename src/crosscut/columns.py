@@ -151,7 +151,10 @@ class Column(list[Any]):
     def counted(self) -> Iterator[tuple[Any, int]]:
         """Return each value once, with how often it comes."""
         found = self._array.value_counts()
-        return zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+        # As plain values: a dictionary's are made into objects one at a time, ten times as slowly.
+        values = found.field("values")
+        plain = values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
+        return zip(plain.to_pylist(), found.field("counts").to_pylist(), strict=True)
 
 
 class ColumnSource(Source[Any]):
