@@ -148,6 +148,11 @@ class Column(list[Any]):
         self._end = other._end
         return True
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether nothing of the same batch can follow."""
+        return self._end == int(self._batch.num_rows)
+
     def counted(self) -> Iterator[tuple[Any, int]]:
         """Return each value once, with how often it comes."""
         found = self._array.value_counts()

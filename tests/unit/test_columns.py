@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.batch import Batch
 from crosscut.columns import ITSELF, Column, Field, Rows, field_of
 from crosscut.graph import combining as rule
 from crosscut.graph.combining import combined
 from crosscut.graph.specs import SourceSpec
 from crosscut.ids import Epoch, TaskId, VertexId
-from crosscut.operators.combining import ColumnKeys
+from crosscut.operators import combining as combining_module
+from crosscut.operators.combining import ColumnKeys, CombinedCount
 from crosscut.spark.arrow_records import RecordKind, RecordsOf
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
@@ -154,6 +156,24 @@ def test_columns_that_follow_each_other_are_counted_as_one() -> None:
     assert not column.goes_on_as(Column(batch, 1, 25, 30))
     assert not column.goes_on_as(Column(TABLE.to_batches()[0], 0, 25, 30))
     assert dict(column.counted()) == Counter(TABLE.column("user").to_pylist()[10:25])
+
+
+def test_columns_of_several_splits_that_are_read_in_turn_are_counted_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(combining_module, "COLUMNS_MAX", 2)
+    tables = [TABLE.slice(0, 100), TABLE.slice(100, 40), TABLE.slice(140, 70), TABLE.slice(210, 90)]
+    batches = [one.to_batches()[0] for one in tables]
+    count, last = CombinedCount("count", "keys"), max(one.num_rows for one in batches)
+    for start in range(0, last, 10):
+        for batch in batches:
+            if start < batch.num_rows:
+                column = Column(batch, 0, start, min(start + 10, batch.num_rows))
+                assert not count.process(Batch(column, column)).records
+    held = count.take_held()
+    found = dict(zip(held.keys or (), held.records, strict=True))
+    assert found == Counter(TABLE.column("user").to_pylist()[:300])
+    assert not count.take_held().records
 
 
 # Through the engine.

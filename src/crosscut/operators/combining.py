@@ -25,6 +25,10 @@ WORTHWHILE = 2
 """Records a key, when so many are held. With fewer it costs more to find keys than it saves to send less."""
 
 
+COLUMNS_MAX = 16
+"""So many columns wait to be longer: of so many splits that are read in turn."""
+
+
 class Combine(Operator):
     """Holds an accumulator for each key, until there are too many or the batch ends.
 
@@ -113,24 +117,33 @@ class CombinedCount(Combine):
     def __init__(self, uid: str, key_by_uid: str, keys_max: int = KEYS_MAX) -> None:
         self._counts: Counter[Any] = Counter()
         super().__init__(uid, key_by_uid, self._counts, keys_max)
-        # Not counted yet: a long column is counted in less time than its pieces.
-        self._column: Column | None = None
+        # Not counted yet: a long column is counted in less time than its pieces. Those of several splits,
+        # which are read in turn, come to their ends side by side.
+        self._columns: list[Column] = []
 
     def _add(self, batch: Batch, keys: list[Any]) -> None:
         if not isinstance(keys, Column):
             self._counts.update(keys)
-        elif self._column is None or not self._column.goes_on_as(keys):
-            self._count_column()
-            self._column = keys
+            return
+        whole = next((one for one in self._columns if one.goes_on_as(keys)), keys)
+        if whole is keys:
+            self._columns.append(keys)
+        if whole.is_at_its_end:
+            # By identity: as lists they are all empty.
+            self._columns = [one for one in self._columns if one is not whole]
+            self._count(whole)
+        elif len(self._columns) > COLUMNS_MAX:
+            self._count(self._columns.pop(0))
 
-    def _count_column(self) -> None:
-        column, self._column = self._column, None
+    def _count(self, column: Column) -> None:
         counts = self._counts
-        for key, count in column.counted() if column is not None else ():
+        for key, count in column.counted():
             counts[key] += count
 
     def take_held(self) -> Batch:
-        self._count_column()
+        columns, self._columns = self._columns, []
+        for column in columns:
+            self._count(column)
         return super().take_held()
 
 
