@@ -70,6 +70,8 @@ class Promises:
                     ensure(self._has_last, "F7: stopped without a last checkpoint, and nothing is said")
                 case _:
                     pass
+        is_answered = self._phase is not Phase.ENDED or not self._asked
+        ensure(is_answered, f"F5: the job has ended, and requests {sorted(self._asked)} are never answered")
         is_counted = self._coordinator.series.failed_count > self._failed_count
         self._failed_count = self._coordinator.series.failed_count
         ensure(not is_counted or before is not Phase.FINISHING, "D4: what nobody needs any more is a failure")
