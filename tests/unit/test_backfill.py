@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.unit.endless import Goes
 
 import crosscut as cc
 from crosscut.driver.cuts import newest_values
@@ -18,7 +19,6 @@ from crosscut.errors import FlowError
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, WatermarkHold
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
@@ -37,28 +37,6 @@ NOT_YET, AT_50 = WatermarkHold(None), WatermarkHold(50)
 HISTORY = [(f"user-{number % 7}", (number * 37) % 100) for number in range(200)]
 """In no order of time."""
 LIVE = [(f"user-{number % 5}", 90 + number % 30) for number in range(60)]
-
-
-class Goes(ReplayedSource):
-    """What was staged: it does not end."""
-
-    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
-        return GoesReader(super().reader(split, position))
-
-
-class GoesReader(SplitReader):
-    lag = 0
-
-    def __init__(self, reader: SplitReader) -> None:
-        self._reader = reader
-
-    @property
-    def position(self) -> JSON:
-        return self._reader.position
-
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        found = self._reader.read(limit)
-        return Wait(1.0) if isinstance(found, EndOfSplit) else found
 
 
 class Alarm(cc.KeyedProcess[Any, Any]):

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.unit.endless import Goes
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -19,7 +20,6 @@ from crosscut.graph.combining import combined
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import AggregateSpec, CombineSpec, CountSpec
 from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.keys import KeyRouter
 from crosscut.operators import combining
 from crosscut.operators.combining import CombinedAggregate, CombinedCount, CombinedSum
@@ -217,28 +217,6 @@ def test_combined_results_are_combined_again_after_the_next_shuffle(tmp_path: Pa
     assert ran(flow, tmp_path).outcome == "finished"
     times = Counter(Counter(map(key_of, RECORDS)).values())
     assert Counter(out.records()) == Counter(times.items())
-
-
-class Goes(ReplayedSource):
-    """Does not end."""
-
-    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
-        return GoesReader(super().reader(split, position))
-
-
-class GoesReader(SplitReader):
-    lag = 0
-
-    def __init__(self, reader: SplitReader) -> None:
-        self._reader = reader
-
-    @property
-    def position(self) -> JSON:
-        return self._reader.position
-
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        found = self._reader.read(limit)
-        return Wait(1.0) if isinstance(found, EndOfSplit) else found
 
 
 def begun_with_a_record_under_way(fold: str, directory: Path) -> tuple[cc.Flow, cc.Collect]:
