@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 import crosscut as cc
 from crosscut.errors import FlowError, SettingsError
@@ -241,10 +241,16 @@ def test_settings_that_would_have_a_job_go_to_and_fro_are_refused() -> None:
 
 
 @pytest.mark.parametrize("engine", ["auto", "micro-batch"])
-def test_a_loop_is_refused_before_spark_starts(engine: Any, tmp_path: Path) -> None:
+def test_a_loop_is_refused_before_spark_starts(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(builder: SparkSession.Builder) -> SparkSession:
+        raise AssertionError("Spark is started")
+
+    # Not asked of Spark itself: another test of this process may have left its own running.
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", started)
     flow = cc.Flow("rounds")
     numbers = flow.source(cc.generate(lambda i: i, count=10))
     numbers.iterate(lambda loop: (loop.filter(bool), loop)).sink(cc.collect(tmp_path))
     with pytest.raises(FlowError, match="is the head of a loop"):
         flow.start(cc.Settings(engine=engine, checkpoint_dir=str(tmp_path / "checkpoints")))
-    assert SparkContext._active_spark_context is None

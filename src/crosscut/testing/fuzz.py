@@ -176,8 +176,8 @@ class Deserialisers:
 
             return call
 
-        # Also what json.loads calls, so that a decoder that somebody has made once counts too.
-        watched: list[tuple[Any, str]] = [(pickle, "loads"), (json.JSONDecoder, "decode")]
+        # Also what json.loads and `decode` call, so that a decoder that somebody has made once counts too.
+        watched: list[tuple[Any, str]] = [(pickle, "loads"), (json.JSONDecoder, "raw_decode")]
         plain = [getattr(owner, name) for owner, name in watched]
         for (owner, name), one in zip(watched, plain, strict=True):
             setattr(owner, name, counting(one))

@@ -18,8 +18,7 @@ Message = TypeVar("Message")
 # Made once: json.dumps and json.loads look at all of their options at each call.
 # No value holds itself: the codec refuses what nests too deep.
 _TO_TEXT = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-# Not `decode`: it looks for blanks around the value, which takes as long as the value.
-_PARSED = json.JSONDecoder().raw_decode
+_DECODER = json.JSONDecoder()
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
 """What the coordinator accepts."""
@@ -51,7 +50,8 @@ def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -
     """
     try:
         text = str(data, "utf-8")
-        content, end = _PARSED(text)
+        # Not `decode`: it looks for blanks around the value, which takes as long as the value.
+        content, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise WireError(f"a CONTROL frame of {len(data)} bytes is not JSON: {error}") from error
     if end < len(text):
