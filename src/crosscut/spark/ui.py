@@ -6,6 +6,7 @@ one here. That is Spark's code, and no interface that it promises: where it is c
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -20,8 +21,13 @@ PATH = "/crosscut"
 THREADS_MAX = 16
 """Of the proxy; up to eight of them wait for sockets."""
 
+PATIENCE_MS = 600_000
+"""So long the page waits for what it has asked for, as a savepoint. The proxy would for half a minute."""
+
 _served: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 """By what is served where, in the JVM: a map that its proxy looks into at each request."""
+_serving = threading.Lock()
+"""Of two handlers under one path, Spark's UI asks the first only."""
 
 
 class InSparkUi:
@@ -72,16 +78,19 @@ def url_in_ui(name: str, ui_url: str, application: str, conf: Callable[[str, str
 
 
 def _addresses(context: SparkContext) -> Any:
-    found = _served.get(context)
-    if found is None:
-        jvm: Any = context._jvm
-        java: Any = context._jsc
-        found = jvm.scala.collection.concurrent.TrieMap()
-        handler = jvm.org.apache.spark.ui.JettyUtils.createProxyHandler(found.lift())
-        handler.setContextPath(PATH)
-        for servlet in handler.getServletHandler().getServlets():
-            # With threads of the UI's own, Spark would wait half a minute for them at its end.
-            servlet.setInitParameter("maxThreads", str(THREADS_MAX))
-        java.sc().ui().get().attachHandler(handler)
-        _served[context] = found
-    return found
+    with _serving:
+        found = _served.get(context)
+        if found is None:
+            jvm: Any = context._jvm
+            java: Any = context._jsc
+            found = jvm.scala.collection.concurrent.TrieMap()
+            handler = jvm.org.apache.spark.ui.JettyUtils.createProxyHandler(found.lift())
+            handler.setContextPath(PATH)
+            for servlet in handler.getServletHandler().getServlets():
+                # With threads of the UI's own, Spark would wait half a minute for them at its end.
+                servlet.setInitParameter("maxThreads", str(THREADS_MAX))
+                servlet.setInitParameter("timeout", str(PATIENCE_MS))
+                servlet.setInitParameter("idleTimeout", str(PATIENCE_MS))
+            java.sc().ui().get().attachHandler(handler)
+            _served[context] = found
+        return found
