@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+from tests.unit.watched import Watched
+
+import crosscut as cc
+from crosscut.spark.seeing import Seeing
 from crosscut.spark.ui import InSparkUi
 
 
@@ -70,3 +76,30 @@ def test_who_asks_for_a_savepoint_is_given_the_time_that_it_takes() -> None:
     spark = CountingSpark()
     in_ui(spark, "a").close()
     assert (spark.parameters["timeout"], spark.parameters["idleTimeout"]) == ("600000", "600000")
+
+
+def seeing(spark: Any, directory: Path) -> Seeing:
+    settings = cc.Settings(web=True, web_port=0, web_in_spark_ui=True)
+    return Seeing("payments", Watched().metrics, MagicMock(), str(directory), settings, spark)
+
+
+def test_the_link_leads_to_the_page_itself_once_spark_is_stopped(tmp_path: Path) -> None:
+    spark = CountingSpark()
+    seen = seeing(spark, tmp_path)
+    assert seen.link.startswith("http://driver:4040/crosscut/payments/#")
+    token = seen.link.partition("#")[2]
+    spark._jsc = None
+    assert seen.page is not None
+    assert seen.link == f"{seen.page.address}#{token}"
+    seen.close_page()
+    assert (seen.link, spark.attached) == ("", [{}])
+
+
+def test_a_page_that_spark_fails_to_show_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = MagicMock()
+    monkeypatch.setattr("crosscut.web.page.PageServer", lambda *given: closed)
+    spark: Any = CountingSpark()
+    spark._jvm.scala.collection.concurrent.TrieMap = MagicMock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        seeing(spark, tmp_path)
+    closed.close.assert_called_once_with()

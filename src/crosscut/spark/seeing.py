@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from crosscut.driver.metrics import JobMetrics
-from crosscut.errors import SettingsError
 from crosscut.settings import Settings
 from crosscut.web.answers import Actions, StateSeen
 from crosscut.web.recorder import Recorder
@@ -123,7 +122,7 @@ class Seeing:
         """What to open in a browser, "" if there is no page."""
         if self.page is None:
             return ""
-        if self._in_ui is None or self._has_proxy:
+        if self._in_ui is None or self._has_proxy or not self._in_ui.is_there:
             return self.page.link
         return self.page.link_at(self._in_ui.url)
 
@@ -141,7 +140,8 @@ class Seeing:
 
         try:
             self._in_ui = InSparkUi(context, name, address)
-        except SettingsError:
+        except BaseException:
+            # Nobody has a handle to it.
             self.close_page()
             raise
         LOGGER.info("job %r: its page is at %s, too", name, self._in_ui.url)

@@ -48,6 +48,7 @@ class InSparkUi:
                 "web_in_spark_ui=True, and this Spark has no UI: set spark.ui.enabled=true, or leave "
                 "web_in_spark_ui out"
             )
+        self._context: Any = context
         try:
             self._addresses = _addresses(context)
             self._name, tried = name, 1
@@ -61,6 +62,11 @@ class InSparkUi:
             ) from error
         self.url = url_in_ui(self._name, ui_url, context.applicationId, context.getConf().get)
         """Where browsers find it."""
+
+    @property
+    def is_there(self) -> bool:
+        """Spark has not been stopped, and its UI with it."""
+        return self._context._jsc is not None
 
     def close(self) -> None:
         """It is served there no longer."""
