@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +31,41 @@ class Service:
 
 
 SERVICE = Service()
+RATES = ModuleType("rates")
+RATES.__dict__["of"] = {"no": 1.0}
+
+
+class Table:
+    rows: dict[str, str] = {}  # noqa: RUF012 - filled by whoever knows
+
+    def __init__(self, record: Any) -> None:
+        self.row = self.rows[record["user"]]
+
+
+class Opened:
+    """As a process, whose `open` takes nothing."""
+
+    def __init__(self) -> None:
+        self.service: dict[str, str] = {}
+
+    def open(self) -> str:
+        return self.service["token"]
+
+
+def looked_up(name: str, rows: dict[str, str] = Table.rows) -> str:
+    return rows[name]
+
+
+def remembered(record: Any) -> Any:
+    return remembered.__dict__["rows"][record["user"]]
+
+
+def by_table(rows: dict[str, str]) -> Callable[[Any], Any]:
+    return lambda record: ",".join(rows[name] for name in record.values())
+
+
+def too_long(record: Any) -> Any:
+    return record["user"] * (1 << 62)
 
 
 def raised(function: Callable[[Any], Any], record: Any) -> BaseException:
@@ -36,7 +73,15 @@ def raised(function: Callable[[Any], Any], record: Any) -> BaseException:
         found = function(record)
         if isinstance(found, Iterator):
             list(found)
-    except (ArithmeticError, LookupError, OSError, TypeError, ValueError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        MemoryError,
+        OSError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
         # As if this test were ours: it is who has called the function.
         assert error.__traceback__ is not None
         return error.with_traceback(error.__traceback__.tb_next)
@@ -71,6 +116,8 @@ CERTAIN: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda record: record[COLUMN], DICT),
     (lambda record: int(record["user"]), DICT),
     (lambda record: json.loads(record["pge"]), DICT),
+    (lambda record: json.decoder.JSONDecoder(strict=record["strict"]), DICT),
+    (lambda record: COLUMN.join(record["pge"]), DICT),
     (lambda record: datetime.fromisoformat(record["at"]), DICT),
     (lambda record: [record[name] for name in ("user", "usr")], DICT),
     (lambda record: record[7], ("a", "b")),
@@ -91,6 +138,15 @@ PERHAPS_NOT: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda record: Path(record["user"]).read_text(), DICT),
     (lambda record: open(record["user"]), DICT),  # noqa: SIM115 - there is no such file
     (asked, DICT),
+    (lambda record: RATES.of[record["user"]], DICT),
+    (lambda record: Table.rows[record["user"]], DICT),
+    (lambda record: os.environ[record["user"] * 9], DICT),
+    (lambda record: Table(record), DICT),
+    (lambda record: looked_up(record["user"]), DICT),
+    (by_table({}), DICT),
+    (remembered, DICT),
+    (too_long, DICT),
+    (Opened.open, Opened()),
     (SERVICE.__getitem__, "a"),
 ]
 
