@@ -29,6 +29,7 @@ from crosscut.dynamic_source import Discovered
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wait
+from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark import planned_source
 from crosscut.spark.batches import goes_back
 from crosscut.spark.planned_source import PlannedSource
@@ -376,6 +377,19 @@ def test_what_another_process_may_have_committed_is_not_aborted(tmp_path: Path) 
     elsewhere.commit(permit(2, epoch=2), [handle])
     writer_of(sink, epoch=3, index=3).recover(permit(5, epoch=3), [])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "9.txt"]
+
+
+def test_a_task_that_never_commits_forgets_messages_that_nobody_will_abort(tmp_path: Path) -> None:
+    """The first task commits for all of a parallel sink. No id goes further ahead of the completed ones."""
+    sink = cc.spark.sink(FakeStreamDataSource, {"path": str(tmp_path)}, NUMBERS, parallel=True)
+    other = writer_of(sink, index=8)
+    other.recover(None, [])
+    newest = 2 * CHECKPOINT_IDS_LEAD_MAX
+    for n in range(1, newest + 1):
+        staged(other, n, (n, "a"))
+    assert len(other._prepared) == CHECKPOINT_IDS_LEAD_MAX + 1, "the lead, and the newest itself"
+    writer_of(sink, epoch=2, index=8).recover(permit(newest - 1, epoch=2), [])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{newest}.txt"]
 
 
 def test_a_batch_of_which_one_attempt_is_committed_is_not_aborted_for_another_one(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark.arrow_records import row_of
 from crosscut.spark.data_source import DataSourceOf, data_source_of
 
@@ -196,6 +197,10 @@ class _Writer(SinkWriter):
                 f"so not be kept until the checkpoint is complete: {type(error).__name__}: {error}"
             ) from error
         self._prepared[n] = message
+        # Where another task commits, nobody says so here. No id goes further ahead of the completed ones, so
+        # what is older than that is part of one, and never aborted.
+        for old in [m for m in self._prepared if m < n - CHECKPOINT_IDS_LEAD_MAX]:
+            del self._prepared[old]
         return {"checkpoint": n, "message": base64.b64encode(packed).decode("ascii")}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
