@@ -158,6 +158,7 @@ class HeldData:
 
     def __init__(self) -> None:
         self._data: dict[CheckpointId, bytes] = {}
+        self._refusal = ""
 
     @property
     def size_bytes(self) -> int:
@@ -165,8 +166,18 @@ class HeldData:
         return sum(len(data) for data in tuple(self._data.values()))
 
     def keep(self, checkpoint_id: CheckpointId, data: bytes) -> None:
-        """Hold `data` under the checkpoint that the writer was rotated at; it replaces earlier data."""
+        """Hold `data` under the checkpoint that the writer was rotated at; it replaces earlier data.
+
+        Raises:
+            ConnectorError: The sink commits together.
+        """
+        if self._refusal:
+            raise ConnectorError(self._refusal)
         self._data[checkpoint_id] = data
+
+    def refuse(self, reason: str) -> None:
+        """Hold nothing from now on, because of `reason`. For the runtime."""
+        self._refusal = reason
 
     def data(self, checkpoint_id: CheckpointId) -> bytes:
         """Return what is held under `checkpoint_id`.

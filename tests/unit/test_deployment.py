@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,6 +11,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.batch import Batch
+from crosscut.errors import ConnectorError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.graph.channels import back_edges_of, inputs_of, outputs_of
@@ -18,6 +19,7 @@ from crosscut.graph.components import links_of
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter
 from crosscut.operators.building import keyed_state
 from crosscut.protocol.job.entries import CheckpointCompleted
@@ -236,3 +238,52 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
         if parallelism != 2:
             assert sorted(item for _, item in state.tables["seen"].items()) == [0, 1]
         at_hand.close()
+
+
+class HoldingWriter(SinkWriter):
+    """Stages nothing: what is written is in the snapshot."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self._held = context.held
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None: ...
+
+    def write(self, records: list[Any]) -> None: ...
+
+    def rotate(self, checkpoint_id: CheckpointId) -> CheckpointId:
+        return checkpoint_id
+
+    def prepare(self, transaction: Any) -> JSON:
+        self._held.keep(transaction, b"records")
+        return int(transaction)
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None: ...
+
+
+class HoldingSink(Sink[Any]):
+    def __init__(self, *, together: bool) -> None:
+        self._together = together
+
+    @property
+    def commits_together(self) -> bool:
+        return self._together
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return HoldingWriter(context)
+
+
+def test_records_of_a_sink_that_commits_together_are_not_held_in_snapshots() -> None:
+    """The first task has no records but its own: under handles of other tasks it would commit those."""
+
+    def prepared(*, together: bool) -> JSON:
+        flow = Flow("f")
+        numbers = flow.source(cc.generate(lambda n: n, count=1)).named("in")
+        numbers.rebalance().sink(HoldingSink(together=together)).named("out")
+        (task,) = (one for one in restored(flow.compile(1, 1), {}).values() if one._sink is not None)
+        assert task._sink is not None
+        writer = task._sink.writer
+        return writer.prepare(writer.rotate(CheckpointId(2)))
+
+    assert prepared(together=False) == 2
+    with pytest.raises(ConnectorError, match=r"sink 'out' \(HoldingSink\) commits together"):
+        prepared(together=True)

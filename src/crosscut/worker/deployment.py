@@ -334,6 +334,12 @@ def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData
     spec = vertex.sink
     if spec is None:
         return None
+    if spec.sink.commits_together:
+        # The writer that commits would find its own records under the handles of all the others.
+        held.refuse(
+            f"sink {vertex.chain[-1].uid!r} ({type(spec.sink).__qualname__}) commits together, so its "
+            f"records can't be held in snapshots: stage them in its system, or let one task write"
+        )
     return spec.sink.writer(
         SinkContext(deploy.lineage, deploy.epoch, task, vertex.chain[-1].uid, held, deploy.driver)
     )
