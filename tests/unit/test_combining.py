@@ -337,6 +337,19 @@ def test_where_hardly_a_key_comes_twice_nothing_is_held() -> None:
     assert said(*sent) == said_by(words(12, 12), words(4, 2), words(3, 3))
 
 
+def test_accumulators_that_grow_with_their_records_are_sent_before_they_are_too_long_for_a_frame() -> None:
+    def with_one_more(so_far: list[int], record: int) -> list[int]:
+        return [*so_far, record]
+
+    operator = CombinedAggregate("lists", "keys", list, with_one_more, keys_max=10, records_max=4)
+    sent = [operator.process(Batch([number], ["a"])) for number in range(9)]
+    assert [one.records for one in sent if len(one)] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+    assert operator.take_held().records == [[8]]
+    # Keys that come once are no reason to give it up for: these are few records.
+    sent = [operator.process(Batch([number], [number % 3])) for number in range(8)]
+    assert [one.keys for one in sent if len(one)] == [[0, 1, 2], [1, 2, 0]]
+
+
 def said_by(*batches: Batch) -> Counter[Any]:
     return Counter(key for batch in batches for key in batch.records)
 

@@ -21,6 +21,10 @@ from crosscut.operators.stateless import KeyBy
 KEYS_MAX = 500_000
 """So many are held; then all are sent."""
 
+RECORDS_MAX = 250_000
+"""So many are in accumulators that may be lists or sets of them; then all are sent. What a batch has of a key
+may fit neither into memory nor into a frame (`crosscut.wire.frames.BATCH_BYTES_MAX`)."""
+
 WORTHWHILE = 2
 """Records a key, when so many are held. With fewer it costs more to find keys than it saves to send less."""
 
@@ -30,20 +34,29 @@ COLUMNS_MAX = 16
 
 
 class Combine(Operator):
-    """Holds an accumulator for each key, until there are too many or the batch ends.
+    """Holds an accumulator for each key, until there are too many, or too much in them, or the batch ends.
 
     Args:
         uid: Of the fold.
         key_by_uid: Of the operator that made the keys, to be named if one is no key.
         held: Where accumulators are kept; empty.
         keys_max: How many.
+        records_max: Of how many records; None: accumulators don't grow with them.
     """
 
-    def __init__(self, uid: str, key_by_uid: str, held: dict[Any, Any], keys_max: int = KEYS_MAX) -> None:
+    def __init__(
+        self,
+        uid: str,
+        key_by_uid: str,
+        held: dict[Any, Any],
+        keys_max: int = KEYS_MAX,
+        records_max: int | None = None,
+    ) -> None:
         super().__init__(uid)
         self._key_by_uid = key_by_uid
         self._held = held
         self._keys_max = keys_max
+        self._records_max = records_max
         # Since all was sent last.
         self._records = 0
 
@@ -60,9 +73,10 @@ class Combine(Operator):
         if sent is not None:
             return sent
         self._records += len(batch)
-        if len(self._held) < self._keys_max:
+        has_many_keys = len(self._held) >= self._keys_max
+        if not has_many_keys and (self._records_max is None or self._records < self._records_max):
             return Batch([])
-        if self._records < WORTHWHILE * len(self._held):
+        if has_many_keys and self._records < WORTHWHILE * len(self._held):
             # From now on each slice for itself: hardly anything is combined, and nothing is held.
             self._keys_max = 0
         return self.take_held()
@@ -186,9 +200,10 @@ class CombinedAggregate(Combine):
         initial: Callable[[], Any],
         add: Callable[[Any, Any], Any],
         keys_max: int = KEYS_MAX,
+        records_max: int = RECORDS_MAX,
     ) -> None:
         self._values: defaultdict[Any, Any] = defaultdict(initial)
-        super().__init__(uid, key_by_uid, self._values, keys_max)
+        super().__init__(uid, key_by_uid, self._values, keys_max, records_max)
         self._add_one = add
 
     def _add(self, batch: Batch, keys: list[Any]) -> None:
