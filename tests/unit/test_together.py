@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from tests.simulation.conversation import K0, Talk, both, deletes, paths
+
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommitPermit
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions
-from crosscut.protocol.events import CommitAuthorised, CommitSucceeded, TransactionPrepared
+from crosscut.protocol.effects import AnnounceCommitted, CancelTimer, CommitTransactions
+from crosscut.protocol.events import CommitAuthorised, CommitSucceeded, Timer, TransactionPrepared
+from crosscut.protocol.job import together as together_module
+from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.together import Together
-from crosscut.protocol.messages import CommitTogether
+from crosscut.protocol.messages import AbortCheckpoint, CommitTogether
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
 OUT, OTHER = VertexId("out"), VertexId("other")
 N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -106,3 +112,36 @@ def test_what_has_been_committed_is_not_committed_again_because_the_coordinator_
     assert machine.handle(CommitAuthorised(N3, staged(N1, "a", "b") + staged(N2, "bb"))) == [
         AnnounceCommitted(N3)
     ]
+
+
+def test_what_no_message_could_hold_is_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be committed, nor restored, and a checkpoint in the log can't be taken back."""
+    assert CONTROL_LIMITS[FrameType.CONTROL] // 2 >= together_module.BYTES_MAX
+    monkeypatch.setattr(together_module, "BYTES_MAX", 2_000)
+    machine = together()
+    assert machine.problem(machine.gathered(entry(N1, staged(N1, "a" * 900), staged(N1, "b" * 800)))) == ""
+    too_long = machine.gathered(entry(N1, staged(N1, "a" * 900), staged(N1, "b" * 900)))
+    assert machine.problem(too_long).startswith(
+        "what the tasks of sink out have staged takes 2004 bytes to say, and all that is committed together "
+        "may take 2000"
+    )
+    plain = entry(N1, staged(N1, "a" * 3_000), vertex=OTHER)
+    assert machine.problem(plain) == Together(frozenset()).problem(plain) == ""
+
+
+def test_a_checkpoint_with_more_than_that_fails_and_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together_module, "BYTES_MAX", 10)
+    talk = Talk(lambda terms: Coordinator(replace(terms, together=frozenset({K0.vertex}))))
+    talk.running()
+    talk.fire("trigger")
+    effects = talk.acknowledge(1)
+    assert effects == [
+        CancelTimer(Timer("checkpoint-timeout", E1, N1)),
+        *both(AbortCheckpoint(E1, N1)),
+        *deletes(paths(1)),
+    ]
+    assert "what the tasks of sink out have staged takes" in talk.coordinator.series.last_failure
+    assert talk.coordinator.phase is Phase.RUNNING
+    monkeypatch.undo()
+    talk.complete(2, 2)
+    assert talk.coordinator.completed is not None

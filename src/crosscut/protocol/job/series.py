@@ -190,7 +190,7 @@ class Series:
             return self.give_up(n, reason, phase, now)
         entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, now)
         if entry is not None:
-            return self._append(entry)
+            return self._append(entry, phase, now)
         # If n was given up before this came, its parts are of no use. Only then: going through
         # all parts in use for each acknowledgement would cost the square of the number of tasks.
         return self._delete() if self._checkpoints.has_void else []
@@ -232,11 +232,14 @@ class Series:
         effects = self._gave_up(failed, phase, now)
         if instead is None or self.failure is not None:
             return effects
-        return [*effects, *self._append(instead)]
+        return [*effects, *self._append(instead, phase, now)]
 
-    def _append(self, entry: CheckpointCompleted) -> list[JobEffect]:
+    def _append(self, entry: CheckpointCompleted, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         known = self._finding.known_at(entry.checkpoint_id)
-        return self._log.append(self._together.gathered(replace(entry, known_splits=known)))
+        gathered = self._together.gathered(replace(entry, known_splits=known))
+        if problem := self._together.problem(gathered):
+            return self.refused(entry, problem, phase, now)
+        return self._log.append(gathered)
 
     def give_up(self, n: CheckpointId, reason: str, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Give n up, and only n, unless its entry is being appended."""

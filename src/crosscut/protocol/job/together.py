@@ -12,12 +12,22 @@ completed, and is not known to be committed, is part of every entry that follows
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.messages import CommitTogether
 from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot
+
+BYTES_MAX = 32 << 20
+"""Of what first tasks have to commit. It goes to one worker in one message, at the completion and at each
+restore, and no message may be longer than twice that: so there is room for all else that is in it."""
+
+_OTHER_BYTES = 100
+"""Of a transaction in a message, beside its handle."""
+
+_TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Together:
@@ -56,6 +66,25 @@ class Together:
             return TaskSnapshot(one.task, replace(one.snapshot, pending=pending))
 
         return replace(entry, snapshots=tuple(map(owned, entry.snapshots)))
+
+    def problem(self, entry: CheckpointCompleted) -> str:
+        """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may.
+
+        Nobody could be told to commit what is too long, and a checkpoint in the log can't be taken back.
+        """
+        sizes = {
+            one.task.vertex: sum(len(_TO_TEXT(each.handle)) + _OTHER_BYTES for each in one.snapshot.pending)
+            for one in entry.snapshots
+            if one.task.vertex in self._vertices and one.task.index == 0
+        }
+        if sum(sizes.values()) <= BYTES_MAX:
+            return ""
+        most = max(sizes, key=sizes.__getitem__)
+        return (
+            f"what the tasks of sink {most} have staged takes {sizes[most]} bytes to say, and all that is "
+            f"committed together may take {BYTES_MAX}: handles should name what was staged, and not hold it; "
+            f"or commits are too slow for so many checkpoints"
+        )
 
     def completed(self, entry: CheckpointCompleted) -> tuple[CommitTogether, ...]:
         """Note that an entry of this epoch is durable; return what first tasks have to commit."""
