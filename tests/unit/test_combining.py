@@ -190,6 +190,25 @@ def test_a_fold_comes_to_the_same_combined_or_not_whatever_becomes_of_attempts(
     assert set(begun) == ({"fold"} if combines else set())
 
 
+def test_accumulators_of_one_batch_may_be_sent_before_its_end_and_at_the_end_of_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = combining.combining
+
+    def with_little_room(*others: Any) -> Any:
+        operator = make(*others)
+        operator._records_max = 7
+        return operator
+
+    monkeypatch.setattr(combining, "combining", with_little_room)
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("timed")
+    timed = flow.source(ReplayedSource(THIRDS)).assign_timestamps(value_of)
+    FOLDS["aggregate"][0](timed.key_by(key_of)).sink(out)
+    assert ran(flow, tmp_path).outcome == "finished"
+    assert shown(out) == expected("aggregate")
+
+
 def test_fractions_are_added_up_in_the_order_in_which_they_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

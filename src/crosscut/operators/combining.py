@@ -17,6 +17,7 @@ from crosscut.graph.specs import AggregateSpec, CombinedFold, CountSpec, SumSpec
 from crosscut.keys import encoded_key, encoded_keys
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.stateless import KeyBy
+from crosscut.timestamps import TIMESTAMP_MAX
 
 KEYS_MAX = 500_000
 """So many are held; then all are sent."""
@@ -57,6 +58,7 @@ class Combine(Operator):
         self._held = held
         self._keys_max = keys_max
         self._records_max = records_max
+        self._has_timestamps = False
         # Since all was sent last.
         self._records = 0
 
@@ -64,6 +66,7 @@ class Combine(Operator):
         keys = batch.keys
         if keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
+        self._has_timestamps = batch.timestamps is not None
         try:
             sent = self._add(batch, keys)
         except (TypeError, UserCodeError):
@@ -71,7 +74,7 @@ class Combine(Operator):
             self._check(keys)
             raise
         if sent is not None:
-            return sent
+            return self._timed(sent)
         self._records += len(batch)
         has_many_keys = len(self._held) >= self._keys_max
         if not has_many_keys and (self._records_max is None or self._records < self._records_max):
@@ -91,7 +94,16 @@ class Combine(Operator):
         self._held.clear()
         self._records = 0
         self._check(keys)
-        return Batch(values, keys)
+        return self._timed(Batch(values, keys))
+
+    def _timed(self, made: Batch) -> Batch:
+        """Give accumulators timestamps where records have some: what goes through a channel all has, or none.
+
+        Which ones is nothing to the fold. It speaks when the input has ended, and what it says has this one.
+        """
+        if self._has_timestamps:
+            made.timestamps = [TIMESTAMP_MAX] * len(made)
+        return made
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         held = self.take_held()
