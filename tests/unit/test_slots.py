@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -232,6 +232,36 @@ def test_a_key_whose_initial_value_fails_has_none() -> None:
     with pytest.raises(UserCodeError, match="no value"):
         operator.process(Batch(["x"], ["x"]))
     assert (len(state), state.main.has("x")) == (0, False)
+
+
+@pytest.mark.parametrize("emit", ["updates", "final"])
+def test_a_slice_that_ends_while_first_values_are_made_takes_a_record_all_the_same(emit: Any) -> None:
+    def initial() -> str:
+        operator.course.stop()
+        return ""
+
+    operator, state = operator_of(AggregateSpec(initial, str.__add__, None, emit))
+    operator.process(Batch(["a1", "b1", "c1"], ["a", "b", "c"]))
+    assert operator.course.is_over
+    taken = 3 - len(operator.course.rest.records if operator.course.rest is not None else [])
+    assert taken > 0
+    assert len(state) == taken
+
+
+class Unreadable(KeyedState):
+    def fetch(self, keys: Sequence[Any], *, to_change: bool = False) -> NoReturn:
+        raise StateError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    "spec", [CountSpec("updates"), AggregateSpec(str, str.__add__, None, "updates")], ids=["count", "fold"]
+)
+def test_state_that_can_not_be_read_is_no_fault_of_a_record(spec: AggregateSpec | CountSpec) -> None:
+    operator = build(OperatorNode("fold", spec, ()), Unreadable(str), None)
+    assert operator is not None
+    operator.course.begin(100)
+    with pytest.raises(StateError, match="the disk is gone"):
+        operator.process(Batch(["a1"], ["a"]))
 
 
 def test_a_count_says_each_number_of_a_key_that_comes_several_times_in_a_batch() -> None:

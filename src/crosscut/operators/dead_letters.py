@@ -226,7 +226,6 @@ class AttemptedAggregate(KeyedOperator):
 
     def _add(self, batch: Batch, keys: list[Any]) -> Batch:
         table, add, initial = self._state.main, self._add_one, self._state.main.initial
-        self._state.fetch(keys, to_change=True)
         updates: list[Any] = []
         timestamps: list[int] | None = None if batch.timestamps is None else []
         with self.over(batch) as remaining:

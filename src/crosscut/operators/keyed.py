@@ -43,6 +43,8 @@ class KeyedOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
             raise InternalError(f"operator {self.uid!r} got records without keys")
+        # Not in `over`: that what is stored can't be read is no fault of a record.
+        self._state.fetch(batch.keys, to_change=True)
         return self._add(batch, batch.keys)
 
     @abstractmethod
@@ -135,8 +137,14 @@ class Aggregate(KeyedOperator):
         add, result, atomic = self._add_one, self._result_of, ATOMIC
         said: list[Any] = []
         append = said.append
-        with self.over(batch) as remaining:
+        try:
+            # Not in `over`: were the slice over meanwhile, no record would be taken, now and in each further
+            # one.
             rows, values = self._state.to_change(keys)
+        except BaseException as error:
+            # The first value of a key can't be made; for which record is not known.
+            raise self.blamed(error, batch.records, iter(batch.records)) from error
+        with self.over(batch) as remaining:
             if self._is_final_only:
                 for row, record in zip(rows, remaining, strict=False):
                     values[row] = add(values[row], record)

@@ -91,8 +91,7 @@ class KeyedState:
             self.main.fetch(keys, to_change=True)
 
     def to_change(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        """`Table.to_change` of the table `MAIN`."""
-        self.fetch(keys, to_change=True)
+        """`Table.to_change` of the table `MAIN`, for keys that have been fetched."""
         return self.main.to_change(keys)
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
