@@ -28,6 +28,7 @@ from crosscut.state.encoding import (
     encode_slots,
 )
 from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.slots import _Changes
 
 NONE, N1, N2, N3 = map(CheckpointId, range(4))
 
@@ -165,6 +166,29 @@ def test_a_value_that_can_not_be_stored_is_named_by_its_key() -> None:
     with pytest.raises(StateError, match=r"the state of key 'b', of type Unstorable, .* not me"):
         state.to_change(["a", "b", "c"])
     assert (len(state), state.main.has("c")) == (2, False)
+
+
+@pytest.mark.parametrize("key", ["a", "new"])
+@pytest.mark.parametrize("is_put", [False, True])
+def test_a_state_that_had_no_memory_for_a_change_can_be_rolled_back(
+    key: str, is_put: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note(changes: _Changes, slots: Sequence[int], olds: list[Any]) -> None:
+        changes.slots += slots
+        raise MemoryError
+
+    state = state_of({"a": 1})
+    checkpoint(state, N1)
+    change(state, {"a": 2, "b": 3})
+    state.freeze(N2)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(_Changes, "note", note)
+        if is_put:
+            state.main.put(key, 5)
+        else:
+            state.to_change([key])
+    state.roll_back(N1)
+    assert dict(state.items()) == {"a": 1}
 
 
 class Refusing:

@@ -218,9 +218,10 @@ class SlotTable(Table):
             self._note((slot,))
             self._values[slot] = value
             return
-        self._changes.note((self._index[key],), [None])
+        new = self._index[key]
         self._values.append(value)
         self._unchanged.append(0)
+        self._changes.note((new,), [None])
 
     def delete(self, key: Any) -> NoReturn:
         """Keys never go away."""
@@ -331,7 +332,8 @@ class SlotTable(Table):
         """See `Table.roll_back`; takes longer for more changes since that checkpoint, not for more rows."""
         values = self._values
         for newer in reversed(self._changes_after(checkpoint_id)):
-            for slot, old in zip(newer.slots, newer.olds, strict=True):
+            # Not strict: were there no memory for the last ones, they have not changed either.
+            for slot, old in zip(newer.slots, newer.olds, strict=False):
                 values[slot] = old
         for _ in self.complete(checkpoint_id):
             pass
