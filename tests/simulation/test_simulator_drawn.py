@@ -119,6 +119,15 @@ REPLAYED = {
         (),
         "source 1 0; key_by 0 with energy 1; aggregate 1 cell updates; stray 2 bool 5 2; sink 3",
     ),
+    # The judge expected calls about totals of a job whose records may count twice.
+    "calls about totals at least once": (
+        20032,
+        (0, 1, 2),
+        "source 1,8 0; map 0 energise 4; loop 1 flat_map last; key_by 2 with energy 1; "
+        "aggregate 3 pair final; for_each 4 5; side_output 5 0; remember 6; merge 7 7; "
+        "filter 2 others 1; filter 2 multiples 1; filter 9 exhausted 0; "
+        "union 10,11; leave 2 9 12; map 13 energise 3; sink 8; sink 14",
+    ),
 }
 """Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
 
