@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -25,6 +26,31 @@ def test_results_come_in_order_each_once_from_other_processes() -> None:
     assert [number for number, _ in found] == list(ENOUGH)
     assert len({pid for _, pid in found} - {os.getpid()}) == len({pid for _, pid in found}) <= 3
     assert not active_children()
+
+
+class Client:
+    """Has threads, as it were: only the process that made it survives its end."""
+
+    def __init__(self) -> None:
+        self.made_in = os.getpid()
+        self.itself = self
+
+    def __del__(self) -> None:
+        if os.getpid() != self.made_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_nobody_needs_any_more_is_tidied_up_before_processes_are_copied() -> None:
+    def work(number: int) -> int:
+        gc.collect()
+        return number
+
+    gc.disable()
+    try:
+        Client()
+        assert list(shared(work, ENOUGH, jobs=2)) == list(ENOUGH)
+    finally:
+        gc.enable()
 
 
 def test_for_few_numbers_no_process_is_started() -> None:

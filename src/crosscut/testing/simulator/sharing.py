@@ -5,6 +5,7 @@ The processes are copies of this one, so that flows and functions need not trave
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -38,6 +39,9 @@ def shared(work: Callable[[int], T], numbers: Sequence[int], jobs: int) -> Itera
     if jobs <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield from map(work, numbers)
         return
+    # Here, and not in the copies: a client of a connector that nobody needs any more may have threads, of
+    # which a copy has none, and there it dies of being tidied up.
+    gc.collect()
     copies = [_Copy(work) for _ in range(jobs)]
     try:
         yield from _results(copies, numbers)
