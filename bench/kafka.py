@@ -31,6 +31,7 @@ import orjson
 
 import crosscut as cc
 from bench.latency import percentiles
+from bench.recovery import wait_until
 from crosscut.testing.kafka import KafkaBroker
 
 KEYS = 10_000
@@ -133,6 +134,10 @@ def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
     }
 
 
+LATE_S = 60
+"""So long the last result of a latency may take; then the run is worth nothing."""
+
+
 def committed(consumer: Any, topic: str) -> int:
     """Return how many messages a reader of committed ones may see, with a few markers of transactions."""
     partitions = [ck.TopicPartition(topic, one) for one in range(PARTITIONS)]
@@ -184,8 +189,7 @@ def running(broker: KafkaBroker, topic: str, out: str, guarantee: Any) -> Iterat
     try:
         job = started(flow_of(broker, topic, out, guarantee), directory)
         try:
-            while job.status != "running":
-                time.sleep(0.05)
+            wait_until(job, lambda _: job.status == "running")
             yield
         finally:
             job.cancel()
@@ -246,7 +250,12 @@ def latency(broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, 
                     time.sleep(min(left_ns, 1_000_000) / 1e9)
                 sender.produce(topic, record(number, time.monotonic_ns()))
             sender.flush(60)
-            time.sleep(3)
+            # What comes last is not to be missing: it may have taken longest. More than all may come.
+            deadline_s = time.monotonic() + LATE_S
+            while min(len(seen), len(floor)) < count:
+                if time.monotonic() > deadline_s:
+                    raise SystemExit(f"of {count} records {len(floor)} were read, and {len(seen)} results")
+                time.sleep(0.05)
     finally:
         is_over.set()
         for reader in readers:
