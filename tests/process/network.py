@@ -72,9 +72,13 @@ class Direction:
 class Link:
     """One connection through a proxy: `there` is what the connecting side sends, `back` the answers."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, client: socket.socket, server: socket.socket, *, is_clogged: bool = False) -> None:
         self.there = Direction(client, server)
         self.back = Direction(server, client)
+        if is_clogged:
+            # Before the first byte passes: a handshake needs only a moment.
+            self.there.clog()
+            self.back.clog()
         self._threads = [threading.Thread(target=one.pump, daemon=True) for one in (self.there, self.back)]
         for thread in self._threads:
             thread.start()
@@ -143,11 +147,7 @@ class Proxy:
                 client.close()
                 continue
             with self._lock:
-                link = Link(client, server)
-                self._links.append(link)
-                if self._is_clogged:
-                    link.there.clog()
-                    link.back.clog()
+                self._links.append(Link(client, server, is_clogged=self._is_clogged))
 
 
 class Network:
