@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,19 @@ COUNT, STRAGGLES_AT, WAITS_AT = 10_000, 3_000, 7_000
 
 QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For Java: nothing here runs long enough for its better compiler."""
+
+COPIES_STRAGGLERS = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+}
+COMES_AND_GOES = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.initialExecutors": "1",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "4",
+}
 
 
 @dataclass(frozen=True)
@@ -59,38 +74,40 @@ def troubled(directory: Path) -> NumberedJob:
     return NumberedJob(directory, count=COUNT, rate=1e9, hook=Troubled(directory), settings=settings)
 
 
-def main(directory: Path, master: str, proxy_url: str) -> None:
+@contextmanager
+def session_on(master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Give a session on a cluster, or on a `local-cluster`, whose executors are small and start soon."""
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("clustered")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executor.cores", "1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.driver.extraJavaOptions", QUICK_TO_START)
+        .config("spark.executor.extraJavaOptions", QUICK_TO_START)
+        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
+    )
+    # A `local-cluster` starts its executors with it, too.
     with find_java().launch_home() as java_home:
         os.environ["JAVA_HOME"] = str(java_home)
-        spark = (
-            SparkSession.builder.master(master)
-            .appName("clustered")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.ui.port", "0")
-            .config("spark.ui.reverseProxy", "true")
-            .config("spark.ui.reverseProxyUrl", proxy_url)
-            .config("spark.executor.cores", "1")
-            .config("spark.executor.memory", "512m")
-            .config("spark.driver.extraJavaOptions", QUICK_TO_START)
-            .config("spark.executor.extraJavaOptions", QUICK_TO_START)
-            .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
-            .config("spark.speculation", "true")
-            .config("spark.speculation.interval", "100ms")
-            .config("spark.speculation.quantile", "0.5")
-            .config("spark.speculation.multiplier", "1.5")
-            .config("spark.dynamicAllocation.enabled", "true")
-            .config("spark.dynamicAllocation.initialExecutors", "1")
-            .config("spark.dynamicAllocation.minExecutors", "1")
-            .config("spark.dynamicAllocation.maxExecutors", "4")
-            .getOrCreate()
-        )
-    job = troubled(directory).start(spark)
-    (directory / "link").write_text(job.page)
-    job.wait(2 * DEADLINE_S)
-    report = {"status": job.status, "epoch": job.report().epoch, "batches": len(job.checkpoints())}
-    print(json.dumps(report), flush=True)
-    spark.stop()
+        spark = builder.config(map=dict(conf)).getOrCreate()
+        yield spark
+        spark.stop()
+
+
+def main(directory: Path, master: str, proxy_url: str) -> None:
+    behind_a_proxy = {
+        "spark.ui.port": "0",
+        "spark.ui.reverseProxy": "true",
+        "spark.ui.reverseProxyUrl": proxy_url,
+    }
+    with session_on(master, behind_a_proxy | COPIES_STRAGGLERS | COMES_AND_GOES) as spark:
+        job = troubled(directory).start(spark)
+        (directory / "link").write_text(job.page)
+        job.wait(2 * DEADLINE_S)
+        report = {"status": job.status, "epoch": job.report().epoch, "batches": len(job.checkpoints())}
+        print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

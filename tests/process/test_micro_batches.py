@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from drivers import Driver
-from jobs import DEADLINE_S, Armed, NumberedJob, until
+from jobs import DEADLINE_S, Armed, NumberedJob, Once, Record, until
+from watching import Watcher
 
 import crosscut as cc
 
 IN_BATCHES = {"engine": "micro-batch", "batch_records_max": 4_000, "checkpoint_interval": "50ms"}
 
 
+@dataclass(frozen=True)
+class Dies:
+    """Kills its process at one record."""
+
+    once: Once
+    number: int
+
+    def __call__(self, one: Record) -> None:
+        if one[1] == self.number and self.once():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("trap", ["batch.read:kill:1", "batch.staged:kill:1:1"])
-def test_a_process_killed_in_a_batch_is_replaced_by_spark_and_output_is_exact(
+def test_processes_killed_in_each_stage_of_a_batch_are_replaced_by_spark_and_output_is_exact(
     tmp_path: Path, started: Any, arm: Callable[..., Armed], trap: str
 ) -> None:
+    """A1, A3: one where the source is read, and one where keys are counted."""
     armed = arm(trap)
-    numbered = NumberedJob(tmp_path, count=12_000, rate=1e9, settings=IN_BATCHES)
+    keyed = Dies(Once(tmp_path / "died"), 9_000)
+    numbered = NumberedJob(tmp_path, count=12_000, rate=1e9, keyed_hook=keyed, settings=IN_BATCHES)
+    watcher = Watcher(numbered)
     job = started(numbered)
     told: list[Any] = []
     job.on_event(told.append)
-    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    started.finish(job, watcher.look)
     until(lambda: bool(told) and isinstance(told[-1], cc.events.Ended), "the word of the end")
     progress = [one.progress for one in told if isinstance(one, cc.events.Progressed)]
     assert sum(one["numInputRows"] for one in progress) == 12_000
     assert progress == job.recent_progress
     assert armed.fired == {trap}
+    assert (tmp_path / "died").exists()
+    assert watcher.looks
     assert job.status == "finished"
     assert job.last_progress["name"] == "numbered"
     assert job.last_progress["batchId"] == job.checkpoints()[-1].checkpoint_id
@@ -55,11 +74,12 @@ def test_a_driver_killed_at_any_step_of_a_batch_is_followed_by_one_of_the_other_
     driver = drive(numbered, armed.environment, **IN_BATCHES)
     assert driver.wait() == -signal.SIGKILL, driver.errors
     assert armed.fired == {trap}
-    numbered.check_nothing_is_visible_too_early()
+    watcher = Watcher(numbered)
+    watcher.judge()
     driver.family_is_gone()
     after = NumberedJob(tmp_path, count=12_000, rate=1e9, parallelism=2)
     job = started(after)
-    started.finish(job, after.check_nothing_is_visible_too_early)
+    started.finish(job, watcher.look)
     assert job.status == "finished"
     after.check_output_is_exact()
 

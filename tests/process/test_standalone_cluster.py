@@ -1,4 +1,4 @@
-"""Micro-batches on a standalone cluster of real processes: a master, two workers, and executors."""
+"""Jobs on a standalone cluster of real processes: a master, two workers, and executors."""
 
 from __future__ import annotations
 
@@ -8,123 +8,33 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import clustered
-import pyspark
 import pytest
-from jobs import DEADLINE_S, children_of, is_gone, until
-
-from crosscut.spark.java import find_java
-
-SPARK_HOME = Path(pyspark.__file__).parent
-WORKERS = ("127.0.0.1", "127.0.0.2")
-"""Spark runs a copy of a task on another host only. To Linux all of 127/8 is this machine."""
+from jobs import DEADLINE_S, is_gone, until
+from standalone import Cluster, is_executor, standing_cluster
+from switched import Stretch, Switched
+from wandering import Wandering
+from watching import Watcher
 
 
-class Process:
-    """One process of the cluster, and what it says."""
-
-    def __init__(self, java_home: Path, host: str, kind: str, *arguments: str) -> None:
-        self.host = host
-        self.said = ""
-        self._process = subprocess.Popen(
-            [
-                str(SPARK_HOME / "bin" / "spark-class"),
-                f"org.apache.spark.deploy.{kind.lower()}.{kind}",
-                *("--host", host, "--port", "0", "--webui-port", "0"),
-                *arguments,
-            ],
-            env={
-                **os.environ,
-                "SPARK_HOME": str(SPARK_HOME),
-                "JAVA_HOME": str(java_home),
-                "SPARK_LOCAL_IP": host,
-                "SPARK_DAEMON_MEMORY": "256m",
-                "SPARK_DAEMON_JAVA_OPTS": f"{clustered.QUICK_TO_START} -Dspark.ui.reverseProxy=true",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            self.said += line
-
-    def has_said(self, pattern: str) -> str:
-        """Wait until it has; return the first group."""
-
-        def found() -> str:
-            assert self._process.poll() is None, self.said
-            match = re.search(pattern, self.said)
-            return match[1] if match else ""
-
-        return str(until(found, f"{pattern} of {self.host}"))
-
-    def end(self) -> None:
-        family = [self.pid, *children_of(self.pid)]
-        self._process.terminate()
-        self._process.wait(DEADLINE_S)
-        # A worker ends its executors, which end what they have started.
-        for pid in family:
-            if not is_gone(pid) and not _ends_soon(pid):
-                os.kill(pid, signal.SIGKILL)
-        self._reader.join(DEADLINE_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-
-def _ends_soon(pid: int) -> bool:
-    pause = threading.Event()
-    for _ in range(100):
-        if is_gone(pid):
-            return True
-        pause.wait(0.05)
-    return False
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A master: where it is, and where its pages are, which are those of all others, too."""
-
-    master_url: str
-    web_url: str
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with find_java().launch_home() as java_home:
-        processes = [Process(java_home, "127.0.0.1", "Master")]
-        try:
-            url = processes[0].has_said(r"Starting Spark master at (spark://\S+)")
-            for host in WORKERS:
-                where = ("--cores", "2", "--memory", "2g", "--work-dir", str(tmp_path / host))
-                processes.append(Process(java_home, host, "Worker", url, *where))
-            for worker in processes[1:]:
-                worker.has_said(r"(Successfully registered) with master")
-            web_url = processes[0].has_said(r"MasterWebUI to .*, and started at (http://\S+)")
-            yield Cluster(url, web_url)
-        finally:
-            for one in reversed(processes):
-                one.end()
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with standing_cluster(tmp_path_factory.mktemp("cluster")) as one:
+        yield one
 
 
 def executor_of(pid: int) -> int:
     """Return the executor that a process of the job's code belongs to."""
     while True:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if is_executor(pid):
             return pid
 
 
@@ -159,6 +69,7 @@ def test_stragglers_are_overtaken_and_a_killed_executor_is_made_up_for_and_outpu
         start_new_session=True,
     )
     numbered = clustered.troubled(directory)
+    watcher = Watcher(numbered)
     try:
         # The straggler's batch is over by then, though the attempt that straggles has not come to its end.
         until(lambda: (directory / "waiting").exists() or driver.poll() is not None, "the second half")
@@ -176,9 +87,16 @@ def test_stragglers_are_overtaken_and_a_killed_executor_is_made_up_for_and_outpu
         killed = executor_of(pid)
         os.kill(killed, signal.SIGKILL)
         until(lambda: is_gone(killed), "the end of the executor")
-        numbered.check_nothing_is_visible_too_early()
         (directory / "go on").touch()
-        out, errors = driver.communicate(timeout=2 * DEADLINE_S)
+
+        def ended() -> Any:
+            watcher.look()
+            try:
+                return driver.communicate(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                return None
+
+        out, errors = until(ended, "the end of the job", 2 * DEADLINE_S)
     finally:
         (directory / "never").touch()
         if driver.poll() is None:
@@ -189,3 +107,43 @@ def test_stragglers_are_overtaken_and_a_killed_executor_is_made_up_for_and_outpu
     assert json.loads(out.splitlines()[-1])["status"] == "finished"
     assert json.loads(out.splitlines()[-1])["epoch"] == 1
     numbered.check_output_is_exact()
+
+
+DRAWN, MOMENTS = 72, 1
+"""The flow, and what happens to it when."""
+
+
+def test_a_drawn_flow_goes_from_engine_to_engine_and_to_another_cluster_whoever_is_killed(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """A6, B1, B2, B3, F1, H1: executors die under both engines, and a driver."""
+    dice = Random(MOMENTS)
+    first, second = dice.sample(("continuous", "micro-batch"), 2)
+    job = Switched(tmp_path, DRAWN)
+    wandering = Wandering(job, MOMENTS)
+
+    def stretch(engine: str, until: str) -> Stretch:
+        # Of each cluster two or more slots are always there.
+        return Stretch(engine, dice.randint(1, 2 if engine == "continuous" else 3), until)
+
+    try:
+        stretches = [stretch(first, "over-1"), stretch(second, "never")]
+        wandering.drive(1, "local-cluster[2,1,512]", stretches, ())
+        wandering.has_started(0)
+        wandering.kill_executor()
+        (tmp_path / "over-1").touch()
+        wandering.has_started(1)
+        wandering.kill_driver()
+        stretches = [stretch(second, "over-2"), stretch(first, "")]
+        wandering.drive(2, cluster.master_url, stretches, cluster.pids)
+        wandering.has_started(0)
+        wandering.kill_executor()
+        (tmp_path / "over-2").touch()
+        wandering.has_started(1)
+        wandering.has_ended()
+    finally:
+        wandering.end()
+    assert wandering.said()[-1]["ended"] == "finished"
+    wandering.watcher.judge()
+    assert wandering.watcher.shown == job.expected()
+    job.numbered.check_output_is_exact()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.job import together as together_module
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch import batches as module
 from crosscut.protocol.microbatch import effects as do
@@ -93,6 +94,22 @@ def test_what_all_tasks_of_a_gathering_sink_have_staged_is_given_to_its_first_ta
     assert commit.taken == acknowledged.taken
     assert committer(TaskId(VertexId("v1"), 1), frozenset({VertexId("v1")})) == TaskId(VertexId("v1"), 0)
     assert committer(TaskId(VertexId("v0"), 1), frozenset({VertexId("v1")})) == TaskId(VertexId("v0"), 1)
+
+
+def test_more_than_one_task_can_be_told_to_commit_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The entry would be there for good, and the other engine could never restore it."""
+    monkeypatch.setattr(together_module, "BYTES_MAX", 200)
+    machine = Batches(2, 2, 2, frozenset({VertexId("v1")}))
+    for event in (on.TasksDeployed(E1, N0), on.OutputRecovered(E1), on.BatchTriggered(E1, N1)):
+        machine.handle(event)
+    machine.handle(returned(1, D, B))
+    cancelled, aborted, failed = machine.handle(returned(0, C, A))
+    assert (cancelled, aborted) == (do.CancelRun(E1, N1, 1), do.AbortAttempts(E1, (A, B, C, D)))
+    assert isinstance(failed, do.FailEpoch)
+    assert failed.cause.message.startswith("what the tasks of sink v1 have staged takes 206 bytes to say")
+    assert machine.handle(on.RunEnded(E1, N1, 1)) == [], "it is over"
 
 
 def test_a_zombie_that_returns_after_its_batch_was_taken_is_aborted_alone() -> None:

@@ -248,6 +248,22 @@ Path(sys.argv[1]).write_bytes(pack_graph(flow.compile(1, 1)))
     assert run_shipped(tmp_path, driver) == ["Point(x=6, color=<Color.RED: 1>)", True, "shop.model"]
 
 
+def test_a_script_that_knows_itself_under_a_second_name_can_be_sent(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        """import multiprocessing, sys
+from crosscut.flow.flow import Flow
+from crosscut.graph.shipping import pack_graph
+from crosscut.connectors.generate import generate
+from crosscut.connectors.printing import printing
+assert sys.modules["__mp_main__"] is sys.modules["__main__"]
+flow = Flow("twice")
+flow.source(generate(lambda number: number, 1)).sink(printing())
+assert pack_graph(flow.compile(1, 8))
+"""
+    )
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True)
+
+
 def test_functions_and_record_classes_of_the_script_itself_reach_the_workers(tmp_path: Path) -> None:
     driver = """
 import sys

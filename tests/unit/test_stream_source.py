@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from crosscut.connectors.staged_rows import staged
+from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.spark.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
-from crosscut.store.files import LocalFiles
+from crosscut.store.files import TEMPORARY, LocalFiles
 
 
 class _Query:
@@ -94,6 +95,8 @@ def test_what_attempts_have_left_that_did_not_count_goes_with_the_batch(tmp_path
         kept = attempt(where, batch, f"kept-{batch}")
         files.put_if_absent(f"batches/{batch:012}.json", json.dumps([kept]).encode())
     late = attempt(where, 3, "of a batch that has not been said yet")[0]
+    # Of a driver that died while it wrote.
+    (Path(where) / "batches" / f"{TEMPORARY}12ab").write_text("{")
     found = source.discover(first.known)
     assert len(found.splits) == 3
     store = open_store(where)
@@ -103,4 +106,20 @@ def test_what_attempts_have_left_that_did_not_count_goes_with_the_batch(tmp_path
     attempt(where, 0, "lost")
     source.completed(found.known, [])
     assert store.list_parts() == [late]
-    assert list(files.walk("batches")) == []
+    assert [path for path in files.walk("batches") if TEMPORARY not in path] == []
+
+
+def test_a_batch_that_is_missing_between_others_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    source = StreamSource(_Reading(), "values").placed(str(tmp_path), "lines")  # type: ignore[arg-type]
+    known = source.discover(None).known
+    where = str(tmp_path / "streams" / "lines")
+    open_store(where)
+    entries = [Path(where) / "batches" / f"{batch:012}.json" for batch in range(4)]
+    for batch in (0, 2, 3):
+        entries[batch].write_text(json.dumps([attempt(where, batch, "line")]))
+    with pytest.raises(ConnectorError, match=r"'lines': batch 1 .*/000000000001\.json, since batch 2 "):
+        source.discover(known)
+    # As it is when it has come after it was asked for, and before the later ones were seen.
+    entries[1].write_text(json.dumps([attempt(where, 1, "line")]))
+    source._check_order(1)
+    assert len(source.discover(known).splits) == 4

@@ -164,12 +164,15 @@ def _by_value(modules: list[ModuleType]) -> Iterator[None]:
 
 
 def _user_modules() -> list[ModuleType]:
-    """Return the imported modules that are neither installed nor Python's own."""
+    """Return the imported modules that are neither installed nor Python's own.
+
+    Each once: `multiprocessing` keeps the main program under a second name.
+    """
     return [
         module
-        for module in tuple(sys.modules.values())
+        for name, module in tuple(sys.modules.items())
         if isinstance(module, ModuleType)
-        and sys.modules.get(module.__name__) is module
+        and module.__name__ == name
         and module.__name__.partition(".")[0] not in _BY_REFERENCE
         and _is_user_file(vars(module).get("__file__"))
     ]

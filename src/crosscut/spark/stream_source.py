@@ -46,6 +46,7 @@ AHEAD_MAX = 16
 
 BATCHES_AT_A_TIME = 8
 _LOOK_S = 0.1
+_ENTRY = re.compile(r"batches/(\d+)\.json")
 _SECRET = re.compile(r"pass|secret|token|key|credential|auth|jaas", re.IGNORECASE)
 _LOG = logging.getLogger("crosscut")
 
@@ -208,6 +209,7 @@ class StreamSource(DynamicSource[Any]):
         for _ in range(BATCHES_AT_A_TIME):
             found = self._batch(newest + 1)
             if found is None:
+                self._check_order(newest + 1)
                 break
             splits += found
             newest += 1
@@ -272,6 +274,18 @@ class StreamSource(DynamicSource[Any]):
         # Decision moment: these are the rows of the batch.
         files.put_if_absent(_entry(batch), json.dumps(said).encode())
 
+    def _check_order(self, missing: int) -> None:
+        """Raise ConnectorError if a batch will never come: Spark stages one after the other."""
+        later = [one for one in self._numbers(self._files()) if one > missing]
+        # Looked at once more: it may have come before the later ones were seen.
+        if later and self._batch(missing) is None:
+            raise ConnectorError(
+                f"source {self._uid!r}: batch {missing} of the query of Spark should be in "
+                f"{self._where}/{_entry(missing)}, since batch {min(later)} is there: the file was lost, or "
+                f"removed after the checkpoint that the job goes on from. Put it back, or begin anew with "
+                f"another checkpoint_dir"
+            )
+
     def _dealt_out(self) -> int:
         with self._lock:
             return self._dealt
@@ -312,8 +326,11 @@ class StreamSource(DynamicSource[Any]):
         self._kept_from = keep_from
 
     def _oldest(self, files: LocalFiles) -> int:
-        numbers = [int(path.rpartition("/")[2].partition(".")[0]) for path in files.walk("batches")]
-        return min(numbers, default=0)
+        return min(self._numbers(files), default=0)
+
+    def _numbers(self, files: LocalFiles) -> list[int]:
+        """Return which batches are staged. Files that are being written, or never came to that, are none."""
+        return [int(found[1]) for path in files.walk("batches") if (found := _ENTRY.fullmatch(path))]
 
     def stop(self) -> None:
         """End the query; the next start goes on with it. Blocks."""

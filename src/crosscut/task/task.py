@@ -155,6 +155,8 @@ class Task:
         )
         self.hears_time = self._time.hears_clock
         self._has_rung = False
+        # What it begins then would be in the output of this batch, and not in its snapshot.
+        self._is_batch_over = False
         self.chain.restore(
             self._time.watermark,
             before.assigned,
@@ -204,7 +206,7 @@ class Task:
         if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
             return True
         if self._reading is not None:
-            return not self._ending.is_forwarded and not self._protocol.is_halted
+            return not (self._is_batch_over or self._ending.is_forwarded or self._protocol.is_halted)
         return self._has_input
 
     @property
@@ -220,7 +222,8 @@ class Task:
     @property
     def alarm_in_ms(self) -> int | None:
         """In how long `run` is to be called, at the latest, for what is due by processing time."""
-        if not self.hears_time or self._protocol.is_halted or self._ending.is_forwarded:
+        stands = self._is_batch_over or self._protocol.is_halted or self._ending.is_forwarded
+        if not self.hears_time or stands:
             return None
         return self._time.alarm_in_ms
 
@@ -346,7 +349,7 @@ class Task:
         elif self._ending.is_under_way:
             if not self.calls.is_calling and self._ending.step():
                 self._pass_on_end()
-        elif self._reading is not None:
+        elif self._reading is not None and not self._is_batch_over:
             self._read(self._reading)
         self.marks.let_on(is_over=self._ending.is_forwarded)
         self.snapshots.let_in()
@@ -366,7 +369,11 @@ class Task:
         self._reading.assign(rows, since, is_last=is_last)
 
     def batch_ends(self, empty: Collection[str]) -> None:
-        """All records of a batch are processed, before its barrier; these splits have nothing to read."""
+        """All records of a batch are processed, before its barrier; these splits have nothing to read.
+
+        From here on it reads nothing, and nothing falls due: that is for the next batch.
+        """
+        self._is_batch_over = True
         if not self._ending.is_under_way and not self._ending.is_forwarded:
             self.chain.batch_ends(empty)
 

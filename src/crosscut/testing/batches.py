@@ -17,7 +17,7 @@ from random import Random
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.host.failpoints import Failpoints
+from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.terms import JobTerms
@@ -143,19 +143,21 @@ def run_batches(
     settings: Settings,
     make_jobs: Callable[[JobGraph, str], LocalJobs],
     until: Callable[[CoordinatorDriver], bool] = lambda driver: False,
+    failpoints: Plan | None = None,
 ) -> tuple[EndJob | None, LocalJobs]:
     """Run a job in batches in this process, to its end or until the driver is to be left as if it had died.
 
     Args:
         make_jobs: Makes what runs the batches, of the graph and the URL of the store.
         until: Asked after each event; once it is true nothing more is done.
+        failpoints: Where this process, which is driver and executors in one, has to die.
 
     Returns:
         How it has ended; None: it has been left.
     """
     url = settings.store_of(graph.name)
     jobs = make_jobs(graph, url)
-    end = asyncio.run(_driven(graph, settings, open_store(url), url, jobs, until))
+    end = asyncio.run(_driven(graph, settings, open_store(url), url, jobs, until, failpoints))
     return end, jobs
 
 
@@ -166,6 +168,7 @@ async def _driven(
     url: str,
     jobs: LocalJobs,
     until: Callable[[CoordinatorDriver], bool],
+    failpoints: Plan | None,
 ) -> EndJob | None:
     workers = BatchWorkers(
         jobs,
@@ -176,7 +179,7 @@ async def _driven(
         terms=batch_terms(settings),
         records_max=settings.batch_records_max,
         trigger=settings.trigger,
-        failpoints=None,
+        failpoints=failpoints,
     )
     terms: JobTerms = job_terms(graph, settings, None, awaits_verdict=False)
     driver = CoordinatorDriver(
@@ -188,7 +191,7 @@ async def _driven(
         discover=lambda epoch: assignments(graph),
         look=lambda: committed_output(graph),
         find=lambda source, known: found_in(graph, source, known),
-        failpoints=Failpoints(None, None),
+        failpoints=Failpoints(failpoints, None),
     )
     workers.provide(driver)
     driver.start()

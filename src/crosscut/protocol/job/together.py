@@ -13,6 +13,7 @@ completed, and is not known to be committed, is part of every entry that follows
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 
 from crosscut.ids import CheckpointId, TaskId, VertexId
@@ -28,6 +29,29 @@ _OTHER_BYTES = 100
 """Of a transaction in a message, beside its handle."""
 
 _TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def too_long(snapshots: Iterable[TaskSnapshot], vertices: frozenset[VertexId]) -> str:
+    """Return why a checkpoint with these snapshots must not be appended; "" if it may.
+
+    Nobody could be told to commit what is too long, and a checkpoint in the log can't be taken back.
+
+    Args:
+        vertices: Those whose first tasks commit for all, and have been given what all have staged.
+    """
+    sizes = {
+        one.task.vertex: sum(len(_TO_TEXT(each.handle)) + _OTHER_BYTES for each in one.snapshot.pending)
+        for one in snapshots
+        if one.task.vertex in vertices and one.task.index == 0
+    }
+    if sum(sizes.values()) <= BYTES_MAX:
+        return ""
+    most = max(sizes, key=sizes.__getitem__)
+    return (
+        f"what the tasks of sink {most} have staged takes {sizes[most]} bytes to say, and all that is "
+        f"committed together may take {BYTES_MAX}: handles should name what was staged, and not hold it; "
+        f"or commits are too slow for so many checkpoints, or batches too large"
+    )
 
 
 class Together:
@@ -68,23 +92,8 @@ class Together:
         return replace(entry, snapshots=tuple(map(owned, entry.snapshots)))
 
     def problem(self, entry: CheckpointCompleted) -> str:
-        """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may.
-
-        Nobody could be told to commit what is too long, and a checkpoint in the log can't be taken back.
-        """
-        sizes = {
-            one.task.vertex: sum(len(_TO_TEXT(each.handle)) + _OTHER_BYTES for each in one.snapshot.pending)
-            for one in entry.snapshots
-            if one.task.vertex in self._vertices and one.task.index == 0
-        }
-        if sum(sizes.values()) <= BYTES_MAX:
-            return ""
-        most = max(sizes, key=sizes.__getitem__)
-        return (
-            f"what the tasks of sink {most} have staged takes {sizes[most]} bytes to say, and all that is "
-            f"committed together may take {BYTES_MAX}: handles should name what was staged, and not hold it; "
-            f"or commits are too slow for so many checkpoints"
-        )
+        """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may."""
+        return too_long(entry.snapshots, self._vertices)
 
     def completed(self, entry: CheckpointCompleted) -> tuple[CommitTogether, ...]:
         """Note that an entry of this epoch is durable; return what first tasks have to commit."""

@@ -22,6 +22,7 @@ from typing import assert_never
 from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
+from crosscut.protocol.job.together import too_long
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
 from crosscut.protocol.microbatch.effects import (
@@ -244,7 +245,12 @@ class Batches:
         if taken is None:
             # Waits for the end of the run: another one beside it would only take its place in Spark.
             return []
-        batch.taken = taken = gathered(taken, self._gathering)
+        taken = gathered(taken, self._gathering)
+        snapshots = [one for attempt in taken for one in attempt.snapshots]
+        if problem := too_long(snapshots, self._gathering):
+            # The job may go on in tasks that stay, whose coordinator has to tell one of them all of it.
+            return [*self._give_up(), FailEpoch(self.epoch, None, FailureCause("TooMuchStaged", problem))]
+        batch.taken = taken
         names = {one.name for one in taken}
         losers = [one for name, one in sorted(batch.staged.items()) if name not in names]
         batch.staged = {}

@@ -104,7 +104,7 @@ class FailEpoch:
     """Tell the coordinator that the epoch has failed, and where; it decides what follows.
 
     Attributes:
-        task: None: Spark has failed, not a task.
+        task: None: no single one, but Spark, or all of them together.
     """
 
     epoch: Epoch
