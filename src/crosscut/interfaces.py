@@ -8,7 +8,7 @@ inside the worker, live for one epoch, and are used by one thread at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
@@ -42,7 +42,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to read now: ask again after `delay_ms` (0: as soon as there is nothing better to do)."""
+    """Nothing to read now: ask again after `delay_ms` (0: as soon as there is nothing better to do), or when
+    the reader wakes the task up (`SplitReader.wake_by`)."""
 
     delay_ms: float
 
@@ -91,6 +92,15 @@ class SplitReader(ABC, Generic[Record]):
         may still be undone; after a crash perhaps not for the newest. In micro-batches a reader hears of
         the position that it begins with, once, before it reads. Must not block. For systems
         that keep or show how far a reader has come; a failure of theirs must not fail the job.
+        """
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Take a function that ends a Wait early: the task asks again at once.
+
+        For readers that learn from a thread of their own that something has come, and so need not be asked
+        every few milliseconds. Called once, before the first `read`, or not at all: in micro-batches a reader
+        is asked when its Wait is over, and only then. `wake` may be called by any thread, at any time, also
+        after `close`; it never blocks.
         """
 
     def close(self) -> None:
@@ -215,6 +225,7 @@ class SinkContext:
         held: Keeps the records of transactions in the snapshot, where the resource can't stage them.
         driver: Token of the driver that claimed the epoch. Two drivers that run copies of one checkpoint
             directory claim the same epoch, with different tokens.
+        job: Name of the flow, for people: two jobs may have the same one. What tells them apart is `lineage`.
     """
 
     lineage: Lineage
@@ -223,6 +234,7 @@ class SinkContext:
     sink_uid: str
     held: HeldData = field(default_factory=HeldData, compare=False)
     driver: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import StoreError
 from crosscut.host.clock import Clock, SystemClock
@@ -33,6 +34,7 @@ from crosscut.task.flow_control import LOCAL_ITEMS_MAX
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
+from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.worker.lines import SPEAKING
 from crosscut.worker.pool import TaskPool
@@ -192,6 +194,93 @@ async def test_what_an_alignment_timeout_unblocks_is_processed_though_nothing_el
     site.receive(A, [1, 2])
     await site.until(lambda: site.seen == [1, 2], "the records behind the barrier")
     await site.close()
+
+
+class Told(cc.SplitReader[int]):
+    """Has to be waited for an hour, but for what somebody puts there, who then wakes the task up."""
+
+    def __init__(self) -> None:
+        self.wakes: list[Callable[[], None]] = []
+        self.waits = 0
+        self._read = 0
+        self._come: list[int] = []
+
+    @property
+    def position(self) -> cc.JSON:
+        return self._read
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        self.wakes.append(wake)
+
+    def read(self, limit: int) -> list[int] | cc.Wait:
+        found, self._come = self._come, []
+        self._read += len(found)
+        self.waits += not found
+        return found or cc.Wait(3_600_000)
+
+    def come(self, record: int) -> None:
+        self._come.append(record)
+        (wake,) = self.wakes
+        waker = threading.Thread(target=wake)
+        waker.start()
+        waker.join()
+
+
+class OneSplit(cc.Source[int]):
+    def __init__(self, reader: Told) -> None:
+        self._reader = reader
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split("a", 0)]
+
+    def reader(self, split: cc.Split, position: cc.JSON) -> Told:
+        return self._reader
+
+
+@scene
+async def test_a_reader_that_waits_is_asked_again_when_its_thread_says_so_and_not_once_it_is_over() -> None:
+    seen: list[int] = []
+    reader = Told()
+    source = OneSplit(reader)
+    pool = TaskPool(
+        epoch=Epoch(1),
+        store=HeldStore(),
+        batch_rows=100,
+        linger_ms=0,
+        alignment_timeout_ms=1,
+        sink_timeout_ms=60_000,
+        failpoints=Failpoints(None, None),
+        report=lambda message: None,
+        give_credit=lambda channel, size_bytes: None,
+    )
+    task = Task(
+        task_id=SENDER,
+        epoch=Epoch(1),
+        protocol=AlignedBarriers(()),
+        inputs={},
+        chain=(Map("seen", seen.append),),
+        outputs=(),
+        batch_rows=100,
+        channel_bytes=CHANNEL_BYTES,
+        splits=SplitQueue(source, [(one, one.start) for one in source.splits(1)]),
+    )
+    pool.add(task, None, None)
+    pool.connect({})
+    pool.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    for record in (1, 2):
+        while reader.waits < record:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0)
+        reader.come(record)
+        while len(seen) < record:
+            assert time.monotonic() < deadline_s, "nobody was woken up"
+            await asyncio.sleep(0)
+    await pool.close()
+    (wake,) = reader.wakes
+    wake()
+    await asyncio.sleep(0)
+    assert seen == [1, 2]
 
 
 # Who speaks.

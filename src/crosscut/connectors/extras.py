@@ -8,16 +8,20 @@ from typing import Any
 from crosscut.errors import ConnectorError
 
 
+class ExtraMissing(ConnectorError):
+    """A library is not installed: that says nothing of the record for which it was needed first."""
+
+
 def required(module: str, extra: str) -> Any:
     """Return the imported `module`.
 
     Raises:
-        ConnectorError: It is not installed; the message names the extra that has it.
+        ExtraMissing: It is not installed; the message names the extra that has it.
     """
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConnectorError(
+        raise ExtraMissing(
             f"{module.partition('.')[0]} is needed for this connector and can't be imported ({error}): "
             "install "
             f"it with pip install 'crosscut[{extra}]', on the workers too"

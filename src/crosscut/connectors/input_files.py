@@ -194,7 +194,11 @@ class InputFiles:
         if not is_remote(self.pattern):
             return unreadable(path, error)
         hidden = Redaction(self.pattern)
-        advice = "; install the fsspec package for it" if isinstance(error, ImportError) else ""
+        advice = ""
+        if isinstance(error, ImportError):
+            is_s3 = path.startswith(("s3:", "s3a:"))
+            ours = "it with pip install 'crosscut[s3]', on the workers too"
+            advice = f"; install {ours if is_s3 else 'the fsspec package for it'}"
         return ConnectorError(
             f"can't read {hidden(path)}: {type(error).__name__}: {hidden(str(error))}{advice}",
             path=hidden(path),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from crosscut.batch import Batch
 from crosscut.errors import CrosscutError
 from crosscut.ids import CheckpointId, TaskId
@@ -81,6 +83,10 @@ class SplitReading:
             return None
         self.wait_ms = 0.0
         return Batch(found)
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Give `wake` to the readers: it ends `wait_ms`."""
+        self._splits.wake_by(wake)
 
     def align(self, news: AlignSources) -> bool:
         """The coordinator says how far groups are; return whether a split needs to wait no longer."""

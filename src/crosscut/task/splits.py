@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -72,6 +72,7 @@ class SplitQueue:
         self.origin = ""
         self.just_ended: list[str] = []
         self.just_waiting: list[str] = []
+        self._wake: Callable[[], None] | None = None
         # Positions to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
@@ -79,6 +80,10 @@ class SplitQueue:
     def is_drained(self) -> bool:
         """Whether every split has ended, and no other will come."""
         return not self._unread and not self._open and not self.is_open
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Give `wake` to the readers that will be opened: it ends a Wait, from any thread."""
+        self._wake = wake
 
     def add(self, splits: Sequence[tuple[Split, JSON]], since: CheckpointId, *, is_last: bool) -> None:
         """Take more splits, which belong to checkpoints from `since` on; after the last no others come."""
@@ -167,6 +172,8 @@ class SplitQueue:
         split, position = self._unread[0]
         try:
             reader = self._source.reader(split, position)
+            if self._wake is not None:
+                reader.wake_by(self._wake)
         except BaseException as error:
             at = "" if position == split.start else f" at position {shortened(position)}"
             failed = f"source {self._uid!r}: split {shortened(split.split_id)} can't be opened{at}"

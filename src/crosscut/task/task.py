@@ -11,7 +11,7 @@ effects), `transactions` (of a sink), `ending` (the end of input).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
@@ -354,6 +354,11 @@ class Task:
         self.marks.let_on(is_over=self._ending.is_forwarded)
         self.snapshots.let_in()
         return channel
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Let the readers of a source end a wait; `wake` may be called by any thread."""
+        if self._reading is not None:
+            self._reading.wake_by(wake)
 
     def align(self, news: AlignSources) -> bool:
         """The coordinator says how far groups of sources are; return whether a split needs to wait no longer.

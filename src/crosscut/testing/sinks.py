@@ -6,6 +6,8 @@ Point it at a sink of your own. Every check needs a target of its own, with noth
     def test_my_sink_conforms(check, tmp_path):
         check(SinkTarget(MySink(tmp_path), visible=lambda: read_committed(tmp_path)))
 
+`check_sink` runs them all, in a place of its own each.
+
 A check plays the runtime: it makes writers as workers do (from a pickled sink), hands handles over as
 the job log does (as JSON), and makes the permits that in a job only a durable log entry yields. Every
 check raises AssertionError with the visible output and the expected one.
@@ -39,7 +41,7 @@ from crosscut.testing.sink_targets import (
     stage,
 )
 
-__all__ = ["SINK_CHECKS", "SinkTarget", "open_writer", "permit", "prepare", "stage"]
+__all__ = ["SINK_CHECKS", "SinkTarget", "check_sink", "open_writer", "permit", "prepare", "stage"]
 
 
 def check_nothing_is_visible_before_commit(target: SinkTarget) -> None:
@@ -288,3 +290,20 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_what_is_committed_is_told,
     check_random_lives,
 )
+
+
+def check_sink(new_target: Callable[[str], SinkTarget]) -> None:
+    """Run all of `SINK_CHECKS`.
+
+    Args:
+        new_target: Makes a target in which nothing is yet, from a name that no other one has: a directory, a
+            table, a topic.
+
+    Raises:
+        AssertionError: The sink does not conform; it says what was visible, and the name of the check.
+    """
+    for check in SINK_CHECKS:
+        try:
+            check(new_target(check.__name__))
+        except AssertionError as error:
+            raise AssertionError(f"{check.__name__}: {error}") from error

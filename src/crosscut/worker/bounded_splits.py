@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from crosscut.interfaces import JSON, Source, Split, Wait
@@ -43,6 +43,9 @@ class BoundedSplits(SplitQueue):
         self._progress_s = time.monotonic()
         # Splits that have given something.
         self._heard: set[str] = set()
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Wake nobody: to a batch it is nothing that a record has come a moment sooner."""
 
     @property
     def is_full(self) -> bool:

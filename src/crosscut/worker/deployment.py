@@ -125,13 +125,13 @@ async def build_tasks(
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
-                gone = await _recovered(pool, vertex, one.task, one.snapshot, deploy, read_part)
+                gone = await _recovered(pool, graph, vertex, one.task, one.snapshot, deploy, read_part)
                 if gone is not None:
                     gone[0].close()
         if is_attempt:
-            recovered = await _begun(pool, vertex, task_id, snapshot, deploy)
+            recovered = await _begun(pool, graph, vertex, task_id, snapshot, deploy)
         else:
-            recovered = await _recovered(pool, vertex, task_id, snapshot, deploy, read_part)
+            recovered = await _recovered(pool, graph, vertex, task_id, snapshot, deploy, read_part)
         writer, held = recovered if recovered is not None else (None, HeldData())
         committer = (
             Committer(deploy.lineage, deploy.epoch, terms.commit_attempts) if writer is not None else None
@@ -269,14 +269,20 @@ def _mark_all(through: Mapping[int, InputQueue]) -> int:
 
 
 async def _recovered(
-    pool: TaskHost, vertex: Vertex, task: TaskId, snapshot: Snapshot, deploy: DeployTasks, read_part: ReadPart
+    pool: TaskHost,
+    graph: JobGraph,
+    vertex: Vertex,
+    task: TaskId,
+    snapshot: Snapshot,
+    deploy: DeployTasks,
+    read_part: ReadPart,
 ) -> tuple[SinkWriter, HeldData] | None:
     """Return the writer of a logical sink task, what was pending committed; None: it is no sink's task."""
     held = HeldData()
     for pending in snapshot.pending:
         if pending.held is not None:
             held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
-    writer = _writer_of(vertex, task, deploy, held)
+    writer = _writer_of(graph, vertex, task, deploy, held)
     if writer is None:
         return None
     permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
@@ -290,11 +296,11 @@ async def _recovered(
 
 
 async def _begun(
-    pool: TaskHost, vertex: Vertex, task: TaskId, snapshot: Snapshot, deploy: DeployTasks
+    pool: TaskHost, graph: JobGraph, vertex: Vertex, task: TaskId, snapshot: Snapshot, deploy: DeployTasks
 ) -> tuple[SinkWriter, HeldData] | None:
     """Return a writer that only stages, as one attempt of several; None: it is no sink's task."""
     held = HeldData()
-    writer = _writer_of(vertex, task, deploy, held)
+    writer = _writer_of(graph, vertex, task, deploy, held)
     if writer is None:
         return None
     try:
@@ -330,7 +336,9 @@ def _heritage(
     return Heritage(chains, copies_from(index, max(len(chains), 1)), owns, whole)
 
 
-def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData) -> SinkWriter | None:
+def _writer_of(
+    graph: JobGraph, vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData
+) -> SinkWriter | None:
     spec = vertex.sink
     if spec is None:
         return None
@@ -340,8 +348,9 @@ def _writer_of(vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData
             f"sink {vertex.chain[-1].uid!r} ({type(spec.sink).__qualname__}) commits together, so its "
             f"records can't be held in snapshots: stage them in its system, or let one task write"
         )
+    uid = vertex.chain[-1].uid
     return spec.sink.writer(
-        SinkContext(deploy.lineage, deploy.epoch, task, vertex.chain[-1].uid, held, deploy.driver)
+        SinkContext(deploy.lineage, deploy.epoch, task, uid, held, deploy.driver, graph.name)
     )
 
 

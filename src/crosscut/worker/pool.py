@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from crosscut.batch import Batch
@@ -162,6 +164,7 @@ class TaskPool:
         """Add a task; in topological order."""
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
+        task.wake_by(partial(self._wake_up, runner))
         self._by_input |= dict.fromkeys(task.intake.ends, runner)
         self._by_output |= dict.fromkeys(task.departures.ends, runner)
 
@@ -395,6 +398,16 @@ class TaskPool:
         self.schedule()
 
     # The scheduler.
+
+    def _wake_up(self, runner: TaskRunner) -> None:
+        """Let a source read that has been told to wait. Called by any thread."""
+        # The loop may have ended before the thread.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken, runner)
+
+    def _woken(self, runner: TaskRunner) -> None:
+        runner.due_ns = 0
+        self.schedule()
 
     def schedule(self) -> None:
         """Let the tasks that can run do so, soon."""

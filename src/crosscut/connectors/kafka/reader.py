@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from crosscut.connectors.extras import ExtraMissing
+from crosscut.connectors.kafka.awaiting import NextMessage
 from crosscut.connectors.kafka.client import TIMEOUT_S, library
 from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
 from crosscut.errors import ConnectorError
@@ -18,7 +20,10 @@ from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 Malformed = Literal["fail", "skip"] | Callable[[Message, Exception], Any]
 
 IDLE_MS = 2.0
-"""Between two looks at a client that had nothing."""
+"""Between two looks at a client that had nothing, where no thread waits for what comes next."""
+
+AWAITED_MS = 100.0
+"""The same where one does, and wakes the task up."""
 
 BUFFERED_MAX = 20_000
 """Messages of all partitions of a task that wait in Python; the library has its own buffers before them."""
@@ -55,6 +60,17 @@ class SharedConsumer:
         # Partitions that are not fetched until they are asked for again.
         self._set_aside: set[tuple[str, int]] = set()
         self._idle_until_s = 0.0
+        self._next: NextMessage | None = None
+
+    @property
+    def wait_ms(self) -> float:
+        """For how long to wait where there is nothing."""
+        return IDLE_MS if self._next is None else AWAITED_MS
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Wait for messages in a thread, and call `wake` when one has come."""
+        if self._next is None:
+            self._next = NextMessage(self.consumer, wake)
 
     def add(self, reader: PartitionReader, offset: int) -> None:
         self._readers[reader.partition] = reader
@@ -74,6 +90,8 @@ class SharedConsumer:
                 self.consumer.incremental_unassign([library().TopicPartition(*reader.partition)])
         else:
             self.is_closed = True
+            if self._next is not None:
+                self._next.close()
             self.consumer.close()
 
     def taken(self, count: int) -> None:
@@ -91,8 +109,8 @@ class SharedConsumer:
         if place in self._set_aside:
             self._set_aside.remove(place)
             self._assign(place, asking.next)
-        now_s = time.monotonic()
-        if now_s < self._idle_until_s:
+        awaited, now_s = self._next, time.monotonic()
+        if now_s < self._idle_until_s if awaited is None else awaited.is_waiting:
             return
         if self._buffered >= BUFFERED_MAX:
             if place not in self._in_vain:
@@ -100,9 +118,13 @@ class SharedConsumer:
                 return
             # All others had their turn: who has the messages waits, perhaps for this very one.
             self._make_room()
-        found = self.consumer.consume(limit, timeout=0)
+        found = awaited.take() if awaited is not None else []
+        found += self.consumer.consume(limit, timeout=0)
         if not found:
-            self._idle_until_s = now_s + IDLE_MS / 2_000
+            if awaited is not None:
+                awaited.wait()
+            else:
+                self._idle_until_s = now_s + IDLE_MS / 2_000
         if any(map(self._error_of, found)):
             found = self._without_events(found)
         # A loop over partitions and not over messages: these are hundreds of thousands a second.
@@ -246,7 +268,7 @@ class PartitionReader(SplitReader):
         if not buffer:
             if self._end > self._next:
                 self._next = self._end
-            return EndOfSplit() if self._next >= self._stop else Wait(IDLE_MS)
+            return EndOfSplit() if self._next >= self._stop else Wait(self._shared.wait_ms)
         if len(buffer) <= limit:
             found = list(buffer)
             buffer.clear()
@@ -264,7 +286,7 @@ class PartitionReader(SplitReader):
                 return EndOfSplit()
         try:
             records = self._decode(found)
-        except SchemaUnavailable:
+        except (SchemaUnavailable, ExtraMissing):
             raise
         except Exception:  # noqa: BLE001 - user code or bytes of others: it is found out which message it is
             return self._decoded_singly(found)
@@ -277,7 +299,7 @@ class PartitionReader(SplitReader):
         for index, message in enumerate(found):
             try:
                 records += self._decode([message])
-            except SchemaUnavailable:
+            except (SchemaUnavailable, ExtraMissing):
                 raise
             except Exception as error:
                 match self._reading.malformed:
@@ -304,6 +326,9 @@ class PartitionReader(SplitReader):
             f"{type(error).__name__}: {error}; set malformed='skip' or a function to go on without it",
             topic=topic,
         )
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        self._shared.wake_by(wake)
 
     def acknowledge(self, position: JSON) -> None:
         if not self._acknowledges:

@@ -70,7 +70,11 @@ class SchemaRegistry:
         """Return a decoder: records are what fastavro makes of the value, by the schema of its writer.
 
         A tombstone stays None. Needs `crosscut[avro]`.
+
+        Raises:
+            ConnectorError: It is not installed.
         """
+        required("fastavro", "avro")
         return _AvroDecoder(self)
 
     def avro_encoder(self, subject: str, schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
@@ -79,7 +83,11 @@ class SchemaRegistry:
         Args:
             subject: As "orders-value".
             schema: As fastavro takes it. Whether it fits to those before, the registry says.
+
+        Raises:
+            ConnectorError: `crosscut[avro]` is not installed.
         """
+        required("fastavro", "avro")
         return _AvroEncoder(self, subject, schema)
 
     def protobuf(self, kind: type[Decoded]) -> Callable[[Message], Decoded | None]:

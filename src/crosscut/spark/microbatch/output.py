@@ -70,6 +70,7 @@ class Output:
     ) -> None:
         self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
         self._parallelism = graph.parallelism
+        self._job = graph.name
         self._gathering = sinks_together(graph)
         self._lineage = lineage
         self._epoch = epoch
@@ -103,7 +104,8 @@ class Output:
         vertex = self._vertices[task.vertex]
         assert vertex.sink is not None
         held = HeldData()
-        context = SinkContext(self._lineage, self._epoch, task, vertex.chain[-1].uid, held, self._driver)
+        uid = vertex.chain[-1].uid
+        context = SinkContext(self._lineage, self._epoch, task, uid, held, self._driver, self._job)
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
             self._take_held(one, snapshot)

@@ -1,0 +1,170 @@
+"""Messages that are waited for in a thread: none is late, lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
+
+ck = pytest.importorskip("confluent_kafka")
+
+DEADLINE_S = 100.0
+COUNT = 300
+READING = Reading("text", "fail", has_group=False)
+
+
+def message(partition: int, offset: int) -> Any:
+    return ck.Message(topic="a", partition=partition, offset=offset, value=f"{partition}-{offset}".encode())
+
+
+def reader_of(shared: SharedConsumer, partition: int) -> PartitionReader:
+    return PartitionReader(READING, shared, ("a", partition), 0, float("inf"))
+
+
+class Client:
+    """As the library's: `poll` waits for the next message, `consume` takes what there is.
+
+    It tells whether two threads take messages at the same time: then nobody knows their order.
+    """
+
+    def __init__(self) -> None:
+        self.coming: SimpleQueue[Any] = SimpleQueue()
+        self.is_closed = False
+        self.taken_by_two = False
+        self._taking = threading.Lock()
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        pass
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        pass
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        assert not self.is_closed
+        is_alone = self._taking.acquire(blocking=False)
+        self.taken_by_two |= not is_alone
+        try:
+            yield
+        finally:
+            if is_alone:
+                self._taking.release()
+
+    def poll(self, timeout: float) -> Any:
+        with self._taken():
+            try:
+                found = self.coming.get(timeout=timeout)
+            except Empty:
+                return None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        found: list[Any] = []
+        with self._taken():
+            while len(found) < count and not self.coming.empty():
+                found.append(self.coming.get())
+        return found
+
+    def close(self) -> None:
+        # A thread that still waits there would use a client that is gone.
+        self.is_closed = self._taking.acquire(blocking=False)
+
+
+class Asking:
+    """Reads as a task does: until there is nothing, and again when it is woken up."""
+
+    def __init__(self, client: Client, *partitions: int) -> None:
+        self.shared = SharedConsumer(client, "servers")
+        self.woken = threading.Event()
+        self.idle = threading.Semaphore(0)
+        self.readers = [reader_of(self.shared, one) for one in partitions]
+        for one in self.readers:
+            one.wake_by(self.woken.set)
+
+    def until(self, is_enough: Callable[[list[list[str]]], bool]) -> list[list[str]]:
+        seen: list[list[str]] = [[] for _ in self.readers]
+        while not is_enough(seen):
+            self.woken.clear()
+            has_waited = True
+            for reader, found in zip(self.readers, seen, strict=True):
+                some = reader.read(100)
+                if isinstance(some, list):
+                    found += some
+                    has_waited = False
+                else:
+                    assert isinstance(some, cc.Wait)
+                    assert some.delay_ms >= 100, "nobody needs to look every few milliseconds"
+            if has_waited and not is_enough(seen):
+                self.idle.release()
+                assert self.woken.wait(DEADLINE_S), f"nobody was woken up after {seen}"
+        return seen
+
+    def close(self) -> None:
+        for one in self.readers:
+            one.close()
+
+
+def test_messages_that_come_one_by_one_are_each_read_once_in_order_by_whoever_is_woken_up() -> None:
+    client = Client()
+    asking = Asking(client, 0, 1)
+
+    def come() -> None:
+        for offset in range(COUNT):
+            if offset % 3 == 0:
+                assert asking.idle.acquire(timeout=DEADLINE_S)
+            client.coming.put(message(offset % 2, offset // 2))
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    seen = asking.until(lambda found: sum(map(len, found)) == COUNT)
+    coming.join()
+    assert seen == [[f"{partition}-{offset}" for offset in range(COUNT // 2)] for partition in (0, 1)]
+    assert not client.taken_by_two
+    asking.close()
+    assert client.is_closed
+
+
+def test_a_client_is_closed_only_after_the_thread_that_waits_for_its_messages() -> None:
+    client = Client()
+    asking = Asking(client, 0)
+    assert isinstance(asking.readers[0].read(1), cc.Wait)
+    asking.close()
+    assert client.is_closed
+    assert "crosscut-kafka-next" not in [one.name for one in threading.enumerate()]
+
+
+def test_a_reader_that_nobody_has_waited_with_is_closed_as_well() -> None:
+    client = Client()
+    Asking(client, 0).close()
+    assert client.is_closed
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_messages_are_read() -> None:
+    client = Client()
+    asking = Asking(client, 0)
+    assert isinstance(asking.readers[0].read(1), cc.Wait)
+    client.coming.put(ck.KafkaException("out of its mind"))
+    assert asking.woken.wait(DEADLINE_S)
+    with pytest.raises(ck.KafkaException, match="out of its mind"):
+        asking.readers[0].read(1)
+    asking.close()
+
+
+def test_where_nobody_can_be_woken_up_no_thread_waits() -> None:
+    client = Client()
+    shared = SharedConsumer(client, "servers")
+    reader = reader_of(shared, 0)
+    found = reader.read(1)
+    assert isinstance(found, cc.Wait)
+    assert found.delay_ms < 100
+    assert "crosscut-kafka-next" not in [one.name for one in threading.enumerate()]
+    reader.close()
