@@ -1,6 +1,7 @@
 """A job from topic to topic that counts by key, here or in its own process, and what its output has to be.
 
-As a program: `python kafka_jobs.py SERVERS TOPIC OUT SETTINGS`; it tells each event as a JSON line.
+As a program: `python kafka_jobs.py SERVERS TOPIC OUT FLOW SETTINGS`, the last two in JSON.
+It tells each event as a JSON line.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
     return [tuple(orjson.loads(one.value())) for one in broker.consume(topic)]
 
 
-def counting(servers: str, topic: str, out: str, slow: Path | None = None, **source: Any) -> cc.Flow:
+def counting(
+    servers: str, topic: str, out: str, slow: Path | None = None, conninfo: str = "", **source: Any
+) -> cc.Flow:
     """Count by key; each update goes out, so that the committed topic tells of every loss and repeat.
 
     Args:
         slow: While there is this file, records take their time.
+        conninfo: Updates go to the table `updates` of this Postgres server, too.
     """
 
     def key_of(message: Any) -> str:
@@ -45,16 +49,22 @@ def counting(servers: str, topic: str, out: str, slow: Path | None = None, **sou
         return str(message.key.decode())
 
     flow = cc.Flow("counting")
-    (
+    counts = (
         flow.source(cc.kafka.source(servers, topic, decode="message", **source))
         .named("in")
         .key_by(key_of)
         .count()
         .named("counts")
-        .sink(cc.kafka.sink(servers, out, key=lambda pair: pair[0]))
-        .named("out")
     )
+    counts.sink(cc.kafka.sink(servers, out, key=lambda pair: pair[0])).named("out")
+    if conninfo:
+        counts.sink(cc.postgres.sink(conninfo, "updates", {"k": "text", "n": "bigint"})).named("table")
     return flow
+
+
+def described(servers: str, topic: str, out: str, slow: str = "", **rest: str) -> cc.Flow:
+    """Return the flow that arguments in JSON describe."""
+    return counting(servers, topic, out, Path(slow) if slow else None, **rest)
 
 
 def check_prefix(broker: KafkaBroker, out: str) -> int:
@@ -89,10 +99,17 @@ class KafkaDriver:
     """The job in a process of its own, which can be killed."""
 
     def __init__(
-        self, broker: KafkaBroker, topic: str, out: str, environment: dict[str, str], **settings: Any
+        self,
+        broker: KafkaBroker,
+        topic: str,
+        out: str,
+        environment: dict[str, str],
+        flow: dict[str, str] | None = None,
+        **settings: Any,
     ) -> None:
+        arguments = [broker.servers, topic, out, json.dumps(flow or {}), json.dumps(settings)]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, broker.servers, topic, out, json.dumps(settings)],
+            [sys.executable, __file__, *arguments],
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             text=True,
@@ -128,11 +145,11 @@ class KafkaDriver:
         self.wait()
 
 
-def main(servers: str, topic: str, out: str, settings: str) -> None:
+def main(servers: str, topic: str, out: str, flow: str, settings: str) -> None:
     def tell(event: cc.events.JobEvent) -> None:
         print(json.dumps({"event": type(event).__name__, "engine": getattr(event, "engine", "")}), flush=True)
 
-    job = counting(servers, topic, out).start(cc.Settings(**json.loads(settings)))
+    job = described(servers, topic, out, **json.loads(flow)).start(cc.Settings(**json.loads(settings)))
     job.on_event(tell)
     job.wait()
 

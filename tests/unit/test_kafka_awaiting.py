@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -17,34 +18,48 @@ ck = pytest.importorskip("confluent_kafka")
 
 DEADLINE_S = 100.0
 COUNT = 300
-READING = Reading("text", "fail", has_group=False)
 
 
 def message(partition: int, offset: int) -> Any:
     return ck.Message(topic="a", partition=partition, offset=offset, value=f"{partition}-{offset}".encode())
 
 
-def reader_of(shared: SharedConsumer, partition: int) -> PartitionReader:
-    return PartitionReader(READING, shared, ("a", partition), 0, float("inf"))
+def reader_of(shared: SharedConsumer, partition: int, *, group: bool = False) -> PartitionReader:
+    reading = Reading("text", "fail", has_group=group)
+    return PartitionReader(reading, shared, ("a", partition), 0, float("inf"))
 
 
 class Client:
     """As the library's: `poll` waits for the next message, `consume` takes what there is.
 
-    It tells whether two threads take messages at the same time: then nobody knows their order.
+    It tells whether two threads call it at the same time: then one waits for the other, and nobody knows the
+    order of messages.
     """
 
     def __init__(self) -> None:
         self.coming: SimpleQueue[Any] = SimpleQueue()
         self.is_closed = False
         self.taken_by_two = False
+        self.calls: list[tuple[str, int, int]] = []
+        self.end = 7
         self._taking = threading.Lock()
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        pass
+        self._called("assign", partitions)
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        pass
+        self._called("unassign", partitions)
+
+    def commit(self, offsets: list[Any], *, asynchronous: bool) -> None:
+        self._called("commit", offsets)
+
+    def _called(self, what: str, partitions: list[Any]) -> None:
+        with self._taken():
+            self.calls += [(what, one.partition, one.offset) for one in partitions]
+
+    def get_watermark_offsets(self, partition: Any, *, cached: bool) -> tuple[int, int]:
+        with self._taken():
+            return 0, self.end
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
@@ -82,11 +97,11 @@ class Client:
 class Asking:
     """Reads as a task does: until there is nothing, and again when it is woken up."""
 
-    def __init__(self, client: Client, *partitions: int) -> None:
+    def __init__(self, client: Client, *partitions: int, group: bool = False) -> None:
         self.shared = SharedConsumer(client, "servers")
         self.woken = threading.Event()
         self.idle = threading.Semaphore(0)
-        self.readers = [reader_of(self.shared, one) for one in partitions]
+        self.readers = [reader_of(self.shared, one, group=group) for one in partitions]
         for one in self.readers:
             one.wake_by(self.woken.set)
 
@@ -140,6 +155,28 @@ def test_a_client_is_closed_only_after_the_thread_that_waits_for_its_messages() 
     asking.close()
     assert client.is_closed
     assert "crosscut-kafka-next" not in [one.name for one in threading.enumerate()]
+
+
+def test_what_a_task_wants_of_the_client_meanwhile_the_thread_does() -> None:
+    client = Client()
+    asking = Asking(client, 0, group=True)
+    reader = asking.readers[0]
+    assert reader.lag == 7
+    assert isinstance(reader.read(1), cc.Wait)
+    client.end = 8
+    client.calls.clear()
+    reader.acknowledge(5)
+    other = reader_of(asking.shared, 1)
+    other.close()
+    assert reader.lag == 7, "as far as was known before; it is not asked for now"
+    deadline_s = time.monotonic() + DEADLINE_S
+    expected = [("commit", 0, 5), ("assign", 1, 0), ("unassign", 1, -1001)]
+    while client.calls != expected:
+        assert time.monotonic() < deadline_s, client.calls
+    reader.acknowledge(6)
+    asking.close()
+    assert client.calls == [*expected, ("commit", 0, 6)], "also what is asked for last"
+    assert not client.taken_by_two
 
 
 def test_a_reader_that_nobody_has_waited_with_is_closed_as_well() -> None:

@@ -61,6 +61,7 @@ class SharedConsumer:
         self._set_aside: set[tuple[str, int]] = set()
         self._idle_until_s = 0.0
         self._next: NextMessage | None = None
+        self._ends: dict[tuple[str, int], int] = {}
 
     @property
     def wait_ms(self) -> float:
@@ -76,8 +77,29 @@ class SharedConsumer:
         self._readers[reader.partition] = reader
         self._assign(reader.partition, offset)
 
+    def do(self, call: Callable[[], object]) -> None:
+        """Make a call of the client, now or soon."""
+        if self._next is None:
+            call()
+        else:
+            self._next.do(call)
+
     def _assign(self, place: tuple[str, int], offset: int) -> None:
-        self.consumer.incremental_assign([library().TopicPartition(*place, offset)])
+        self.do(lambda: self.consumer.incremental_assign([library().TopicPartition(*place, offset)]))
+
+    def _unassign(self, place: tuple[str, int]) -> None:
+        self.do(lambda: self.consumer.incremental_unassign([library().TopicPartition(*place)]))
+
+    def end_of(self, place: tuple[str, int]) -> int | None:
+        """Return the end of a partition, as it was heard with the last messages; nobody is asked."""
+        if self._next is None or not self._next.is_waiting:
+            ck = library()
+            try:
+                _, high = self.consumer.get_watermark_offsets(ck.TopicPartition(*place), cached=True)
+            except ck.KafkaException:
+                return None
+            self._ends[place] = high
+        return self._ends.get(place)
 
     def remove(self, reader: PartitionReader) -> None:
         if self._readers.pop(reader.partition, None) is None:
@@ -87,7 +109,7 @@ class SharedConsumer:
         self._set_aside.discard(reader.partition)
         if self._readers:
             if is_assigned:
-                self.consumer.incremental_unassign([library().TopicPartition(*reader.partition)])
+                self._unassign(reader.partition)
         else:
             self.is_closed = True
             if self._next is not None:
@@ -144,7 +166,7 @@ class SharedConsumer:
             if reader.buffer:
                 reader.forget()
                 self._set_aside.add(place)
-                self.consumer.incremental_unassign([library().TopicPartition(*place)])
+                self._unassign(place)
         self._buffered = 0
         self._in_vain.clear()
 
@@ -202,16 +224,8 @@ class PartitionReader(SplitReader):
 
     @property
     def lag(self) -> int | None:
-        topic, partition = self.partition
-        ck = library()
-        try:
-            # What the client has heard with the last messages: it asks nobody.
-            _, high = self._shared.consumer.get_watermark_offsets(
-                ck.TopicPartition(topic, partition), cached=True
-            )
-        except ck.KafkaException:
-            return None
-        return int(max(0, min(high, self._stop) - self._next)) if high >= 0 else None
+        high = self._shared.end_of(self.partition)
+        return None if high is None or high < 0 else int(max(0, min(high, self._stop) - self._next))
 
     def note(self, event: Any) -> None:
         """Note what the client says of this partition instead of a message."""
@@ -335,12 +349,17 @@ class PartitionReader(SplitReader):
             return
         topic, partition = self.partition
         ck = library()
-        try:
-            self._shared.consumer.commit(
-                offsets=[ck.TopicPartition(topic, partition, position)], asynchronous=True
-            )
-        except ck.KafkaException as error:
-            _log.warning("offset %s of %s could not be committed for monitoring: %s", position, topic, error)
+
+        def commit() -> None:
+            try:
+                offsets = [ck.TopicPartition(topic, partition, position)]
+                self._shared.consumer.commit(offsets=offsets, asynchronous=True)
+            except ck.KafkaException as error:
+                _log.warning(
+                    "offset %s of %s could not be committed for monitoring: %s", position, topic, error
+                )
+
+        self._shared.do(commit)
 
     def close(self) -> None:
         self._shared.remove(self)
