@@ -47,6 +47,7 @@ from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import Appended, AppendOutcome, LogWriter, Taken, Unknown
+from crosscut.protocol.job.obeying import Obedience, WorkerEffect
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.job.roster import Place, Roster
@@ -162,7 +163,7 @@ def halt_and_older_channels_ignored(patch: pytest.MonkeyPatch) -> None:
     def told(self: Worker, message: Any) -> None:
         if isinstance(message, DeployTasks) and self._pool is not None:
             # It goes on with the tasks that it has, under the new epoch.
-            self._pool.epoch = message.epoch
+            self._pool.epoch = self.obedience._current = message.epoch
         elif not isinstance(message, HaltTasks):
             plain_told(self, message)
 
@@ -694,26 +695,18 @@ def tasks_act_on_after_one_has_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_deployment_obeyed(patch: pytest.MonkeyPatch) -> None:
-    plain = Worker._told
+    plain = Obedience._deploy
 
-    def told(self: Worker, message: Any) -> None:
-        if isinstance(message, DeployTasks):
-            self._newest_asked = Epoch(0)
-        plain(self, message)
+    def deploy(self: Obedience, word: DeployTasks) -> list[WorkerEffect]:
+        self._newest = Epoch(0)
+        return plain(self, word)
 
-    patch.setattr(Worker, "_told", told)
+    patch.setattr(Obedience, "_deploy", deploy)
 
 
 def halt_of_an_older_epoch_obeyed(patch: pytest.MonkeyPatch) -> None:
-    plain = Worker._told
-
-    def told(self: Worker, message: Any) -> None:
-        if isinstance(message, HaltTasks):
-            self._start_chore(self._halt_turn())
-        else:
-            plain(self, message)
-
-    patch.setattr(Worker, "_told", told)
+    plain = Obedience._halt
+    patch.setattr(Obedience, "_halt", lambda self, epoch: plain(self, self._newest))
 
 
 def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:

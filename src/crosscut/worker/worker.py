@@ -28,6 +28,17 @@ from crosscut.net.connections import Credentials, connect
 from crosscut.net.control import WorkerLink, heartbeat_interval_s
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
+from crosscut.protocol.job.obeying import (
+    BeginTasks,
+    EndTasks,
+    EndWorker,
+    LearnPeers,
+    Obedience,
+    TasksEnded,
+    TaskWord,
+    TellTasks,
+    WorkerEvent,
+)
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AlignSources,
@@ -35,16 +46,12 @@ from crosscut.protocol.messages import (
     CaptureSnapshots,
     CloseLoops,
     CommitCheckpoint,
-    CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
     FailureCause,
-    HaltTasks,
     Peer,
     RegisterWorker,
     ResumeSources,
-    ShutDown,
-    StandBy,
     StartTasks,
     TaskFailed,
     TriggerCheckpoint,
@@ -136,9 +143,10 @@ class Worker:
         self._pool: TaskPool | None = None
         self._spaces = surroundings.new_spaces()
         self._deploying: asyncio.Task[None] | None = None
-        # Changes of epoch happen one after the other, in the order they were asked for.
+        self.obedience = Obedience()
+        """Decides which words count here."""
+        # The worker may come to its end while tasks are being ended.
         self._turns = asyncio.Lock()
-        self._newest_asked = Epoch(0)
         self._listener = Listener(f"worker {index}")
         self._mesh = Mesh(index, self, self._listener, plan.credentials, surroundings.piece_bytes)
         self._link: WorkerLink | None = None
@@ -147,8 +155,6 @@ class Worker:
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
         self._lines = surroundings.lines
-        self.stale_dropped = 0
-        """Words of the coordinator about an epoch that was over here."""
 
     @property
     def pool(self) -> TaskPool | None:
@@ -193,7 +199,7 @@ class Worker:
             self._listener.close()
             link.close_gently("the worker ends")
             # After a change of epoch that is under way: its calls use what is closed here.
-            await self._halt_turn()
+            await self._halt()
             self._at_hand.close()
 
     def _register(self) -> None:
@@ -228,44 +234,30 @@ class Worker:
 
     def _told(self, message: CoordinatorMessage) -> None:
         self._heard_ns = self._now_ns()
-        match message:
-            case DeployTasks() if message.epoch <= self._newest_asked:
-                self.stale_dropped += 1
-            case HaltTasks() if message.epoch < self._newest_asked:
-                self.stale_dropped += 1
-            case DeployTasks():
-                self._newest_asked = message.epoch
-                # At once: if this epoch is over before it begins, they are not said again for the next.
-                self._peers |= {peer.worker: peer for peer in message.peers}
-                self._start_chore(self._deploy(message))
-            case HaltTasks():
-                self._start_chore(self._halt_turn())
-            case ShutDown(reason, failed):
-                self._end(
-                    WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
-                )
-            case CoordinatorHeartbeat() | StandBy():
-                pass
-            case _:
-                self._task_word(message)
+        self._obey(message)
 
-    def _task_word(
-        self,
-        message: StartTasks
-        | TriggerCheckpoint
-        | AbortCheckpoint
-        | CaptureSnapshots
-        | ResumeSources
-        | CommitCheckpoint
-        | CloseLoops
-        | AlignSources
-        | AssignSplits,
-    ) -> None:
-        pool = self._pool
-        if pool is None or message.epoch != pool.epoch:
-            self.stale_dropped += 1
-            return
-        match message:
+    def _obey(self, event: WorkerEvent) -> None:
+        for effect in self.obedience.handle(event):
+            match effect:
+                case LearnPeers(peers):
+                    self._peers |= {peer.worker: peer for peer in peers}
+                case EndTasks():
+                    self._start_chore(self._end_tasks())
+                case BeginTasks(deploy):
+                    self._begin(deploy)
+                case TellTasks(word):
+                    # Unless the worker itself is coming to its end.
+                    if self._pool is not None:
+                        self._tell(self._pool, word)
+                case EndWorker(reason, failed):
+                    self._end(
+                        WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
+                    )
+                case _:
+                    assert_never(effect)
+
+    def _tell(self, pool: TaskPool, word: TaskWord) -> None:
+        match word:
             case StartTasks():
                 pool.start()
                 self._process.settle()
@@ -283,12 +275,12 @@ class Worker:
             case CloseLoops(_, heads):
                 pool.close_loops(heads)
             case AlignSources():
-                pool.align(message)
+                pool.align(word)
             case AssignSplits(_, task, since, splits, is_last):
                 self._failpoints("splits.assigned")
                 pool.assign(task, splits, since, is_last=is_last)
             case _:
-                assert_never(message)
+                assert_never(word)
 
     def _link_lost(self, reason: str) -> None:
         self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))
@@ -325,53 +317,52 @@ class Worker:
         if self._link is None or not self._link.is_open:
             return
         tasks = pool.statistics() if pool else ()
-        dropped = {"stale epoch": self.stale_dropped} if self.stale_dropped else {}
+        dropped = dict(self.obedience.dropped)
         refused = dict(self._listener.refusals)
         logged = self._lines.take() if self._lines is not None else ()
         self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused, logged))
 
     # Epochs.
 
-    async def _halt_turn(self) -> None:
-        async with self._turns:
-            await self._halt()
+    async def _end_tasks(self) -> None:
+        await self._halt()
+        self._obey(TasksEnded())
 
     async def _halt(self) -> None:
-        if self._deploying is not None:
-            self._deploying.cancel()
-            await asyncio.gather(self._deploying, return_exceptions=True)
-            self._deploying = None
-        pool, self._pool = self._pool, None
-        self._mesh.close()
-        if pool is not None:
-            await pool.close()
-            self._spaces.close()
-
-    async def _deploy(self, deploy: DeployTasks) -> None:
         async with self._turns:
-            await self._halt()
-            if deploy.epoch != self._newest_asked or self._link is None:
-                return
-            link = self._link
-            pool = TaskPool(
-                epoch=deploy.epoch,
-                store=self._store,
-                batch_rows=self._plan.terms.batch_rows,
-                linger_ms=self._plan.linger_ms,
-                marks_every_ms=self._plan.marks_every_ms,
-                alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
-                sink_timeout_ms=self._plan.terms.sink_timeout_ms,
-                failpoints=self._failpoints,
-                report=link.say,
-                give_credit=self._mesh.give_credit,
-                clock=self._surroundings.clock,
-                start_thread=self._surroundings.start_thread,
-                pace_of=self._pace_of,
-                slices=self._process,
-            )
-            self._pool = pool
-            self._spaces = self._surroundings.new_spaces()
-            self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
+            if self._deploying is not None:
+                self._deploying.cancel()
+                await asyncio.gather(self._deploying, return_exceptions=True)
+                self._deploying = None
+            pool, self._pool = self._pool, None
+            self._mesh.close()
+            if pool is not None:
+                await pool.close()
+                self._spaces.close()
+
+    def _begin(self, deploy: DeployTasks) -> None:
+        link = self._link
+        if link is None:
+            return
+        pool = TaskPool(
+            epoch=deploy.epoch,
+            store=self._store,
+            batch_rows=self._plan.terms.batch_rows,
+            linger_ms=self._plan.linger_ms,
+            marks_every_ms=self._plan.marks_every_ms,
+            alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
+            sink_timeout_ms=self._plan.terms.sink_timeout_ms,
+            failpoints=self._failpoints,
+            report=link.say,
+            give_credit=self._mesh.give_credit,
+            clock=self._surroundings.clock,
+            start_thread=self._surroundings.start_thread,
+            pace_of=self._pace_of,
+            slices=self._process,
+        )
+        self._pool = pool
+        self._spaces = self._surroundings.new_spaces()
+        self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 
     def _pace_of(self, task: TaskId) -> Pace:
         if task not in self._paces:

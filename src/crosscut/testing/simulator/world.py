@@ -405,7 +405,8 @@ class World:
         self.is_over = True
         for process in (*self.drivers, *self.workers.values()):
             if isinstance(process, WorkerProcess) and process.worker is not None:
-                self.seen["drop: stale epoch (worker)"] += process.worker.stale_dropped
+                for reason, count in process.worker.obedience.dropped.items():
+                    self.seen[f"drop: {reason} (worker)"] += count
             process.die("the world is over")
             process.loop.unwind()
         for pool in self._pools.values():
