@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import crosscut as cc
 from crosscut.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
-from crosscut.testing.flows import functions, letters, processes, timed_functions
+from crosscut.testing.flows import accumulators, functions, letters, processes, timed_functions
 from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.description import Description
 from crosscut.testing.flows.steps import (
@@ -172,8 +172,8 @@ class _Building:
             stream = by_window.process(processes.Increments()).named(f"{uid}-increments")
         if isinstance(step, Attempt) and step.operator == "split":
             stream = stream.union(stream.side_output("odd")).named(f"{uid}-all")
-        if functions.is_followed_by_separation(step):
-            stream = stream.flat_map(functions.separated).named(f"{uid}-separated")
+        if accumulators.is_followed_by_separation(step):
+            stream = stream.flat_map(accumulators.separated).named(f"{uid}-separated")
         self._streams[number] = stream
         return number + 1
 
@@ -329,7 +329,7 @@ class _Building:
             case Reduce():
                 return keyed.reduce(functions.reduce_function(step), emit=step.emit)
             case Aggregate():
-                initial, add, result, merge = functions.folding(step.function, key_by)
+                initial, add, result, merge = accumulators.folding(step.function, key_by)
                 return keyed.aggregate(initial, add, result, emit=step.emit, merge=merge)
             case Process():
                 return keyed.process(processes.Counting(step.every), on_error=DEAD_LETTERS)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
-from crosscut.testing.flows import functions, letters, processes, timed_functions
+from crosscut.testing.flows import accumulators, functions, letters, processes, timed_functions
 from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.building import source_records
 from crosscut.testing.flows.description import Description
@@ -296,7 +296,7 @@ class _Run:
             case Reduce():
                 value = one if is_first else functions.reduce_function(step)(value, one)
             case Aggregate():
-                initial, add, result, _ = functions.folding(step.function, key_by)
+                initial, add, result, _ = accumulators.folding(step.function, key_by)
                 value = add((initial() if callable(initial) else initial) if is_first else value, one)
             case _:
                 assert_never(step)
@@ -312,8 +312,8 @@ class _Run:
             return (functions.of_top(step.emit, pair),)
         if isinstance(step, Trial) and step.fold == "result" and value % step.modulus == 0:
             return (letters.of_letter(pair),)
-        if functions.is_followed_by_separation(step):
-            return functions.separated(pair)
+        if accumulators.is_followed_by_separation(step):
+            return accumulators.separated(pair)
         return (pair,)
 
     def _say_at_the_end(self, number: int) -> None:
@@ -337,7 +337,7 @@ class _Run:
             return
         result = None
         if isinstance(step, Aggregate):
-            result = functions.folding(step.function, key_by_of(self._steps, step)).result
+            result = accumulators.folding(step.function, key_by_of(self._steps, step)).result
         for key, value in self._states.get(number, {}).items():
             said = self._said(number, key, value if result is None else result(value))
             self._send(number, said, TIMESTAMP_MAX)

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 import crosscut as cc
+from crosscut.testing.flows.accumulators import new_numbers, noted, numbers_of
 from crosscut.testing.flows.functions import (
     energy_of,
     mixed,
     most,
-    new_numbers,
-    noted,
     number_of,
-    numbers_of,
     of_key,
     rank_of,
     record,
