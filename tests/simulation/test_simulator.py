@@ -25,6 +25,7 @@ from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, JobEffect, Outcome, TaskEffect
 from crosscut.protocol.job.coordinator import Phase
 from crosscut.protocol.job.job_log import LogWriter, Verdict
+from crosscut.protocol.job.obeying import Obedience, WorkerEffect
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.testing.simulator.driver import WatchedDriver
 from crosscut.testing.simulator.graphs import GRAPHS
@@ -95,6 +96,7 @@ def seen() -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, SnapshotProtocol, "handle", "effect")
         watch(patch, Committer, "handle", "effect")
+        watch(patch, Obedience, "handle", "effect")
         watch(patch, LogWriter, "handle", "verdict")
         watch(patch, WatchedWorker, "_told", "message")
         watch(patch, WatchedDriver, "link_message", "message")
@@ -132,7 +134,8 @@ def test_everything_that_can_happen_has_happened(seen: Counter[str]) -> None:
     expected |= {f"moment: {moment}" for moment in MOMENTS}
     expected |= {f"theme: {theme}" for theme in THEMES}
     expected |= {f"drop: {reason}" for reason in _drop_reasons()}
-    effects = (*get_args(JobEffect), *get_args(TaskEffect), *get_args(CommitterEffect))
+    kinds = (JobEffect, TaskEffect, CommitterEffect, WorkerEffect)
+    effects = (one for kind in kinds for one in get_args(kind))
     expected |= {f"effect: {kind.__name__}" for kind in effects}
     expected |= {f"verdict: {kind.__name__}" for kind in get_args(Verdict)}
     messages = (*get_args(WorkerMessage), *get_args(CoordinatorMessage))
@@ -141,7 +144,6 @@ def test_everything_that_can_happen_has_happened(seen: Counter[str]) -> None:
     expected |= {
         "Spark gave the job up",
         "connection: STALE_EPOCH",
-        "drop: stale epoch (worker)",
         "ended loudly after a broken promise",
         "request that outlived its sender",
         "spilled",

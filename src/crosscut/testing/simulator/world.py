@@ -406,7 +406,7 @@ class World:
         for process in (*self.drivers, *self.workers.values()):
             if isinstance(process, WorkerProcess) and process.worker is not None:
                 for reason, count in process.worker.obedience.dropped.items():
-                    self.seen[f"drop: {reason} (worker)"] += count
+                    self.seen[f"drop: {reason}"] += count
             process.die("the world is over")
             process.loop.unwind()
         for pool in self._pools.values():
