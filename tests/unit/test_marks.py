@@ -377,6 +377,11 @@ def test_a_share_of_what_was_observed_lies_in_the_bucket_where_it_is() -> None:
         assert 1e3 * low <= quantile_ms(reading, share) <= 1e3 * high, share
 
 
+@pytest.mark.parametrize(("seconds", "within_s"), [(49.0, 50.0), (51.0, 100.0), (3_000.0, 5_000.0)])
+def test_records_that_have_waited_for_hours_are_shown_with_that(seconds: float, within_s: float) -> None:
+    assert seconds < quantile_ms(histogram(*[seconds] * 200), 0.99) / 1e3 <= within_s
+
+
 def test_histograms_of_several_tasks_and_sources_are_merged_by_source() -> None:
     other = Reading("orders", "latency", "histogram", 1.0, (1.0,), (1, 0))
     strange = Reading("numbers", "latency", "histogram", 1.0, (1.0,), (1, 0))

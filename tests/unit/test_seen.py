@@ -86,6 +86,17 @@ def test_lines_of_a_run_have_a_word_for_what_matters() -> None:
     assert said in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_the_end_of_a_job_is_said_once_however_long_it_takes_spark_to_stop() -> None:
+    clock_s = iter(range(0, 1_000, 10))
+    metrics = watched().metrics()
+    console = Console(file=io.StringIO(), width=300, color_system=None)
+    with LineView(console, clock_s=lambda: next(clock_s)) as view:
+        for phase in ("running", "running", "ended", "ended", "ended"):
+            view.show(replace(metrics.summary, phase=phase), lambda: metrics)
+    said = [line.split()[2] for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert said == ["running", "running", "ended"]
+
+
 def test_a_process_that_stands_for_several_workers_is_shown_once() -> None:
     metrics = watched().metrics()
     workers = tuple(WorkerStatus(index, "driver", 41, 1) for index in range(16))

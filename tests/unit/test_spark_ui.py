@@ -12,6 +12,7 @@ import pytest
 from tests.unit.watched import Watched
 
 import crosscut as cc
+from crosscut.errors import SettingsError
 from crosscut.spark.seeing import Seeing
 from crosscut.spark.ui import InSparkUi
 
@@ -38,7 +39,8 @@ class CountingSpark:
     applicationId = "app-7"
     version = "4.3.0"
 
-    def __init__(self) -> None:
+    def __init__(self, master: str = "local[2]") -> None:
+        self.master = master
         self.attached: list[AddressMap] = []
         self.parameters: dict[str, str] = {}
         self._jvm, self._jsc, self.getConf = MagicMock(), MagicMock(), MagicMock()
@@ -76,6 +78,13 @@ def test_who_asks_for_a_savepoint_is_given_the_time_that_it_takes() -> None:
     spark = CountingSpark()
     in_ui(spark, "a").close()
     assert (spark.parameters["timeout"], spark.parameters["idleTimeout"]) == ("600000", "600000")
+
+
+def test_on_yarn_it_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    spark = CountingSpark("yarn")
+    with pytest.raises(SettingsError, match=r"the proxy of YARN.*leave web_in_spark_ui out.*web_url"):
+        seeing(spark, tmp_path)
+    assert spark.attached == []
 
 
 def seeing(spark: Any, directory: Path) -> Seeing:

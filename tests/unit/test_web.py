@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import http.client
 import json
 import logging
@@ -161,7 +163,15 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() ->
             "srcdoc",
         ):
             assert way not in texts[name], (name, way)
-    assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", texts["page.html"])
+    assert not re.search(r"<style| style=| on\w+=", texts["page.html"])
+
+
+def test_the_only_script_within_the_page_is_the_one_that_its_policy_names() -> None:
+    found = answers().answer(request("/", token=None))
+    scripts = re.findall(r"<script(?![^>]* src=)[^>]*>(.*?)</script>", found.body.decode(), re.DOTALL)
+    assert len(scripts) == 1
+    hashed = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{hashed}';" in found.headers["Content-Security-Policy"]
 
 
 @pytest.mark.parametrize("accepted", ["gzip, deflate, br", ""])

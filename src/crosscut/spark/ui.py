@@ -18,6 +18,8 @@ from pyspark import SparkContext
 from crosscut.errors import SettingsError
 
 PATH = "/crosscut"
+YARN = "yarn"
+"""How its master is called, also as an old `yarn-client`."""
 THREADS_MAX = 16
 """Of the proxy; up to eight of them wait for sockets."""
 
@@ -38,10 +40,16 @@ class InSparkUi:
         address: Where Spark's driver finds the page.
 
     Raises:
-        SettingsError: This Spark has no UI, or none that can serve it.
+        SettingsError: This Spark has no UI, or none that can serve it, or one behind YARN's proxy.
     """
 
     def __init__(self, context: SparkContext, name: str, address: str) -> None:
+        if (context.master or "").startswith(YARN):
+            raise SettingsError(
+                f"web_in_spark_ui=True, and Spark runs on {context.master}: YARN's proxy in front of its UI "
+                f"does not let the page's token through; leave web_in_spark_ui out, and reach the page's own "
+                f"port (web_port) through a tunnel, as `ssh -L`, or through a proxy (web_url)"
+            )
         ui_url = context.uiWebUrl
         if ui_url is None:
             raise SettingsError(

@@ -20,9 +20,11 @@ from rich.text import Text
 
 from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import JobStatus
+from crosscut.protocol.job.phases import Phase
 from crosscut.terminal.numbers import vertex_line, vertex_table
 
 _LINE_EVERY_S = 1.0
+_ENDED = Phase.ENDED.name.lower()
 _WIDTH_OF_A_FILE = 200
 _BAR_WIDTH = 40
 
@@ -42,13 +44,17 @@ class JobView(ABC):
 
     Args:
         total: Records there are to read, if that is known.
+        clock_s: Says how long ago something was.
     """
 
-    def __init__(self, console: Console, total: int | None = None) -> None:
+    def __init__(
+        self, console: Console, total: int | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console
         self._total = total
+        self._clock_s = clock_s
         self._words = _Words(self)
-        self._started_s = time.monotonic()
+        self._started_s = clock_s()
         self._vertices: list[dict[str, Any]] = []
         self._look_due_s = 0.0
 
@@ -58,8 +64,8 @@ class JobView(ABC):
         Args:
             look: Returns its numbers; asked about once a second.
         """
-        if look is not None and time.monotonic() >= self._look_due_s:
-            self._look_due_s = time.monotonic() + _LINE_EVERY_S
+        if look is not None and self._clock_s() >= self._look_due_s:
+            self._look_due_s = self._clock_s() + _LINE_EVERY_S
             self._vertices = [asdict(one) for one in look().vertices]
         self._show(status)
 
@@ -81,7 +87,7 @@ class JobView(ABC):
         logging.getLogger("crosscut").removeHandler(self._words)
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started_s
+        return self._clock_s() - self._started_s
 
     def _share(self, status: JobStatus) -> float | None:
         return min(1.0, status.records_read / self._total) if self._total else None
@@ -113,16 +119,19 @@ def job_view(console: Console, *, plain: bool, total: int | None = None) -> JobV
 class LineView(JobView):
     """A line a second, and one whenever the phase or the epoch changes."""
 
-    def __init__(self, console: Console, total: int | None = None) -> None:
-        super().__init__(console, total)
+    def __init__(
+        self, console: Console, total: int | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(console, total, clock_s)
         self._last = ("", 0)
         self._due_s = 0.0
 
     def _show(self, status: JobStatus) -> None:
         now = (status.phase, status.epoch)
-        if now == self._last and time.monotonic() < self._due_s:
+        # Of a job that has ended there is no news, though Spark takes its time to stop.
+        if now == self._last and (status.phase == _ENDED or self._clock_s() < self._due_s):
             return
-        self._last, self._due_s = now, time.monotonic() + _LINE_EVERY_S
+        self._last, self._due_s = now, self._clock_s() + _LINE_EVERY_S
         share = self._share(status)
         workers = " ".join(map(str, _pids(status)))
         fields = (

@@ -6,8 +6,9 @@ from crosscut.batch import Mark
 from crosscut.protocol.measures import Reading, ReadingsSaid
 from crosscut.user_metrics import Histogram
 
-BOUNDS = tuple(step * 10.0**power for power in range(-4, 2) for step in (1.0, 2.5, 5.0))
-"""In seconds: from a tenth of a millisecond to 50 seconds."""
+BOUNDS = tuple(step * 10.0**power for power in range(-4, 5) for step in (1.0, 2.5, 5.0))
+"""In seconds: from a tenth of a millisecond to 14 hours, so that what has waited at a blocked channel for long is
+shown as it is."""
 
 
 class Latencies:
