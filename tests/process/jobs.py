@@ -8,6 +8,7 @@ files alone one can then tell whether a record was lost or counted twice, in the
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark import SparkContext
@@ -30,6 +32,7 @@ from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS = 499
 """Enough for the state of a task to be stored in files, not in the manifest."""
 DEADLINE_S = 180.0
@@ -45,6 +48,16 @@ Record = tuple[str, int]
 
 def record(number: int) -> Record:
     return f"key-{number % KEYS}", number
+
+
+def example(name: str) -> ModuleType:
+    """Import an example as users' modules are: found on the path, not installed."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def key_of(one: Record) -> str:

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from jobs import PATIENT, Held, hold, lose, until
+from jobs import PATIENT, Held, example, hold, lose, until
 
 import crosscut as cc
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ALIGNED, UNALIGNED, SWITCHING = "aligned", "unaligned", "aligned, unaligned after 5ms"
 ALL_EXACT = (ALIGNED, UNALIGNED, SWITCHING)
-
-
-def example(name: str) -> ModuleType:
-    """Import an example as users' modules are: found on the path, not installed."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from bench import hour
 from click.testing import CliRunner
-from jobs import DEADLINE_S, PATIENT, Once, until
+from jobs import DEADLINE_S, PATIENT, Once, example, until
 from pyspark import SparkContext
 from tests import guide_pictures
 from tests.crowd import Crowd, Eventful
@@ -239,8 +239,8 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         page.press("#look-key", "Enter")
         until(lambda: [row.split("\t")[1] for row in row_texts(page, "state")] == ["7"], "that of one key")
 
-        # The same under Spark's own pages, where one may act, too.
-        in_ui = opened(browser, under_spark_ui(started.spark, job), problems)
+        # The same under Spark's own pages, where one may act, too; found without the last `/` of its address.
+        in_ui = opened(browser, under_spark_ui(started.spark, job).replace("/#", "#"), problems)
         in_ui.wait_for_selector("#graph .vertex")
         in_ui.click("#checkpoint")
         until(
@@ -350,6 +350,92 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
     # Which is more can't be said: what the killed worker did after its last report is counted nowhere.
     assert payments_in > 0
     assert metrics.status == "stopped"
+
+
+# A loop.
+
+GRAPH = """() => {
+  const svg = document.querySelector("#graph svg");
+  const point = ({ x, y }) => [x, y];
+  return {
+    at: Number(document.body.dataset.at),
+    size: [svg.clientWidth, svg.clientHeight],
+    rates: [...svg.querySelectorAll(".rate")].map((one) => one.textContent),
+    boxes: Object.fromEntries([...svg.querySelectorAll(".vertex")].map((one) => {
+      const { e: x, f: y } = one.transform.baseVal[0].matrix;
+      const { width, height } = one.querySelector(".box").getBBox();
+      return [one.querySelector(".title").textContent, [x, y, x + width, y + height]];
+    })),
+    lines: [...svg.querySelectorAll(".edge")].map((one) => ({
+      title: one.querySelector("title").textContent,
+      dashed: getComputedStyle(one).strokeDasharray !== "none",
+      from: point(one.getPointAtLength(0)),
+      to: point(one.getPointAtLength(one.getTotalLength())),
+      bottom: one.getBBox().y + one.getBBox().height,
+    })),
+  };
+}"""
+SHOWN = """async (rates) => {
+  const { count } = await import(new URL("elements.js", location.href).href);
+  return rates.map((one) => `${count(one)}/s`);
+}"""
+
+
+def test_a_loop_is_drawn_with_its_back_edge_and_the_records_that_go_round_on_it(
+    tmp_path: Path, started: Any, browser: Any
+) -> None:
+    flow = example("collatz").lengths(10**9, cc.files.jsonl(tmp_path / "out"), rate=200)
+    settings = cc.Settings(
+        parallelism=2,
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_interval="300ms",
+        **PATIENT,
+        web=True,
+        web_port=0,
+    )
+    job = started.flow(flow, settings)
+    problems: list[str] = []
+    page = opened(browser, job.page, problems)
+    answers: list[Any] = []
+    page.on("response", lambda one: answers.append(one) if one.url.endswith("api/job") else None)
+    try:
+        page.wait_for_selector("#graph .vertex")
+        edges = document_of(job)["job"]["edges"]
+        (back,) = [place for place, one in enumerate(edges) if one["is_back_edge"]]
+        assert (edges[back]["source"], edges[back]["target"]) == ("again", "loop")
+        until(lambda: page.evaluate(GRAPH)["rates"][back] != "0/s", "records on the back edge")
+
+        # What is drawn is what the answer held that it was drawn from.
+        graph = page.evaluate(GRAPH)
+        said = next(found for one in answers if (found := one.json()["job"])["at_ms"] == graph["at"])
+        rates = [one["records_per_second"] for one in said["edges"]]
+        assert graph["rates"] == page.evaluate(SHOWN, rates)
+        assert rates[back] > 0
+
+        # It leads from the right of the one to the left of the other, and is seen below both.
+        titles = [one["title"] for one in graph["lines"]]
+        assert titles[back] == "again to loop, a back edge"
+        assert [one["dashed"] for one in graph["lines"]] == [one["is_back_edge"] for one in edges]
+        for edge, line in zip(edges, graph["lines"], strict=True):
+            source, target = graph["boxes"][edge["source"]], graph["boxes"][edge["target"]]
+            assert line["from"] == pytest.approx([source[2], (source[1] + source[3]) / 2], abs=0.5)
+            assert line["to"] == pytest.approx([target[0], (target[1] + target[3]) / 2], abs=0.5)
+        again, loop = graph["boxes"]["again"], graph["boxes"]["loop"]
+        assert loop[2] < again[0], "it goes back"
+        assert max(again[3], loop[3]) < graph["lines"][back]["bottom"] < graph["size"][1]
+
+        # Its barrier comes to each task, round the loop as well.
+        until(lambda: len(row_texts(page, "checkpoints")) > 2, "checkpoints")
+        page.click("#checkpoints tr:not(.failed) button >> nth=1")
+        page.focus("#moment")
+        page.keyboard.press("End")
+        durable = "2 come, 2 frozen, 2 durable of 2"
+        assert page.text_content("#cells").count(durable) == len(graph["boxes"]) == 5
+        assert problems == []
+    finally:
+        page.close()
+        job.cancel()
+        job.close_page()
 
 
 # The pictures of the guide.

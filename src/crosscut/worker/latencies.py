@@ -7,7 +7,7 @@ from crosscut.protocol.measures import Reading, ReadingsSaid
 from crosscut.user_metrics import Histogram
 
 BOUNDS = tuple(step * 10.0**power for power in range(-4, 5) for step in (1.0, 2.5, 5.0))
-"""In seconds: from a tenth of a millisecond to 14 hours, so that what has waited at a blocked channel for long is
+"""In seconds: from a tenth of a millisecond to 14 hours, so that what has waited long at a blocked channel is
 shown as it is."""
 
 

@@ -69,7 +69,9 @@ export class Graph {
       path = `M ${from} C ${from[0] + bend} ${from[1]}, ${to[0] - bend} ${to[1]}, ${to}`;
       middle = [(from[0] + to[0]) / 2, (from[1] + to[1]) / 2 - 6];
     }
-    svg.append(drawn("path", { d: path, class: edge.is_back_edge ? "edge back" : "edge" }));
+    const line = drawn("path", { d: path, class: edge.is_back_edge ? "edge back" : "edge" });
+    line.append(drawn("title", {}, `${edge.source} to ${edge.target}${edge.is_back_edge ? ", a back edge" : ""}`));
+    svg.append(line);
     svg.append(drawn("path", { d: `M ${to} l -8 -4 l 0 8 z`, class: "arrow" }));
     const text = drawn("text", { x: middle[0], y: middle[1], "text-anchor": "middle", class: "small rate" });
     svg.append(text);
