@@ -99,7 +99,8 @@ class Crowd(Watched):
         self.watching.latencies.note(1_000 * MS * self.second, E1, reports)
         status = replace(build_status("crowd", self.coordinator, self.seen, frozenset()), tasks=reports)
         now_ms = self.at_ms(self.second)
-        return build_metrics(self.graph, status, "running", self.watching, None, self.settings, now_ms, logs)
+        seen = self.watching.seen()
+        return build_metrics(self.graph, status, "running", seen, None, self.settings, now_ms, logs)
 
     def at_ms(self, second: int) -> int:
         """Return the time of day then, in milliseconds since 1970."""

@@ -12,11 +12,11 @@ from tests.unit.watched import E1, MS, WALL_MS, Watched, acknowledge, graph, hea
 import crosscut as cc
 from crosscut import events
 from crosscut.driver.meter import Meter, TaskRates, TaskTotals
-from crosscut.driver.metrics import build_metrics, shown_settings
+from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
 from crosscut.driver.plain import plain
 from crosscut.driver.status import Observations, build_status
 from crosscut.driver.traces import CheckpointTraces
-from crosscut.driver.watching import LETTERS_MAX
+from crosscut.driver.watching import LETTERS_MAX, Seen
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.events import (
@@ -283,11 +283,41 @@ def test_watermarks_have_a_delay_only_as_long_as_there_is_a_time_to_wait_for() -
         TaskStatistics(K1),
     )
     status = replace(status, tasks=tasks)
-    metrics = build_metrics(graph(), status, "running", talk.watching, None, {}, WALL_MS)
+    metrics = build_metrics(graph(), status, "running", talk.watching.seen(), None, {}, WALL_MS)
     numbers, out = metrics.vertices
     assert (numbers.watermark, numbers.watermark_delay_ms) == (WALL_MS - 9_000, 9_000)
     assert (numbers.lag, numbers.lag_seconds) == (7, None), "it does not move"
     assert (out.watermark, out.watermark_delay_ms, out.lag) == (None, None, None)
+
+
+def test_what_was_looked_at_stays_as_it_was_though_the_job_goes_on() -> None:
+    def waited(second: int) -> None:
+        heartbeat(talk, second, blocked=0.7, busy=0.95)
+        marks = Reading("numbers", "latency", "histogram", 1.0, (0.1,), (second, second))
+        payments = Reading("out", "payments", "counter", second)
+        said = TaskStatistics(K0, records_in=50 * second, readings=(payments,), latencies=(marks,))
+        talk.message(0, WorkerHeartbeat(E1, (said,)))
+
+    def shown(seen: Seen) -> JobMetrics:
+        return build_metrics(graph(), status, "running", seen, None, {}, WALL_MS)
+
+    talk = Watched()
+    talk.running()
+    for second in range(1, 4):
+        waited(second)
+    status = talk.metrics().summary
+    seen = talk.watching.seen()
+    before = shown(seen)
+    for second in range(4, 9):
+        waited(second)
+    talk.message(1, TaskFailed(E1, K1, CAUSE))
+    assert shown(seen) == before
+    after = shown(talk.watching.seen())
+    assert (before.vertices[1].records_in, after.vertices[1].records_in) == (300, 800)
+    assert (len(before.errors), len(after.errors)) == (0, 1)
+    latency, later = (one.vertices[1].latencies[0].marks for one in (before, after))
+    assert (latency, later) == (6, 16)
+    assert [[one.value for one in task.readings] for task in before.tasks if task.readings] == [[3]]
 
 
 def test_settings_are_shown_without_passwords() -> None:

@@ -66,7 +66,7 @@ class Watched(Talk):
     def metrics(self, settings: cc.Settings | None = None) -> JobMetrics:
         status = build_status("a job", self.coordinator, self.seen, frozenset((S0, S1)))
         completed, shown = self.coordinator.completed, shown_settings(settings or cc.Settings())
-        return build_metrics(graph(), status, status.phase, self.watching, completed, shown, WALL_MS)
+        return build_metrics(graph(), status, status.phase, self.watching.seen(), completed, shown, WALL_MS)
 
 
 def graph() -> JobGraph:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
 from crosscut.driver.asking import Asking, Find, nothing_to_find
@@ -221,16 +222,17 @@ class CoordinatorDriver:
         end = self.ended.result() if self.ended.done() else None
         return build_status(self._name, self._coordinator, self._seen, self._terms.sources, end)
 
-    def metrics(self, graph: JobGraph, settings: Mapping[str, str]) -> JobMetrics:
-        """Return the present numbers of the job, which runs `graph`."""
+    def looked_at(self, graph: JobGraph, settings: Mapping[str, str]) -> Callable[[], JobMetrics]:
+        """Look at the job, which runs `graph`; return what makes numbers of that, off the loop."""
         status = self.status()
         phase = self.ended.result().outcome if self.ended.done() else status.phase
         completed = self._coordinator.completed
-        return build_metrics(
+        return partial(
+            build_metrics,
             graph,
             status,
             phase,
-            self._watching,
+            self._watching.seen(),
             completed,
             settings,
             self._wall_ms(),

@@ -57,6 +57,15 @@ class LatencyMeter:
             while known.reports[1][0] <= now_ns - WINDOW_NS:
                 known.reports.popleft()
 
+    def copied(self) -> LatencyMeter:
+        """Return one that says the same, and goes on saying it."""
+        copy = LatencyMeter()
+        copy._of = {
+            task: _Known(known.epoch, known.past, deque((known.reports[0], known.reports[-1])))
+            for task, known in self._of.items()
+        }
+        return copy
+
     def totals(self, task: TaskId) -> tuple[Reading, ...]:
         """Return the histograms of `task`, by source, since the driver started."""
         known = self._of.get(task)

@@ -85,6 +85,16 @@ class Meter:
         for known in self._of.values():
             known.reports.clear()
 
+    def copied(self) -> Meter:
+        """Return one that says the same, and goes on saying it."""
+        copy = Meter()
+        for task, known in self._of.items():
+            ends = (known.reports[0], known.reports[-1]) if known.reports else ()
+            copy._of[task] = _Known(
+                known.epoch, known.last, deque(ends), known.totals, known.readings, known.past
+            )
+        return copy
+
     def rates(self, task: TaskId) -> TaskRates:
         """Return what `task` did of late."""
         known = self._of.get(task)

@@ -11,7 +11,7 @@ from crosscut.driver.meter import TaskRates, TaskTotals
 from crosscut.driver.plain import plain
 from crosscut.driver.status import JobStatus
 from crosscut.driver.traces import CheckpointTrace, FailoverTrace
-from crosscut.driver.watching import SeenError, SeenLetter, Watching
+from crosscut.driver.watching import Seen, SeenError, SeenLetter
 from crosscut.driver.worker_lines import WorkerLine
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import Edge, JobGraph, Vertex
@@ -176,13 +176,13 @@ def build_metrics(
     graph: JobGraph,
     status: JobStatus,
     phase: str,
-    seen: Watching,
+    seen: Seen,
     completed: CheckpointCompleted | None,
     settings: Mapping[str, str],
     now_ms: int,
     logs: tuple[WorkerLine, ...] = (),
 ) -> JobMetrics:
-    """Return the metrics of a job.
+    """Return the metrics of a job. At many tasks that takes its time, in whatever thread.
 
     Args:
         phase: Or how it has ended.
@@ -207,16 +207,16 @@ def build_metrics(
         vertices=_vertices(graph, of, seen),
         edges=edges,
         tasks=tasks,
-        checkpoints=seen.checkpoints.all(),
-        failovers=seen.failovers.all(),
-        errors=tuple(seen.errors),
+        checkpoints=seen.checkpoints,
+        failovers=seen.failovers,
+        errors=seen.errors,
         settings=settings,
-        dead_letters=tuple(seen.letters),
+        dead_letters=seen.letters,
         logs=logs,
     )
 
 
-def _task(one: TaskStatistics, seen: Watching, state_bytes: int, now_ms: int) -> TaskMetrics:
+def _task(one: TaskStatistics, seen: Seen, state_bytes: int, now_ms: int) -> TaskMetrics:
     return TaskMetrics(
         task=one.task,
         rates=seen.meter.rates(one.task),
@@ -275,9 +275,7 @@ def _edge(edge: Edge, output: int, senders: Iterable[TaskMetrics]) -> EdgeMetric
     )
 
 
-def _vertices(
-    graph: JobGraph, of: Mapping[str, list[TaskMetrics]], seen: Watching
-) -> tuple[VertexMetrics, ...]:
+def _vertices(graph: JobGraph, of: Mapping[str, list[TaskMetrics]], seen: Seen) -> tuple[VertexMetrics, ...]:
     slow = _bottleneck(graph, of)
     found = []
     for vertex in graph.vertices:

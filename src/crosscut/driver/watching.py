@@ -15,7 +15,7 @@ from crosscut import events
 from crosscut.driver.latency import LatencyMeter
 from crosscut.driver.meter import Meter
 from crosscut.driver.query_progress import BatchTimes, progress_of, query_ids
-from crosscut.driver.traces import CheckpointTraces, FailoverTraces
+from crosscut.driver.traces import CheckpointTrace, CheckpointTraces, FailoverTrace, FailoverTraces
 from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
@@ -63,6 +63,23 @@ class SeenLetter:
     letter: Letter
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the driver had seen of one job at one moment: nothing changes it any more.
+
+    Attributes:
+        started_ms: When the tasks first ran, in milliseconds since 1970; 0: they have not.
+    """
+
+    started_ms: int
+    meter: Meter
+    latencies: LatencyMeter
+    checkpoints: tuple[CheckpointTrace, ...]
+    failovers: tuple[FailoverTrace, ...]
+    errors: tuple[SeenError, ...]
+    letters: tuple[SeenLetter, ...]
+
+
 class Watching:
     """What the driver has seen of one job.
 
@@ -107,6 +124,18 @@ class Watching:
         self._rescaled_from = 0
         self._has_run = self._is_over = False
         self._phase = Phase.CLAIMING
+
+    def seen(self) -> Seen:
+        """Return what is to be told of it now. It takes little, so that others can do the rest elsewhere."""
+        return Seen(
+            self.started_ms,
+            self.meter.copied(),
+            self.latencies.copied(),
+            self.checkpoints.all(),
+            self.failovers.all(),
+            tuple(self.errors),
+            tuple(self.letters),
+        )
 
     def handled(self, now_ns: int, coordinator: Coordinator, effects: Sequence[JobEffect]) -> None:
         """The coordinator has handled an event, with `effects`."""

@@ -222,13 +222,14 @@ class Run:
         """
         driver, loop, settings = self.driver, self._loop, shown_settings(self._settings)
         if driver is None or loop is None:
-            nothing = Watching(self._name, self._settings.parallelism, int, lambda event: None)
+            nothing = Watching(self._name, self._settings.parallelism, int, lambda event: None).seen()
             status = self.status()
             return build_metrics(self._graph, status, self.phase, nothing, None, settings, _wall_ms())
         if self.last_status is not None:
             # Nothing changes any more.
-            return driver.metrics(self._graph, settings)
-        found = read_on(loop, lambda: driver.metrics(self._graph, settings))
+            return driver.looked_at(self._graph, settings)()
+        # The loop has others to serve: only what changes is read there.
+        found = read_on(loop, lambda: driver.looked_at(self._graph, settings))()
         return replace(found, status=SWITCHING) if self._is_switching else found
 
     def progress(self) -> list[dict[str, Any]]:
