@@ -82,7 +82,7 @@ def test_who_asks_for_a_savepoint_is_given_the_time_that_it_takes() -> None:
 
 def test_on_yarn_it_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     spark = CountingSpark("yarn")
-    with pytest.raises(SettingsError, match=r"the proxy of YARN.*leave web_in_spark_ui out.*web_url"):
+    with pytest.raises(SettingsError, match=r"YARN's proxy.*leave web_in_spark_ui out.*web_url"):
         seeing(spark, tmp_path)
     assert spark.attached == []
 

@@ -28,11 +28,12 @@ from crosscut.spark.ui import url_in_ui
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
 from crosscut.web.answers import Answers, Request, StateSeen
-from crosscut.web.page import FRESH_S, VARIABLE, Page, Shared
+from crosscut.web.page import VARIABLE, Page
 from crosscut.web.record import NAME, read_record, write_record
 from crosscut.web.recorder import Recorder
 from crosscut.web.series import POINTS_MAX, Point, Series, point_of
 from crosscut.web.server import PATIENCE_S, REQUESTS_MAX
+from crosscut.web.shared import FRESH_S, Shared
 
 TOKEN = "a-token-that-nobody-guesses"
 STATIC = Path(__file__).parents[2] / "src" / "crosscut" / "web" / "static"
@@ -470,6 +471,22 @@ def test_who_scrapes_and_who_looks_at_the_page_have_the_job_looked_at_once(tmp_p
     finally:
         page.close()
     assert looked == [0.0, FRESH_S]
+
+
+def test_what_takes_long_to_make_is_made_less_often() -> None:
+    now, spent, made = [0.0], [0.0], []
+
+    def make() -> int:
+        spent[0] += 0.25
+        made.append(now[0])
+        return len(made)
+
+    shared = Shared(make, lambda: now[0], lambda: spent[0])
+    found = []
+    for at in (0.0, FRESH_S, 2.4, 2.5, 4.9, 5.0):
+        now[0] = at
+        found.append(shared())
+    assert (made, found) == ([0.0, 2.5, 5.0], [1, 1, 1, 2, 2, 3])
 
 
 def test_silent_and_vanished_browsers_are_turned_away_and_the_others_served(

@@ -91,7 +91,8 @@ class Seeing:
         self._has_proxy = bool(settings.web_url)
         if settings.web:
             # No job is started slower because it could have a page.
-            from crosscut.web.page import Page, Shared
+            from crosscut.web.page import Page
+            from crosscut.web.shared import Shared
 
             recorder, shared = self._recorder, Shared(look)
             self.page = Page(

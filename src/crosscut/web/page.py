@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +13,9 @@ from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import SettingsError
 from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
 from crosscut.web.server import PageServer
+from crosscut.web.shared import Shared
 
 VARIABLE = "CROSSCUT_WEB_TOKEN"
-FRESH_S = 0.4
-"""So long an answer is good for all who ask."""
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -37,30 +35,6 @@ def chosen_token() -> str:
             f"stand in a link, as from `openssl rand -hex 16`; or unset it, for a new one at each start"
         )
     return token
-
-
-class Shared:
-    """A look at a job, good for all who look within a moment: the driver's loop has other things to do.
-
-    Args:
-        look: Returns the job as it is now.
-        clock_s: Says how old a look is.
-    """
-
-    def __init__(self, look: Callable[[], JobMetrics], clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._look = look
-        self._clock_s = clock_s
-        self._lock = threading.Lock()
-        self._looked: JobMetrics | None = None
-        self._looked_s = 0.0
-
-    def __call__(self) -> JobMetrics:
-        """Return the job as it was a moment ago at most. Who comes while another one looks waits for it."""
-        with self._lock:
-            if self._looked is None or self._clock_s() - self._looked_s >= FRESH_S:
-                self._looked = self._look()
-                self._looked_s = self._clock_s()
-            return self._looked
 
 
 class Page:
@@ -89,15 +63,16 @@ class Page:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._document = document
-        self._clock_s = clock_s
         self._metrics = metrics
         self._can_act = actions is not None
         self._token = chosen_token()
-        self._lock = threading.Lock()
-        self._made = b""
-        self._made_s = clock_s() - FRESH_S
         answers = Answers(
-            self._token, self._fresh, self._exposition, actions, is_local=host in _LOOPBACK, url=url
+            self._token,
+            Shared(self._encoded, clock_s),
+            self._exposition,
+            actions,
+            is_local=host in _LOOPBACK,
+            url=url,
         )
         self._url = f"{url.rstrip('/')}/" if url else ""
         self._host = host
@@ -132,16 +107,11 @@ class Page:
         """Close the port."""
         self._server.close()
 
-    def _fresh(self) -> bytes:
-        # Who comes while one is made waits for it, and gets the same.
-        with self._lock:
-            if self._clock_s() - self._made_s >= FRESH_S:
-                document = self._document()
-                age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
-                document = {**document, "can_act": self._can_act, "age_ms": age_ms}
-                self._made = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-                self._made_s = self._clock_s()
-            return self._made
+    def _encoded(self) -> bytes:
+        document = self._document()
+        age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
+        document = {**document, "can_act": self._can_act, "age_ms": age_ms}
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
     def _exposition(self, accepted: str) -> tuple[bytes, str]:
         from crosscut.web.prometheus import exposed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from crosscut.errors import CrosscutError
 from crosscut.urls import Redaction
 from crosscut.web.record import write_record
 from crosscut.web.series import Series, point_of
+from crosscut.web.shared import pause_s
 
 LOGGER = logging.getLogger("crosscut.job")
 
 EVERY_S = 1.0
+SHARE_MAX = 0.05
+"""Of one processor: a job with thousands of tasks is looked at less often."""
 REMOTE_EVERY_S = 10.0
 LAST_TIMEOUT_S = 5.0
 BYTES_PER_S = 64 * 1024
@@ -61,14 +65,16 @@ class Recorder:
             return {"job": metrics.as_dict(), "series": self._series.as_dict()}
 
     def _run(self) -> None:
-        due_in_s = 0.0
+        due_in_s, every_s = 0.0, EVERY_S
         is_over = False
         while not is_over:
             # The last look comes after the end.
-            is_over = self._is_over.wait(EVERY_S)
-            due_in_s -= EVERY_S
+            is_over = self._is_over.wait(every_s)
+            due_in_s -= every_s
+            began_s = time.thread_time()
             try:
                 metrics = self._look()
+                every_s = pause_s(EVERY_S, time.thread_time() - began_s)
             except CrosscutError as error:
                 # A job that could not even begin has nothing to show.
                 LOGGER.debug("job %r can't be looked at: %s", self._name, error)

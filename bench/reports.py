@@ -1,0 +1,298 @@
+"""What it costs a worker to be seen: the processor time of exactly the work that it does for that.
+
+The page and the metrics ask the driver; a worker does the same whether anybody looks or not. It reports its
+counters some times a second, lets a mark through its tasks once a second, and reads the clock for the shares
+of time whenever a task runs. The first two are measured each time, by the clock of the thread, in a worker
+that counts as fast as it can; the third in a loop within the same worker, times how often it is done. So what
+else the machine does meets what is measured and what it is compared with alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import crosscut as cc
+from bench.page import interval
+from bench.rates import warm_up
+from bench.throughput import TABLE_ROWS, Discard, ZipfRecords, first
+from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+
+NOTES = "<9q"
+NOTE_BYTES = struct.calcsize(NOTES)
+LOOPS = 20_000
+SENDS = 5_000
+
+
+class Noted(NamedTuple):
+    """What a worker has done so far; times in nanoseconds of processor time."""
+
+    records: int
+    all_ns: int
+    reports: int
+    reports_ns: int
+    report_bytes: int
+    marks: int
+    marks_ns: int
+    turns: int
+    """How often it was looked whether a task can run."""
+    turn_ps: int
+    """What the shares of time cost each of these, in picoseconds."""
+
+
+class _Doing:
+    """What this process has done: there is one worker in it."""
+
+    def __init__(self) -> None:
+        self.is_planted = False
+        self.reports = self.reports_ns = self.report_bytes = self.marks = self.marks_ns = 0
+        self.turns = self.turn_ps = 0
+
+
+_doing = _Doing()
+
+
+def _plant() -> None:
+    """Have the code of this process note what it spends."""
+    from crosscut.net import control
+    from crosscut.protocol.messages import WorkerHeartbeat
+    from crosscut.task.departures import Departures
+    from crosscut.task.marks import Marks
+    from crosscut.worker.latencies import Latencies
+    from crosscut.worker.pool import TaskPool
+    from crosscut.worker.worker import Worker
+
+    if _doing.is_planted:
+        return
+    _doing.is_planted = True
+    encode, turn = control.encode_control, TaskPool._round
+
+    def encoded(message: Any) -> bytes:
+        data = encode(message)
+        if isinstance(message, WorkerHeartbeat):
+            _doing.report_bytes += len(data)
+        return data
+
+    def turned(pool: TaskPool) -> None:
+        if not _doing.turn_ps and _doing.turns > LOOPS:
+            _doing.turn_ps = _turn_ps(pool)
+        _doing.turns += len(pool.runners)
+        turn(pool)
+
+    def reported(began_ns: int) -> None:
+        _doing.reports += 1
+        _doing.reports_ns += time.thread_time_ns() - began_ns
+
+    def marked(began_ns: int) -> None:
+        _doing.marks += 1
+        _doing.marks_ns += time.thread_time_ns() - began_ns
+
+    changed: Any = control
+    changed.encode_control = encoded
+    changed = TaskPool
+    changed._round = turned
+    _time(Worker, "_report", reported)
+    for owner, name in ((Marks, "ask"), (Departures, "mark"), (Latencies, "note")):
+        _time(owner, name, marked)
+
+
+def _time(owner: Any, name: str, note: Callable[[int], None]) -> None:
+    called = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began_ns = time.thread_time_ns()
+        try:
+            return called(*args, **kwargs)
+        finally:
+            note(began_ns)
+
+    setattr(owner, name, timed)
+
+
+def _turn_ps(pool: Any) -> int:
+    """Return what it costs to note what a task does with its time, and to look for marks; 0: there is one."""
+    runner, now_ns = pool.runners[0], pool.now_ns()
+    spent_ns, marks, outlets = runner._spent_ns, runner.task.marks, runner.task.outlets
+    if marks.is_awaited or marks._under_way is not None or outlets.marks:
+        return 0
+    began_ns = time.thread_time_ns()
+    for _ in range(LOOPS):
+        runner.note_blocked(now_ns)
+        runner._not_blocked(now_ns)
+        is_due = runner._mark_due_ns <= now_ns
+        marks.source_read()
+        marks.let_on(is_over=False)
+        if (is_due and not marks.is_awaited) or outlets.marks:
+            continue
+        runner._spent_ns += runner._now_ns() - now_ns
+    ended_ns = time.thread_time_ns()
+    runner._spent_ns = spent_ns
+    return (ended_ns - began_ns) * 1_000 // LOOPS
+
+
+@dataclass(frozen=True)
+class NotedSource(cc.Source[Any]):
+    """Reads `source`, and notes in a file what its worker spends. For one task with one split."""
+
+    source: cc.Source[Any]
+    notes: str
+
+    def splits(self, parallelism: int) -> Sequence[cc.Split]:
+        return self.source.splits(parallelism)
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader[Any]:
+        _plant()
+        return _NotedReader(self.source.reader(split, position), self.notes)
+
+
+class _NotedReader(SplitReader[Any]):
+    def __init__(self, reader: SplitReader[Any], notes: str) -> None:
+        self._reader = reader
+        self._count = 0
+        with open(notes, "r+b") as file:
+            self._notes = mmap.mmap(file.fileno(), NOTE_BYTES)
+
+    @property
+    def position(self) -> JSON:
+        return self._reader.position
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        found = self._reader.read(limit)
+        if isinstance(found, list):
+            self._count += len(found)
+        one = _doing
+        noted = Noted(
+            self._count,
+            time.process_time_ns(),
+            one.reports,
+            one.reports_ns,
+            one.report_bytes,
+            one.marks,
+            one.marks_ns,
+            one.turns,
+            one.turn_ps,
+        )
+        struct.pack_into(NOTES, self._notes, 0, *noted)
+        return found
+
+
+# In the program.
+
+
+class Notes:
+    """What the worker has noted."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(NOTE_BYTES))
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), NOTE_BYTES, access=mmap.ACCESS_READ)
+
+    def read(self) -> Noted:
+        """Return what it has noted, all of one moment."""
+        while (found := struct.unpack(NOTES, self._map)) != struct.unpack(NOTES, self._map):
+            pass
+        return Noted(*found)
+
+
+def send_ns(size_bytes: int) -> float:
+    """Return what it takes to send so many bytes over loopback: a worker's event loop does so later."""
+    data, spent_ns = bytes(size_bytes), 0
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sender,
+        server.accept()[0] as receiver,
+    ):
+        for _ in range(SENDS):
+            began_ns = time.thread_time_ns()
+            sender.sendall(data)
+            spent_ns += time.thread_time_ns() - began_ns
+            receiver.recv(size_bytes, socket.MSG_WAITALL)
+    return spent_ns / SENDS
+
+
+def shares(before: Noted, after: Noted, sent_ns: float) -> dict[str, float]:
+    """Return what was spent on what, as shares of all processor time of the worker between the two."""
+    all_ns = after.all_ns - before.all_ns
+    spent_ns = {
+        "reports": after.reports_ns - before.reports_ns + sent_ns * (after.reports - before.reports),
+        "marks": after.marks_ns - before.marks_ns,
+        "shares_of_time": (after.turns - before.turns) * after.turn_ps / 1e3,
+    }
+    found = {name: one / all_ns for name, one in spent_ns.items()}
+    return {**found, "all": sum(found.values())}
+
+
+def measured(windows: int, seconds: float, shuffles: int) -> list[Noted]:
+    """Run a job; return what its worker had noted at the ends of as many windows, and before the first."""
+    with tempfile.TemporaryDirectory(prefix="crosscut-bench-") as directory:
+        notes = Notes(Path(directory) / "notes")
+        flow = cc.Flow("reports")
+        source = NotedSource(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"))
+        stream: Any = flow.source(source)
+        for _ in range(shuffles):
+            stream = stream.key_by(first).count()
+        stream.sink(Discard())
+        settings = cc.Settings(
+            parallelism=1,
+            checkpoint_dir=os.path.join(directory, "checkpoints"),
+            checkpoint_interval="1s",
+            heartbeat_timeout="30s",
+            start_timeout="120s",
+            web=True,
+            web_port=0,
+        )
+        job = flow.start(settings)
+        try:
+            warm_up(job)
+            found = [notes.read()]
+            for _ in range(windows):
+                job.wait(seconds)
+                found.append(notes.read())
+            return found
+        finally:
+            job.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--windows", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each window")
+    parser.add_argument("--shuffles", type=int, default=1, help="counts in a row: a task more in each worker")
+    options = parser.parse_args()
+    noted = measured(options.windows, options.seconds, options.shuffles)
+    begun, ended = noted[0], noted[-1]
+    reports = ended.reports - begun.reports
+    size_bytes = (ended.report_bytes - begun.report_bytes) // reports
+    sent_ns = send_ns(size_bytes)
+    by_window = [shares(before, after, sent_ns) for before, after in pairwise(noted)]
+    all_s = (ended.all_ns - begun.all_ns) / 1e9
+    result: dict[str, Any] = {
+        "benchmark": "reports",
+        "tasks": options.shuffles + 1,
+        "windows": len(by_window),
+        "records_per_cpu_s": round((ended.records - begun.records) / all_s),
+        "reports_per_cpu_s": round(reports / all_s, 1),
+        "report_us": round((ended.reports_ns - begun.reports_ns) / reports / 1e3, 1),
+        "report_bytes": size_bytes,
+        "sent_us": round(sent_ns / 1e3, 1),
+        "turn_ns": round(ended.turn_ps / 1e3, 1),
+    }
+    for name in by_window[0]:
+        median, low, high = (round(each, 3) for each in interval([100 * one[name] for one in by_window]))
+        result[f"{name}_percent"] = {"median": median, "from": low, "to": high}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
