@@ -66,7 +66,9 @@ def test_pages_of_jobs_that_start_at_the_same_time_are_all_found_until_each_is_c
     with ThreadPoolExecutor(4) as threads:
         pages = list(threads.map(lambda name: in_ui(spark, name), ("a", "b", "c", "d")))
     # Of several, the UI would ask the first only.
-    assert spark.attached == [{name: f"http://127.0.0.1/{name}" for name in ("a", "b", "c", "d")}]
+    assert spark.attached == [
+        {name: f"http://127.0.0.1/{name}/crosscut/{name}" for name in ("a", "b", "c", "d")}
+    ]
     again = in_ui(spark, "a")
     assert again.url == "http://driver:4040/crosscut/a-2/"
     for page in (*pages, again):

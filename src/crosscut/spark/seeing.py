@@ -102,6 +102,7 @@ class Seeing:
                 host=settings.web_host,
                 port=settings.web_port,
                 url=settings.web_url,
+                in_spark_ui=settings.web_in_spark_ui,
             )
             if settings.web_port not in (0, self.page.port):
                 LOGGER.warning(

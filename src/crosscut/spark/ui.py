@@ -60,7 +60,10 @@ class InSparkUi:
         try:
             self._addresses = _addresses(context)
             self._name, tried = name, 1
-            while self._addresses.putIfAbsent(self._name, address.rstrip("/")).isDefined():
+            # The page sees the path as browsers do, and so whether its last `/` is missing.
+            while self._addresses.putIfAbsent(
+                self._name, f"{address.rstrip('/')}{PATH}/{self._name}"
+            ).isDefined():
                 tried += 1
                 self._name = f"{name}-{tried}"
         except (Py4JError, TypeError, AttributeError) as error:

@@ -28,14 +28,13 @@ _SCRIPTS = ("page.js", "graph.js", "barrier.js", "plots.js", "elements.js")
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
-_SLASH = "sha256-Y0XQXim+tYaQcAlmS1dYZNrXaA35dbh2JJjuetb29NM="
-"""Of the one script that stands in the page itself. Without the last `/` of its address, of which a proxy may
-not tell, the page finds no file."""
+_UNDER = re.compile(r"/crosscut/([^/]+)(/.*)?")
+"""Where Spark's UI has the page. It tells the page so, and keeps what follows."""
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _HEADERS = {
     "Content-Security-Policy": (
-        f"default-src 'none'; script-src 'self' '{_SLASH}'; style-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -112,6 +111,7 @@ class Answers:
             own page may have had its name lead here.
         url: Where a reverse proxy serves the page; "": none does. Then its host is another name of the
             server, its origin that of the page, and its path may stand in front of any other.
+        in_spark_ui: Spark's UI has the page, too, under `/crosscut/` and a name.
     """
 
     def __init__(
@@ -123,8 +123,10 @@ class Answers:
         *,
         is_local: bool = True,
         url: str = "",
+        in_spark_ui: bool = False,
     ) -> None:
         proxy = urlsplit(url)
+        self._in_spark_ui = in_spark_ui
         # As browsers write it, whatever the user has written.
         at = proxy.netloc.lower().removesuffix(_USUAL_PORTS.get(proxy.scheme, ""))
         self._names = _LOOPBACK | {_name_of(at)} if url else _LOOPBACK
@@ -150,6 +152,11 @@ class Answers:
             return Answer(308, "text/plain", b"", {**_HEADERS, "Location": f"{self._origin}{self._prefix}/"})
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path.removeprefix(self._prefix)
+        if self._in_spark_ui and (under := _UNDER.fullmatch(path)) is not None:
+            name, path = under[1], under[2]
+            if path is None:
+                # Where the browser has found it, only the browser knows: it is told the last part alone.
+                return Answer(308, "text/plain", b"", {**_HEADERS, "Location": f"./{name}/"})
         if path in self._static:
             if request.method not in ("GET", "HEAD"):
                 return _said(405, "expected GET")

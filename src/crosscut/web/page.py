@@ -45,6 +45,7 @@ class Page:
         metrics: Returns the job, for Prometheus, at each scrape; None: there is nothing to scrape.
         actions: None: the job has ended.
         url: Where a reverse proxy serves it; "": none does.
+        in_spark_ui: Spark's UI serves it, too.
         clock_s: Says how old an answer is.
 
     Raises:
@@ -60,6 +61,7 @@ class Page:
         host: str = "127.0.0.1",
         port: int = 0,
         url: str = "",
+        in_spark_ui: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._document = document
@@ -73,6 +75,7 @@ class Page:
             actions,
             is_local=host in _LOOPBACK,
             url=url,
+            in_spark_ui=in_spark_ui,
         )
         self._url = f"{url.rstrip('/')}/" if url else ""
         self._host = host
