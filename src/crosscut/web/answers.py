@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from importlib.resources import files
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -155,13 +156,10 @@ class Answers:
         if self._in_spark_ui and (under := _UNDER.fullmatch(path)) is not None:
             name, path = under[1], under[2]
             if path is None:
-                # Where the browser has found it, only the browser knows: it is told the last part alone.
-                return Answer(308, "text/plain", b"", {**_HEADERS, "Location": f"./{name}/"})
+                # Spark's proxy would change a redirection. So the script is found, which sends browsers on.
+                return self._file("/", request.method, within=f"./{name}/")
         if path in self._static:
-            if request.method not in ("GET", "HEAD"):
-                return _said(405, "expected GET")
-            kind = _CONTENT[_STATIC[path].rpartition(".")[2]]
-            return Answer(200, f"{kind}; charset=utf-8", self._static[path])
+            return self._file(path, request.method)
         if path not in (
             "/metrics",
             "/api/job",
@@ -181,6 +179,15 @@ class Answers:
                 return self._job(request.headers.get("accept-encoding", ""))
             return self._metrics(request.headers.get("accept", ""))
         return self._act(path, request, host)
+
+    def _file(self, path: str, method: str, within: str = "") -> Answer:
+        if method not in ("GET", "HEAD"):
+            return _said(405, "expected GET")
+        kind = _CONTENT[_STATIC[path].rpartition(".")[2]]
+        content = self._static[path]
+        if within:
+            content = content.replace(b'="page.', f'="{escape(within)}page.'.encode())
+        return Answer(200, f"{kind}; charset=utf-8", content)
 
     def _job(self, accepted: str) -> Answer:
         try:

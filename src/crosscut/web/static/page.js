@@ -381,4 +381,6 @@ find("restart").addEventListener("click", () => {
 find("stop").addEventListener("click", () => {
   if (window.confirm("Stop the job, with a last checkpoint?")) act("api/stop", {});
 });
-look();
+// Without the last "/" of its address nothing else is found.
+if (location.pathname.endsWith("/")) look();
+else location.pathname += "/";
