@@ -76,10 +76,11 @@ def _plant() -> None:
     if _doing.is_planted:
         return
     _doing.is_planted = True
-    encode, turn = control.encode_control, TaskPool._round
+    changed: Any = control
+    encode, turn = changed.encode_control, TaskPool._round
 
     def encoded(message: Any) -> bytes:
-        data = encode(message)
+        data: bytes = encode(message)
         if isinstance(message, WorkerHeartbeat):
             _doing.report_bytes += len(data)
         return data
@@ -98,7 +99,6 @@ def _plant() -> None:
         _doing.marks += 1
         _doing.marks_ns += time.thread_time_ns() - began_ns
 
-    changed: Any = control
     changed.encode_control = encoded
     changed = TaskPool
     changed._round = turned
