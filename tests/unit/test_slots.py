@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, NoReturn
 
 import pytest
@@ -256,6 +257,23 @@ def test_a_key_whose_initial_value_fails_has_none() -> None:
     with pytest.raises(UserCodeError, match="no value"):
         operator.process(Batch(["x"], ["x"]))
     assert (len(state), state.main.has("x")) == (0, False)
+
+
+def test_the_record_whose_key_has_no_first_value_is_named() -> None:
+    made = count(1)
+
+    def initial() -> str:
+        if next(made) == 3:
+            raise ValueError("no third value")
+        return ""
+
+    operator, state = operator_of(AggregateSpec(initial, str.__add__, None, "updates"))
+    with pytest.raises(UserCodeError, match="no third value") as raised:
+        operator.process(Batch(["a1", "b1", "a2", "c1", "d1"], ["a", "b", "a", "c", "d"]))
+    assert raised.value.record == "'c1'"
+    assert "in initial" in raised.value.traceback
+    assert not raised.value.is_first
+    assert len(state) == 0
 
 
 @pytest.mark.parametrize("emit", ["updates", "final"])

@@ -8,6 +8,7 @@ mutable object that goes on changing.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.encoding import ATOMIC, owned_copy
 from crosscut.state.keyed import KeyedState
+from crosscut.state.slots import NoFirstValueError
 
 _EMPTY = Batch([])
 _KEYS_PER_STEP = 1_000
@@ -141,8 +143,14 @@ class Aggregate(KeyedOperator):
             # Not in `over`: were the slice over meanwhile, no record would be taken, now and in each further
             # one.
             rows, values = self._state.to_change(keys)
+        except NoFirstValueError as failed:
+            remaining = iter(batch.records)
+            # Up to the one that is to blame.
+            deque(islice(remaining, keys.index(failed.key) + 1), maxlen=0)
+            error = failed.__cause__ or failed
+            raise self.blamed(error, batch.records, remaining) from error
         except BaseException as error:
-            # The first value of a key can't be made; for which record is not known.
+            # A value can't be copied; for which record is not known.
             raise self.blamed(error, batch.records, iter(batch.records)) from error
         with self.over(batch) as remaining:
             if self._is_final_only:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import filterfalse
+from itertools import filterfalse, repeat, starmap
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
@@ -40,6 +40,18 @@ SLOTS_PER_BLOCK = 1_000
 
 _ABSENT: Any = object()
 _NONE = CheckpointId(0)
+
+
+class NoFirstValueError(Exception):
+    """A key has no value, since the function that makes the first one raised, which is the cause of this.
+
+    Attributes:
+        key: Of those that are new, the first one without a value.
+    """
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(key)
+        self.key = key
 
 
 class _Index(dict[Any, int]):
@@ -165,7 +177,10 @@ class SlotTable(Table):
 
     def _begin(self, slots: range) -> None:
         """Give keys that have just got their slots a value."""
-        self._values += [self.initial() for _ in slots]
+        try:
+            self._values.extend(starmap(self.initial, repeat((), len(slots))))
+        except BaseException as error:
+            raise NoFirstValueError(self._index.names[len(self._values)]) from error
         self._changes.note(slots, [None] * len(slots))
 
     def _cut(self, count: int) -> None:
