@@ -498,6 +498,30 @@ def test_a_database_that_an_earlier_release_has_merged_by_levels_is_gone_on_with
     database.close()
 
 
+def test_a_database_that_is_opened_again_has_its_cache_and_filters(tmp_path: Path) -> None:
+    """As after a failure and a restore. Else the library reads its options from the files of the database."""
+    options = Options()
+
+    def as_opened(directory: Path) -> tuple[str, str]:
+        newest = max(directory.glob("OPTIONS-*"))
+        filters = next(line.strip() for line in newest.read_text().splitlines() if "filter_policy=" in line)
+        return one._db.property_value("rocksdb.block-cache-capacity"), filters
+
+    one = Database(str(tmp_path / "state"), options)
+    expected = (str(database.BLOCK_CACHE_BYTES), "filter_policy=bloomfilter")
+    assert as_opened(tmp_path / "state") == expected
+    one.write([(b"key", b"value")])
+    one.link(str(tmp_path / "link"))
+    one.close()
+    one = Database(str(tmp_path / "state"), options)
+    assert as_opened(tmp_path / "state") == expected
+    one.close()
+    copied(str(tmp_path / "link"), str(tmp_path / "copy"))
+    one = Database(str(tmp_path / "copy"), options)
+    assert as_opened(tmp_path / "copy") == expected
+    one.close()
+
+
 def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:
     """It has many files; a thread for each could not be started, which ended the process."""
     command = [sys.executable, "-c", OPENS, str(tmp_path / "database")]

@@ -27,6 +27,8 @@ _FILES_UNTIL_MERGED = 8
 _MERGED_TOGETHER_MIN = 4
 _FILES_UNTIL_SLOW = 60
 _SST = ".sst"
+_COLUMNS = "default"
+"""The name that RocksDB gives to the rows of a database that has one kind of them."""
 
 
 def library() -> Any:
@@ -102,7 +104,10 @@ class Database:
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             with GATE:
-                self._db = options.rocksdict.Rdict(directory, options.options)
+                # By name as well: the options of a database that is there already are read from its files
+                # else, where there is no cache and no filter.
+                families = {_COLUMNS: options.options}
+                self._db = options.rocksdict.Rdict(directory, options.options, column_families=families)
         except Exception as error:  # The library raises plain exceptions.
             raise self._failed("open", error) from error
 
