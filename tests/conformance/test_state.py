@@ -120,7 +120,7 @@ class MemoryKeeper(Keeper):
         self.chain = PartChain()
 
     def storing(self, n: CheckpointId) -> Iterator[None]:
-        since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
+        since = self.state.next_base(self.chain)
         chunks = []
         for chunk in self.state.encoded(n, since):
             chunks.append(chunk)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import crosscut.state.parts as parts_module
+import crosscut.state.slot_parts as slot_parts_module
 import crosscut.state.table as table_module
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
@@ -32,6 +33,8 @@ def _small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "ROWS_PER_BLOCK", 2)
         patch.setattr(parts_module, "PARTS_MAX", 3)
+        patch.setattr(slot_parts_module, "SLICE_ROWS_MIN", 1)
+        patch.setattr(slot_parts_module, "SLICES", 4)
         yield
 
 
@@ -129,7 +132,7 @@ class KeyedStateWorld(RuleBasedStateMachine):
         n = CheckpointId(self.next_id)
         self.next_id += 1
         self.state.freeze(n)
-        since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
+        since = self.state.next_base(self.chain)
         self.at_freeze[n] = deepcopy(self.oracle)
         self.entries_at_freeze[n] = deepcopy(self.entries)
         chunks = []
@@ -253,8 +256,9 @@ class Under(NamedTuple):
 class InFlight:
     """Several checkpoints of one state under way at once, each frozen, encoded, acknowledged, complete."""
 
-    def __init__(self) -> None:
-        self.state = KeyedState(int)
+    def __init__(self, *, keeps_keys: bool = False) -> None:
+        self.state = KeyedState(int, keeps_keys=keeps_keys)
+        self.keeps_keys = keeps_keys
         self.chain = PartChain()
         self.bytes_of: dict[str, bytes] = {}
         self.frozen: list[Under] = []
@@ -269,14 +273,15 @@ class InFlight:
         self.state.main.put(key, self.count)
 
     def delete(self, key: int) -> None:
-        self.state.main.delete(key)
+        if not self.keeps_keys:
+            self.state.main.delete(key)
 
     def freeze(self) -> None:
         self.count += 1
         n = CheckpointId(self.count)
         expected = dict(self.state.items())
         self.state.freeze(n)
-        since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
+        since = self.state.next_base(self.chain)
         if since:
             self.state.plan_part(n, since, self.chain.checkpoint_id)
         self.frozen.append(Under(n, since, expected))
@@ -291,8 +296,8 @@ class InFlight:
             one = self.encoded.pop(0)
             part = Part(f"parts/{one.n}/state", len(one.data), "", "", one.n)
             self.bytes_of[part.path] = one.data
-            self.state.build_part(one.n, self.chain.checkpoint_id)
-            chain = PartChain(one.n, self.chain.with_part(part, one.since))
+            built = self.state.build_part(one.n, self.chain.checkpoint_id)
+            chain = PartChain(one.n, self.chain.with_part(part, one.since, built))
             found, _ = decoded([self.bytes_of[each.path] for each in chain.parts])
             assert found == one.expected, (
                 f"checkpoint {one.n} of {[each.checkpoint_id for each in chain.parts]}"
@@ -314,16 +319,19 @@ class InFlight:
 
 ROUNDS = st.lists(
     # What changes before it, and how many barriers later its part is encoded, acknowledged and complete.
-    st.tuples(st.lists(st.integers(0, 4), max_size=1), *[st.integers(0, 2)] * 3),
+    st.tuples(st.lists(st.integers(0, 6), max_size=1), *[st.integers(0, 2)] * 3),
     min_size=12,
     max_size=20,
 )
 
 
-@given(ROUNDS)
+@pytest.mark.parametrize("keeps_keys", [False, True])
+@given(rounds=ROUNDS)
 @settings(max_examples=150)
-def test_parts_of_checkpoints_that_are_under_way_at_once_add_up_to_the_state(rounds: list[Any]) -> None:
-    world = InFlight()
+def test_parts_of_checkpoints_that_are_under_way_at_once_add_up_to_the_state(
+    keeps_keys: bool, rounds: list[Any]
+) -> None:
+    world = InFlight(keeps_keys=keeps_keys)
     for key in range(5):
         world.put(key)
     # A stage of one checkpoint comes after that of the one before, and some barriers later.

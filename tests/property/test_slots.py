@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 import crosscut.state.parts as parts_module
+import crosscut.state.slot_parts as slot_parts_module
 import crosscut.state.slots as slots_module
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
@@ -42,6 +43,8 @@ def _small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slots_module, "SLOTS_PER_BLOCK", 2)
         patch.setattr(parts_module, "PARTS_MAX", 3)
+        patch.setattr(slot_parts_module, "SLICE_ROWS_MIN", 1)
+        patch.setattr(slot_parts_module, "SLICES", 4)
         yield
 
 
@@ -104,7 +107,7 @@ class SlotWorld(RuleBasedStateMachine):
         """Freeze and encode, while values change between the steps, and another barrier may come."""
         self.finish_forgetting()
         n = self.freeze()
-        since = self.chain.next_base(self.state.part_rows, self.state.changed_rows)
+        since = self.state.next_base(self.chain)
         if since:
             self.state.plan_part(n, since, self.chain.checkpoint_id)
         chunks = []
@@ -117,8 +120,8 @@ class SlotWorld(RuleBasedStateMachine):
         data = b"".join(chunks)
         part = Part(f"parts/{n}/state", len(data), "", "", n)
         self.bytes_of[part.path] = data
-        self.state.build_part(n, self.chain.checkpoint_id)
-        self.stored[n] = PartChain(n, self.chain.with_part(part, since))
+        built = self.state.build_part(n, self.chain.checkpoint_id)
+        self.stored[n] = PartChain(n, self.chain.with_part(part, since, built))
         found = contents([self.bytes_of[one.path] for one in self.stored[n].parts]).get(MAIN, {})
         assert same(found, self.at_freeze[n])
 
@@ -248,7 +251,19 @@ def keys_of_the_rest_of_a_batch_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SlotTable, "changed_only", lambda self, rows: None)
 
 
+def part_dropped_while_only_it_has_some_keys(patch: pytest.MonkeyPatch) -> None:
+    plain = slot_parts_module.with_all_keys
+    patch.setattr(slot_parts_module, "with_all_keys", lambda parts: (plain(parts) or [])[1:] or parts[-1:])
+
+
+def slot_left_out_of_a_slice(patch: pytest.MonkeyPatch) -> None:
+    plain = slots_module._blocks
+    patch.setattr(slots_module, "_blocks", lambda slots: plain(slots[:-1] if slots.start else slots))
+
+
 PLANTED = [
+    part_dropped_while_only_it_has_some_keys,
+    slot_left_out_of_a_slice,
     changed_without_noting_the_old_value,
     changed_in_place_without_a_copy,
     slot_kept_by_a_key_that_was_rolled_back,

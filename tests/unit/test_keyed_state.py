@@ -624,7 +624,7 @@ def parts_of(changes: Iterable[Iterable[int]]) -> Iterator[tuple[list[int], int]
         for key in keys:
             state.values[key] += 1
         state.freeze(CheckpointId(n))
-        since = chain.next_base(state.part_rows, state.changed_rows)
+        since = state.next_base(chain)
         written = content(part_of(state, CheckpointId(n), since))
         chain = PartChain(CheckpointId(n), chain.with_part(part(n), since))
         completed(state, CheckpointId(n))

@@ -1,19 +1,24 @@
 """State as bytes: the format of a part, and copies of values.
 
-A part is the magic `XCS5` and a series of blocks. A block is two lengths (8 bytes each, big-endian), a
-pickle (protocol 5) of the first length, the head, and data of the second one. There are three kinds:
+A part is the magic `XCS6` and a series of blocks. A block is two lengths (8 bytes each, big-endian), a
+pickle (protocol 5) of the first length, the head, and data of the second one. There are four kinds:
 
 * `("rows", table, is_named, keys)`, and a pickle of the values, a list as long as the keys. So a value that
   can't be read is named by its table and key. In a table of named rows each of the keys is a pair
   `(key, name)`. The value `DELETED` takes a row away.
+* `("extent", table, known, key_count, slice)`, without data, before all others of a table whose keys have
+  slots: parts before it give `known` keys theirs, and with this one there are `key_count`. It has the keys
+  and values of all slots from `known` on, and of the range `slice`. So the newest parts whose extents leave
+  no slot out are enough.
 * `("keys", table, first)`, and a pickle of keys: they have the slots from `first` on.
-* `("slots", table, slots, form)`, and the values of keys that this part or an older one of the same task has
-  given these slots. `slots` is a range, or numbers of 4 bytes. The form `i`, `q` or `d` is an array of signed
+* `("slots", table, slots, form)`, and the values of keys that this part or another one of the same task gives
+  these slots. `slots` is a range, or numbers of 4 bytes. The form `i`, `q` or `d` is an array of signed
   integers of 4 or 8 bytes or of floating-point numbers of 8 bytes; the form `p` is a pickle of a list. All
   numbers are little-endian.
 
 Later blocks override earlier ones, in one part too. Parts are not divided by key group, so a snapshot costs
-no hash per key (docs/decisions/0003). `XCS4` is read as well: there all blocks are rows, and their heads are
+no hash per key (docs/decisions/0003). `XCS5` is read as well: it has no extents, and a key stands in the
+first part that refers to it; and `XCS4`: there all blocks are rows, and their heads are
 `(table, is_named, keys)`.
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
@@ -29,12 +34,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
 
-MAGIC = b"XCS5"
+MAGIC = b"XCS6"
+_MAGIC_WITHOUT_EXTENTS = b"XCS5"
 _MAGIC_OF_ROWS = b"XCS4"
 _LENGTHS = struct.Struct(">QQ")
 _KEYS_SHOWN = 3
@@ -57,6 +64,13 @@ class _Deleted:
 DELETED: Any = _Deleted()
 
 
+class _Unknown:
+    """Stands for a key in whose place parts that are still to be read have one."""
+
+
+UNKNOWN: Any = _Unknown()
+
+
 class Block(NamedTuple):
     """Some rows of one table.
 
@@ -68,6 +82,21 @@ class Block(NamedTuple):
     is_named: bool
     keys: list[Any]
     values: list[Any]
+
+
+class Extent(NamedTuple):
+    """What a part has of a table whose keys have slots, besides changes.
+
+    Attributes:
+        known: How many keys older parts give slots. It has all keys after these.
+        key_count: How many keys there are with this part.
+        slice: It has all of these slots, too.
+    """
+
+    table: str
+    known: int
+    key_count: int
+    slice: range
 
 
 class NewKeys(NamedTuple):
@@ -115,6 +144,11 @@ def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bo
         return _block(("rows", table, is_named, keys), pickle.dumps(values, protocol=5))
     except Exception as error:  # A value's own __reduce__ may raise anything.
         raise _unstorable(table, keys, values, error) from error
+
+
+def encode_extent(extent: Extent) -> bytes:
+    """Return the block of an extent."""
+    return _block(("extent", *extent), b"")
 
 
 def encode_new_keys(table: str, first: int, keys: list[Any]) -> bytes:
@@ -168,14 +202,14 @@ def _in_order(numbers: array[Any]) -> array[Any]:
     return numbers
 
 
-def decode_part(data: bytes) -> Iterator[Block | NewKeys | SlotRows]:
+def decode_part(data: bytes) -> Iterator[Block | Extent | NewKeys | SlotRows]:
     """Yield the blocks, in order.
 
     Raises:
         StateError: `data` is no part, or a value's class can't be loaded here.
     """
     magic = data[: len(MAGIC)]
-    if magic not in (MAGIC, _MAGIC_OF_ROWS):
+    if magic not in (MAGIC, _MAGIC_WITHOUT_EXTENTS, _MAGIC_OF_ROWS):
         raise StateError(
             f"a part of {len(data)} bytes starts with {magic!r}: expected {MAGIC!r}; parts of another "
             f"format were written by another version of Crosscut"
@@ -189,9 +223,11 @@ def decode_part(data: bytes) -> Iterator[Block | NewKeys | SlotRows]:
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
         head = loaded(memoryview(data)[start : start + head_length])
         body = memoryview(data)[start + head_length : offset]
-        match head if magic == MAGIC else ("rows", *head):
+        match head if magic != _MAGIC_OF_ROWS else ("rows", *head):
             case ("rows", table, is_named, keys):
                 yield Block(table, is_named, keys, _values(body, table, keys))
+            case ("extent", table, known, key_count, some):
+                yield Extent(table, known, key_count, some)
             case ("keys", table, first):
                 yield NewKeys(table, first, loaded(body))
             case ("slots", table, slots, form):
@@ -211,11 +247,12 @@ def _values(data: memoryview, table: str, keys: list[Any]) -> list[Any]:
 class PartReader:
     """Reads the parts of one task, the oldest first, and names rows by their keys.
 
-    It remembers the keys that have slots, which later parts refer to.
+    It remembers the keys that have slots, which other parts refer to. `end` has to follow.
     """
 
     def __init__(self) -> None:
         self._keys: dict[str, list[Any]] = {}
+        self._has_unknown = False
 
     def blocks(self, data: bytes) -> Iterator[Block]:
         """Yield the rows of the next part, in order.
@@ -223,36 +260,72 @@ class PartReader:
         Raises:
             StateError: As in `decode_part`; or a part before it has not been read.
         """
+        extents: set[str] = set()
         for block in decode_part(data):
             match block:
                 case Block():
                     yield block
+                case Extent(table, known):
+                    extents.add(table)
+                    if not known:
+                        # A whole part begins.
+                        self._keys[table] = []
+                    keys = self._keys.setdefault(table, [])
+                    self._has_unknown |= known > len(keys)
+                    grow_keys(keys, block)
                 case NewKeys(table, first, new):
                     keys = self._keys.setdefault(table, [])
-                    if not first:
-                        # A whole part begins.
+                    if not first and table not in extents:
                         keys.clear()
                     take_in_keys(keys, first, new, table)
                 case SlotRows(table, slots):
                     keys = self._keys.get(table, [])
                     check_slots(slots, keys, table)
-                    named = [keys[slot] for slot in slots]
-                    yield Block(table, False, named, list(block.values(keys)))
+                    named, values = [keys[slot] for slot in slots], list(block.values(keys))
+                    if self._has_unknown:
+                        # Their keys come with a newer part, which has their values too.
+                        is_known = [key is not UNKNOWN for key in named]
+                        named, values = list(compress(named, is_known)), list(compress(values, is_known))
+                    yield Block(table, False, named, values)
+
+    def end(self) -> None:
+        """All parts are read.
+
+        Raises:
+            StateError: A part is missing.
+        """
+        for table, keys in self._keys.items():
+            check_all_known(keys, table)
 
 
-def take_in_keys(keys: list[Any], first: int, new: list[Any], table: str) -> list[Any]:
-    """Add keys to those of a table by slot, and return those that it had not.
+def grow_keys(keys: list[Any], extent: Extent) -> int:
+    """Have a slot for each key that there is with a part; return how many there are more."""
+    count = max(0, extent.key_count - len(keys))
+    keys += [UNKNOWN] * count
+    return count
+
+
+def take_in_keys(keys: list[Any], first: int, new: list[Any], table: str) -> dict[Any, int]:
+    """Add keys to those of a table by slot, and return those that it had not, with their slots.
 
     Raises:
         StateError: There is a gap before them, or other keys have their slots.
     """
-    known = len(keys) - first
-    if known < 0:
-        raise _out_of_order(table, first - 1, len(keys))
-    if known and keys[first : first + len(new)] != new[:known]:
-        raise StateError(f"a part gives other keys the slots from {first} on of state {table!r}")
-    added = new[known:]
-    keys += added
+    if first > len(keys):
+        raise _unread(table, first - 1)
+    end = first + len(new)
+    there = keys[first:end]
+    there += [UNKNOWN] * (len(new) - len(there))
+    if there == new:
+        return {}
+    added = dict(zip(new, range(first, end), strict=True))
+    if there.count(UNKNOWN) != len(new):
+        for key, other in zip(new, there, strict=True):
+            if other is not UNKNOWN:
+                if key != other:
+                    raise StateError(f"a part gives other keys the slots from {first} on of state {table!r}")
+                del added[key]
+    keys[first:end] = new
     return added
 
 
@@ -263,13 +336,23 @@ def check_slots(slots: Sequence[int], keys: Sequence[Any], table: str) -> None:
         StateError: It has none.
     """
     if len(slots) and (highest := max(slots)) >= len(keys):
-        raise _out_of_order(table, highest, len(keys))
+        raise _unread(table, highest)
 
 
-def _out_of_order(table: str, slot: int, count: int) -> StateError:
+def check_all_known(keys: list[Any], table: str) -> None:
+    """Make sure that all parts which give keys their slots have been read.
+
+    Raises:
+        StateError: One has not.
+    """
+    if UNKNOWN in keys:
+        raise _unread(table, keys.index(UNKNOWN))
+
+
+def _unread(table: str, slot: int) -> StateError:
     return StateError(
-        f"a part refers to key number {slot} of state {table!r}, and only {count} keys are known: a part "
-        f"before it has not been read"
+        f"parts refer to key number {slot} of state {table!r}, and which that is they do not say: one of the "
+        f"parts has not been read"
     )
 
 
@@ -282,7 +365,9 @@ def contents(parts: Iterable[bytes]) -> dict[str, dict[Any, Any]]:
         StateError: As in `decode_part`.
     """
     reader = PartReader()
-    return merged(block for part in parts for block in reader.blocks(part))
+    tables = merged(block for part in parts for block in reader.blocks(part))
+    reader.end()
+    return tables
 
 
 def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from crosscut.errors import StateError
+from crosscut.errors import StateError, invariant
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import MAGIC, Block, NewKeys, SlotRows, decode_part
+from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part
 from crosscut.state.named import NamedTable
+from crosscut.state.parts import PartChain
 from crosscut.state.slots import SlotTable
 from crosscut.state.table import Layer, Table
 
@@ -26,7 +27,7 @@ class KeyedState:
         named: Further tables, of named rows.
         shared: The names of tables whose rows belong to every task.
         alike: Those of them that are the same in every task: the rows of one are all there are.
-        keeps_keys: No value in the table `MAIN` is ever deleted.
+        keeps_keys: No value in the table `MAIN` is ever deleted, and there is no other.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class KeyedState:
         self.shared = frozenset(shared)
         self.alike = frozenset(alike)
         self.main = self.tables[MAIN]
+        invariant(not keeps_keys or len(self.tables) == 1, "parts of slots are not those of other tables")
 
     def __len__(self) -> int:
         """Number of rows, in constant time."""
@@ -99,15 +101,25 @@ class KeyedState:
         for table in self.tables.values():
             table.freeze(checkpoint_id)
 
+    def next_base(self, chain: PartChain) -> CheckpointId:
+        """Return the checkpoint that the part of what is frozen holds the changes since; 0: it is a full one.
+
+        Args:
+            chain: The parts of the newest completed checkpoint.
+        """
+        if isinstance(self.main, SlotTable):
+            return self.main.next_base(chain.checkpoint_id) if chain.parts else CheckpointId(0)
+        return chain.next_base(self.part_rows, self.changed_rows)
+
     def plan_part(self, checkpoint_id: CheckpointId, since: CheckpointId, on: CheckpointId) -> None:
         """`Table.plan_part` of all tables."""
         for table in self.tables.values():
             table.plan_part(checkpoint_id, since, on)
 
-    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
-        """`Table.build_part` of all tables."""
-        for table in self.tables.values():
-            table.build_part(checkpoint_id, on)
+    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> list[CheckpointId] | None:
+        """`Table.build_part` of all tables, which have the same parts."""
+        built = [table.build_part(checkpoint_id, on) for table in self.tables.values()]
+        return built[0]
 
     def encoded(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[bytes]:
         """Yield the part of the state frozen at `checkpoint_id`, in steps of some rows.
@@ -165,6 +177,8 @@ class KeyedState:
                 match block:
                     case Block():
                         self._load(block, checkpoint_id)
+                    case Extent():
+                        self._slots_of(block, checkpoint_id).load_extent(block)
                     case NewKeys():
                         self._slots_of(block, checkpoint_id).load_keys(block)
                     case SlotRows():
@@ -202,7 +216,7 @@ class KeyedState:
             rows = self.owned_rows(block, owns)
             table.load([key for key, _ in rows], [value for _, value in rows])
 
-    def _slots_of(self, block: NewKeys | SlotRows, checkpoint_id: CheckpointId) -> SlotTable:
+    def _slots_of(self, block: Extent | NewKeys | SlotRows, checkpoint_id: CheckpointId) -> SlotTable:
         table = self.tables.get(block.table)
         if not isinstance(table, SlotTable):
             raise StateError(

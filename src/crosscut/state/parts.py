@@ -7,7 +7,7 @@ after a small change stays small, however large the state is. As in a log-struct
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -44,9 +44,16 @@ def merged_count(rows: Sequence[int], new_rows: int) -> int:
     if not rows:
         return 0
     whole, *changes = rows
-    if sum(changes) + new_rows > whole:
-        return len(rows)
-    if len(rows) < PARTS_MAX:
+    return len(rows) if sum(changes) + new_rows > whole else merged_changes(changes, new_rows)
+
+
+def merged_changes(changes: Sequence[int], new_rows: int) -> int:
+    """Return how many parts of changes, the newest ones, the next one replaces, so that they stay few.
+
+    Args:
+        changes: The rows of each, oldest first.
+    """
+    if len(changes) < PARTS_MAX - 1:
         return 0
     count, merged = 1, new_rows + changes[-1]
     while count < len(changes) and changes[-count - 1] <= merged:
@@ -70,6 +77,8 @@ class PartChain:
     def next_base(self, rows: Sequence[int] | None, new_rows: int) -> CheckpointId:
         """Return the checkpoint that the next part holds the changes since; 0: it must be a full one.
 
+        For tables in layers; for those by slot see `crosscut.state.slot_parts`.
+
         Args:
             rows: Of these parts; of other parts, if it is not told yet that these are complete. None: no part
                 can be added to them.
@@ -84,6 +93,14 @@ class PartChain:
             return self.checkpoint_id
         return self.parts[-count - 1].checkpoint_id if count < len(self.parts) else _NONE
 
-    def with_part(self, part: Part, since: CheckpointId) -> tuple[Part, ...]:
-        """Return the chain with a new part: of the changes since `since`, or a full one if that is 0."""
-        return (*kept(self.parts, since), part)
+    def with_part(
+        self, part: Part, since: CheckpointId, needed: Collection[CheckpointId] | None = None
+    ) -> tuple[Part, ...]:
+        """Return the chain with a new part: of the changes since `since`, or a full one if that is 0.
+
+        Args:
+            needed: The older parts that go with it; None: those that it does not replace.
+        """
+        if needed is None:
+            return (*kept(self.parts, since), part)
+        return (*(one for one in self.parts if one.checkpoint_id in needed), part)

@@ -37,6 +37,7 @@ def stored_blocks(parts: Sequence[Part], read: ReadPart, scratch: str) -> Iterat
             yield from _blocks_of_database(data, parts[1:], read, scratch)
             return
         yield from reader.blocks(data)
+    reader.end()
 
 
 def one_of_several(

@@ -5,9 +5,10 @@ value after a barrier notes the old one. So a completed checkpoint is forgotten 
 anything, and to find a value takes one look-up of its key. In layers (`crosscut.state.table`) it takes three,
 in dicts that no cache holds, and one more to merge it.
 
-A part names a key once, when it has got its slot, and from then on by that: a part of changes holds the new
-keys, and arrays of slots and values. Slots are given in order and are the same for whoever reads the parts of
-one history. A roll-back takes those away that were given after the checkpoint.
+A part names a key when it has got its slot, and from then on by that: a part of changes holds the new
+keys, arrays of slots and values, and now and then a slice of the table (`crosscut.state.slot_parts`). Slots
+are given in order and are the same for whoever reads the parts of one history. A roll-back takes those away
+that were given after the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import filterfalse, repeat, starmap
+from itertools import chain, filterfalse, repeat, starmap
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,17 +24,21 @@ from crosscut.errors import InternalError, StateError
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import (
     DELETED,
+    Extent,
     NewKeys,
     SlotRows,
+    check_all_known,
     check_slots,
+    encode_extent,
     encode_new_keys,
     encode_slots,
+    grow_keys,
     owned_copy,
     take_in_keys,
     unstorable,
 )
+from crosscut.state.slot_parts import Choice, SlotPart, SlotParts, choose
 from crosscut.state.table import Layer, Table, can_be_changed
-from crosscut.state.written import Written, WrittenParts
 
 SLOTS_PER_BLOCK = 1_000
 """Rows that are encoded or forgotten in one step."""
@@ -105,13 +110,15 @@ class _Plan(NamedTuple):
     """What a part of changes is made of, settled when its state is frozen: see `Table.plan_part`.
 
     Attributes:
-        key_count: How many keys older parts have.
+        known: How many keys older parts have.
         slots: Of changed values, in several lists.
+        slice: These slots are written as well, with their keys.
     """
 
     since: CheckpointId
-    key_count: int
+    known: int
     slots: list[Sequence[int]]
+    slice: range
 
 
 class SlotTable(Table):
@@ -130,9 +137,11 @@ class SlotTable(Table):
         # The oldest state that a roll-back can go to.
         self._base_id = _NONE
         self._base_count = 0
-        self._parts = WrittenParts()
+        self._parts: SlotParts = SlotParts()
         self._plans: dict[CheckpointId, _Plan] = {}
         self._given_from = 0
+        # Of the part that is being loaded.
+        self._extent: Extent | None = None
         self.expiry = None
 
     def __len__(self) -> int:
@@ -270,12 +279,27 @@ class SlotTable(Table):
     @property
     def part_rows(self) -> list[int] | None:
         """See `Table.part_rows`."""
-        return self._parts.row_counts(self._base_count)
+        parts = self._parts.of(self._parts.completed)
+        return None if parts is None else [one.row_count for one in parts]
 
     @property
     def changed_rows(self) -> int:
         """See `Table.changed_rows`."""
-        return sum(len(one.slots) for n, one in self._frozen if n > self._parts.completed)
+        return self._changed_after(self._parts.completed)
+
+    def _changed_after(self, checkpoint_id: CheckpointId) -> int:
+        return sum(len(one.slots) for n, one in self._frozen if n > checkpoint_id)
+
+    def next_base(self, on: CheckpointId) -> CheckpointId:
+        """Return the checkpoint that the part of what is frozen holds the changes since; 0: it is a full one.
+
+        Args:
+            on: The newest completed checkpoint; `complete` may not have been told of it yet.
+        """
+        return self._choose(on).since
+
+    def _choose(self, on: CheckpointId) -> Choice:
+        return choose(self._parts.of(on) or (), on, self._changed_after(on), self._frozen[-1][1].key_count)
 
     def freeze(self, checkpoint_id: CheckpointId) -> None:
         """See `Table.freeze`; nothing is looked at, but a byte a key is set."""
@@ -294,7 +318,9 @@ class SlotTable(Table):
         ]
         slots += [one.rows for one in self._parts.after(since, on)]
         older = [one.key_count for one in self._parts.of(on) or () if one.checkpoint_id <= since]
-        self._plans[checkpoint_id] = _Plan(since, older[-1] if older else 0, slots)
+        choice = self._choose(on)
+        also = choice.slice if choice.since == since else range(0)
+        self._plans[checkpoint_id] = _Plan(since, older[-1] if older else 0, slots, also)
 
     def blocks(
         self, name: str, checkpoint_id: CheckpointId, since: CheckpointId, *, is_named: bool = False
@@ -302,13 +328,14 @@ class SlotTable(Table):
         """See `Table.blocks`."""
         names = self._index.names
         key_count = next(one.key_count for n, one in self._frozen if n == checkpoint_id)
-        plan = _Plan(_NONE, 0, [])
+        plan = _Plan(_NONE, 0, [], range(0))
         if since:
             if checkpoint_id not in self._plans or self._plans[checkpoint_id].since != since:
                 self.plan_part(checkpoint_id, since, self._parts.completed)
             plan = self._plans.pop(checkpoint_id)
-        for first in range(plan.key_count, key_count, SLOTS_PER_BLOCK):
-            yield encode_new_keys(name, first, names[first : min(first + SLOTS_PER_BLOCK, key_count)])
+        yield encode_extent(Extent(name, plan.known, key_count, plan.slice))
+        for some in chain(_blocks(plan.slice), _blocks(range(plan.known, key_count))):
+            yield encode_new_keys(name, some.start, names[some.start : some.stop])
         written: array[int] = array("I")
         past = _Past(self._values, lambda: self._changes_after(checkpoint_id))
         if since:
@@ -316,10 +343,9 @@ class SlotTable(Table):
                 numbers = array("I", slots)
                 written.extend(numbers)
                 yield encode_slots(name, numbers, past.values(slots), names)
-        else:
-            for some in _ranges(key_count):
-                yield encode_slots(name, some, past.values(some), names)
-        self._parts.add(Written(checkpoint_id, since, written, key_count))
+        for some in _blocks(plan.slice if since else range(key_count)):
+            yield encode_slots(name, some, past.values(some), names)
+        self._parts.add(SlotPart(checkpoint_id, since, written, plan.known, key_count, plan.slice))
 
     def _changes_after(self, checkpoint_id: CheckpointId) -> list[_Changes]:
         return [*(one for n, one in self._frozen if n > checkpoint_id), self._changes]
@@ -362,7 +388,8 @@ class SlotTable(Table):
 
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """See `Table.begin_part`."""
-        self._parts.begin(checkpoint_id, array("I"))
+        self._parts.begin(SlotPart(checkpoint_id, _NONE, array("I")))
+        self._extent = None
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of parts that name them by keys: the slots are not those that other parts speak of."""
@@ -374,19 +401,32 @@ class SlotTable(Table):
         for slot, value in zip(slots, values, strict=True):
             self._values[slot] = value
 
+    def load_extent(self, block: Extent) -> None:
+        """Note what the part that has begun has."""
+        self._extent = block
+        self._values += [None] * grow_keys(self._index.names, block)
+        part = self._parts.begun
+        if part is not None:
+            part.known, part.key_count, part.slice = block.known, block.key_count, block.slice
+
     def load_keys(self, block: NewKeys) -> None:
         """Take in keys of the part that has begun."""
-        known = len(self._values)
-        new = take_in_keys(self._index.names, block.first, block.keys, block.table)
+        if self._extent is None:
+            # Of an older version.
+            self._parts.forget()
         # By way of a small dict, as in `take_in`.
-        self._index.update(dict(zip(new, range(known, known + len(new)), strict=True)))
-        self._values += [None] * len(new)
+        self._index.update(take_in_keys(self._index.names, block.first, block.keys, block.table))
+        self._values += [None] * (len(self._index.names) - len(self._values))
 
     def load_slots(self, block: SlotRows) -> None:
         """Take in values of the part that has begun."""
         slots, names = block.slots, self._index.names
         check_slots(slots, names, block.table)
-        self._parts.extend(slots, len(names))
+        part = self._parts.begun
+        if self._extent is None:
+            self._parts.forget()
+        elif part is not None and part.known and not isinstance(slots, range):
+            part.rows.extend(slots)
         found = block.values(names)
         if isinstance(slots, range):
             self._values[slots.start : slots.stop] = found
@@ -398,7 +438,9 @@ class SlotTable(Table):
     def end_loading(self, checkpoint_id: CheckpointId) -> None:
         """See `Table.end_loading`."""
         if len(self._index) != len(self._index.names):
+            check_all_known(self._index.names, self._extent.table if self._extent is not None else "")
             raise StateError(f"the parts of checkpoint {checkpoint_id} give one key two slots")
+        self._parts.drop_unneeded()
         self._base_id = self._parts.completed = checkpoint_id
         self._base_count = len(self._values)
         self._begin_changes()
@@ -441,9 +483,9 @@ def _at(slots: Sequence[int], values: list[Any]) -> list[Any]:
     return list(itemgetter(*slots)(values)) if len(slots) > 1 else [values[slot] for slot in slots]
 
 
-def _ranges(count: int) -> Iterator[range]:
-    for first in range(0, count, SLOTS_PER_BLOCK):
-        yield range(first, min(first + SLOTS_PER_BLOCK, count))
+def _blocks(slots: range) -> Iterator[range]:
+    for first in slots[::SLOTS_PER_BLOCK]:
+        yield range(first, min(first + SLOTS_PER_BLOCK, slots.stop))
 
 
 def _once(several: list[Sequence[int]], count: int) -> Iterator[Sequence[int]]:

@@ -108,7 +108,7 @@ class Table:
         self._base_count = 0
         # Oldest first; those at or below `_completed` are being merged into the base.
         self._frozen: list[tuple[CheckpointId, Layer]] = []
-        self._parts = WrittenParts()
+        self._parts: WrittenParts[Any] = WrittenParts()
         self._planned: dict[CheckpointId, _Plan] = {}
         self.values = Layer(initial, (self._base,))
         # A key that is known to have a value: most are put right after they were read.
@@ -276,13 +276,16 @@ class Table:
         tails = [one.rows for one in self._parts.after(since, on)]
         self._planned[checkpoint_id] = _Plan(since, layers, tails)
 
-    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
+    def build_part(self, checkpoint_id: CheckpointId, on: CheckpointId) -> list[CheckpointId] | None:
         """The part of `checkpoint_id` goes with those of `on` that it does not replace.
 
         Which these are, others remember as well: were another one taken for it here, and that a full one,
         then a later part would lack what had changed before it.
+
+        Returns:
+            The checkpoints of the older parts that go with it; None, if they are not known here.
         """
-        self._parts.build(checkpoint_id, on)
+        return self._parts.build(checkpoint_id, on)
 
     def rows(self, checkpoint_id: CheckpointId, since: CheckpointId) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the keys and values frozen at `checkpoint_id`, `ROWS_PER_BLOCK` at a time; later ones count.
@@ -370,7 +373,7 @@ class Table:
 
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """Rows of the part written at `checkpoint_id` follow; parts come oldest first."""
-        self._parts.begin(checkpoint_id, [])
+        self._parts.begin(Written(checkpoint_id, _NONE, []))
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of the part that has begun."""

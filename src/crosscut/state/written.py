@@ -5,9 +5,9 @@ Rows are named as the table names them: by their keys, or by their slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from crosscut.ids import CheckpointId
 from crosscut.state.parts import kept
@@ -22,16 +22,17 @@ class Written:
     Attributes:
         since: They are the changes after that checkpoint. 0: the part was a full one, and they are not
             remembered.
-        key_count: In a table whose keys have slots: how many had one.
     """
 
     checkpoint_id: CheckpointId
     since: CheckpointId
     rows: MutableSequence[Any]
-    key_count: int = 0
 
 
-class WrittenParts:
+W = TypeVar("W", bound=Written)
+
+
+class WrittenParts(Generic[W]):
     """The parts of the newest completed checkpoint, and those that may become complete.
 
     Attributes:
@@ -41,11 +42,11 @@ class WrittenParts:
     def __init__(self) -> None:
         self.completed = _NONE
         # Oldest first, the full one first; None if what they have changed is not known.
-        self._newest: list[Written] | None = []
+        self._newest: list[W] | None = []
         # Parts that have been encoded and are not known to be complete.
-        self._encoded: dict[CheckpointId, Written] = {}
+        self._encoded: dict[CheckpointId, W] = {}
         # Of these, the older parts that go with each; None if they are not known.
-        self._older: dict[CheckpointId, list[Written] | None] = {}
+        self._older: dict[CheckpointId, list[W] | None] = {}
 
     def row_counts(self, full_count: int) -> list[int] | None:
         """Return how many rows each part of the newest completed checkpoint has, oldest first.
@@ -60,7 +61,7 @@ class WrittenParts:
             return None
         return [len(one.rows) if one.since else full_count for one in self._newest]
 
-    def of(self, checkpoint_id: CheckpointId) -> list[Written] | None:
+    def of(self, checkpoint_id: CheckpointId) -> list[W] | None:
         """Return the parts of a checkpoint that is complete, whether it is known here or not yet."""
         if checkpoint_id == self.completed:
             return self._newest
@@ -72,21 +73,33 @@ class WrittenParts:
         if checkpoint_id in self._older:
             older = self._older[checkpoint_id]
         else:
-            older = None if self._newest is None else kept(self._newest, written.since)
+            older = None if self._newest is None else self._going_with(written, self._newest)
         return None if older is None else [*older, written]
 
-    def after(self, since: CheckpointId, on: CheckpointId) -> list[Written]:
+    def after(self, since: CheckpointId, on: CheckpointId) -> list[W]:
         """Return the parts of the complete checkpoint `on` that were written after `since`, newest first."""
         return [one for one in reversed(self.of(on) or ()) if one.checkpoint_id > since]
 
-    def build(self, checkpoint_id: CheckpointId, on: CheckpointId) -> None:
-        """The part of `checkpoint_id` goes with those of `on` that it does not replace."""
-        written = self._encoded.get(checkpoint_id)
-        if written is not None and written.since:
-            parts = self.of(on)
-            self._older[checkpoint_id] = None if parts is None else kept(parts, written.since)
+    def build(self, checkpoint_id: CheckpointId, on: CheckpointId) -> list[CheckpointId] | None:
+        """The part of `checkpoint_id` goes with those of `on` that it does not replace.
 
-    def add(self, written: Written) -> None:
+        Returns:
+            The checkpoints of these; None, if they are not known here.
+        """
+        written = self._encoded.get(checkpoint_id)
+        if written is None:
+            return None
+        if not written.since:
+            return []
+        parts = self.of(on)
+        older = self._older[checkpoint_id] = None if parts is None else self._going_with(written, parts)
+        return None if older is None else [one.checkpoint_id for one in older]
+
+    def _going_with(self, written: W, parts: Sequence[W]) -> list[W]:
+        """Return those of `parts`, oldest first, that the new part does not replace."""
+        return kept(parts, written.since)
+
+    def add(self, written: W) -> None:
         """A part has been encoded."""
         self._encoded[written.checkpoint_id] = written
 
@@ -104,19 +117,17 @@ class WrittenParts:
 
     # At a restore.
 
-    def begin(self, checkpoint_id: CheckpointId, rows: MutableSequence[Any]) -> None:
-        """Rows of the part written at `checkpoint_id` follow, for `rows`; parts come oldest first."""
+    def begin(self, written: W) -> None:
+        """Rows of that part follow, which has none yet; parts come oldest first."""
         if self._newest is not None:
-            last = self._newest[-1] if self._newest else Written(_NONE, _NONE, [])
-            self._newest.append(Written(checkpoint_id, last.checkpoint_id, rows, last.key_count))
+            if self._newest:
+                written.since = self._newest[-1].checkpoint_id
+            self._newest.append(written)
 
-    def extend(self, rows: Iterable[Any], key_count: int = 0) -> None:
-        """Rows of the part that has begun."""
-        if self._newest:
-            one = self._newest[-1]
-            one.key_count = key_count
-            if one.since:
-                one.rows.extend(rows)
+    def extend(self, rows: Iterable[Any]) -> None:
+        """Changed rows of the part that has begun."""
+        if self._newest and self._newest[-1].since:
+            self._newest[-1].rows.extend(rows)
 
     def forget(self) -> None:
         """What the parts have changed is not known, so no part can be added to them."""

@@ -70,7 +70,7 @@ class Captures:
         state = self._state
         if state is None:
             return CheckpointId(0)
-        since = self._parts.next_base(state.part_rows, state.changed_rows)
+        since = state.next_base(self._parts)
         if since:
             state.plan_part(n, since, self._parts.checkpoint_id)
         return since
@@ -116,9 +116,8 @@ class Captures:
         frozen, stored = self._frozen.pop(n), self._stored.pop(n)
         parts = stored.whole or ()
         if stored.part is not None:
-            parts = self._parts.with_part(stored.part, frozen.since)
-            if self._state is not None:
-                self._state.build_part(n, self._parts.checkpoint_id)
+            built = self._state.build_part(n, self._parts.checkpoint_id) if self._state is not None else None
+            parts = self._parts.with_part(stored.part, frozen.since, built)
         self._chains[n] = PartChain(n, parts)
         if stored.held:
             pending = tuple(replace(one, held=stored.held.get(one.checkpoint_id)) for one in pending)
