@@ -483,7 +483,7 @@ def test_a_block_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"XCS", b"XCS1" + encode_block(MAIN, [1], [1]), b"junk"])
 def test_bytes_that_are_no_part_are_refused(data: bytes) -> None:
-    with pytest.raises(StateError, match="expected b'XCS5'"):
+    with pytest.raises(StateError, match="expected b'XCS6'"):
         list(decode_part(data))
 
 

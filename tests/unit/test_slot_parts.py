@@ -12,10 +12,11 @@ import crosscut.state.slots as slots_module
 from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
-from crosscut.state.encoding import Extent, NewKeys, SlotRows, contents, decode_part
+from crosscut.state.encoding import Extent, SlotRows, contents, decode_part
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PARTS_MAX, PartChain
-from crosscut.state.slot_parts import SLICES, Choice, SlotPart, choose, with_all_keys
+from crosscut.state.slot_parts import SLICES, Choice, SlotPart, SlotParts, choose, with_all_keys
+from crosscut.worker.kept_states import newer_parts
 
 NONE = CheckpointId(0)
 KEYS = 800
@@ -59,6 +60,17 @@ class Stored:
 
     def rows(self) -> int:
         return sum(self.state.part_rows or [])
+
+    def catch_up(self, other: KeyedState, known: tuple[Part, ...]) -> None:
+        """Have the state of another process read what is newer than the parts that it knows."""
+        (kept,) = other.at_hand
+        if newer := newer_parts(known, self.chain.parts):
+            other.roll_back(kept)
+            parts = [(one.checkpoint_id, self.bytes_of[one.checkpoint_id]) for one in newer]
+            for _ in other.loading(parts, self.chain.checkpoint_id):
+                pass
+            assert dict(other.items()) == self.oracle
+            assert other.part_rows == self.state.part_rows
 
     def check(self) -> None:
         assert contents(map(self.bytes_of.__getitem__, self.ids())) == {MAIN: self.oracle}
@@ -131,8 +143,11 @@ def go(way: str) -> None:
             stored.check()
         if number % 97 == 96:
             known = stored.state.part_rows
+            other, older = stored.state, stored.chain.parts
             stored.restart()
             assert stored.state.part_rows == known
+        if number > 97 and number % 97 == 2:
+            stored.catch_up(other, older)
     stored.check()
 
 
@@ -173,7 +188,12 @@ def older_parts_kept_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slot_parts_module, "with_all_keys", lambda parts: [*parts])
 
 
+def parts_that_are_not_needed_remembered_by_who_catches_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlotParts, "drop_unneeded", lambda self: None)
+
+
 PLANTED = [
+    parts_that_are_not_needed_remembered_by_who_catches_up,
     slice_said_to_be_longer_than_it_is,
     slices_that_begin_again_each_time,
     slices_that_leave_a_slot_out,
@@ -287,20 +307,3 @@ def test_without_any_of_its_parts_a_table_is_refused(monkeypatch: pytest.MonkeyP
                 pass
         with pytest.raises(StateError, match="one of the parts has not been read"):
             contents(data for _, data in rest)
-
-
-def test_a_part_without_extents_is_read_and_none_builds_on_it() -> None:
-    stored = Stored()
-    stored.change(list(range(5)))
-    stored.checkpoint()
-    extent, *blocks = decode_part(stored.bytes_of[CheckpointId(1)])
-    assert isinstance(extent, Extent) and isinstance(blocks[0], NewKeys)
-    data = stored.bytes_of[CheckpointId(1)]
-    head, rest = int.from_bytes(data[4:12]), int.from_bytes(data[12:20])
-    old = b"XCS5" + data[20 + head + rest :]
-    assert contents([old]) == {MAIN: stored.oracle}
-    stored.bytes_of[CheckpointId(1)] = old
-    stored.restart()
-    stored.change([3])
-    assert stored.checkpoint() == 5, "a full part"
-    stored.check()

@@ -120,7 +120,7 @@ def test_parts_that_do_not_follow_each_other_are_refused() -> None:
     whole = checkpoint(state, N1)
     change(state, {"a": 2, "b": 1})
     changes = checkpoint(state, N2, since=N1)
-    with pytest.raises(StateError, match="key number 0 of state '', .* one of the parts has not been read"):
+    with pytest.raises(StateError, match=r"key number 0 of state '', .* one of the parts has not been read"):
         loaded(changes)
     with pytest.raises(StateError, match="one of the parts has not been read"):
         contents([changes])

@@ -17,8 +17,7 @@ pickle (protocol 5) of the first length, the head, and data of the second one. T
   numbers are little-endian.
 
 Later blocks override earlier ones, in one part too. Parts are not divided by key group, so a snapshot costs
-no hash per key (docs/decisions/0003). `XCS5` is read as well: it has no extents, and a key stands in the
-first part that refers to it; and `XCS4`: there all blocks are rows, and their heads are
+no hash per key (docs/decisions/0003). `XCS4` is read as well: there all blocks are rows, and their heads are
 `(table, is_named, keys)`.
 
 Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
@@ -41,7 +40,6 @@ from weakref import WeakKeyDictionary
 from crosscut.errors import StateError
 
 MAGIC = b"XCS6"
-_MAGIC_WITHOUT_EXTENTS = b"XCS5"
 _MAGIC_OF_ROWS = b"XCS4"
 _LENGTHS = struct.Struct(">QQ")
 _KEYS_SHOWN = 3
@@ -209,7 +207,7 @@ def decode_part(data: bytes) -> Iterator[Block | Extent | NewKeys | SlotRows]:
         StateError: `data` is no part, or a value's class can't be loaded here.
     """
     magic = data[: len(MAGIC)]
-    if magic not in (MAGIC, _MAGIC_WITHOUT_EXTENTS, _MAGIC_OF_ROWS):
+    if magic not in (MAGIC, _MAGIC_OF_ROWS):
         raise StateError(
             f"a part of {len(data)} bytes starts with {magic!r}: expected {MAGIC!r}; parts of another "
             f"format were written by another version of Crosscut"
@@ -223,7 +221,7 @@ def decode_part(data: bytes) -> Iterator[Block | Extent | NewKeys | SlotRows]:
             raise StateError(f"a part of {len(data)} bytes ends in the middle of a block: it was cut short")
         head = loaded(memoryview(data)[start : start + head_length])
         body = memoryview(data)[start + head_length : offset]
-        match head if magic != _MAGIC_OF_ROWS else ("rows", *head):
+        match head if magic == MAGIC else ("rows", *head):
             case ("rows", table, is_named, keys):
                 yield Block(table, is_named, keys, _values(body, table, keys))
             case ("extent", table, known, key_count, some):
@@ -260,13 +258,11 @@ class PartReader:
         Raises:
             StateError: As in `decode_part`; or a part before it has not been read.
         """
-        extents: set[str] = set()
         for block in decode_part(data):
             match block:
                 case Block():
                     yield block
                 case Extent(table, known):
-                    extents.add(table)
                     if not known:
                         # A whole part begins.
                         self._keys[table] = []
@@ -274,10 +270,7 @@ class PartReader:
                     self._has_unknown |= known > len(keys)
                     grow_keys(keys, block)
                 case NewKeys(table, first, new):
-                    keys = self._keys.setdefault(table, [])
-                    if not first and table not in extents:
-                        keys.clear()
-                    take_in_keys(keys, first, new, table)
+                    take_in_keys(self._keys.setdefault(table, []), first, new, table)
                 case SlotRows(table, slots):
                     keys = self._keys.get(table, [])
                     check_slots(slots, keys, table)

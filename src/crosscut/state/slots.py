@@ -140,8 +140,6 @@ class SlotTable(Table):
         self._parts: SlotParts = SlotParts()
         self._plans: dict[CheckpointId, _Plan] = {}
         self._given_from = 0
-        # Of the part that is being loaded.
-        self._extent: Extent | None = None
         self.expiry = None
 
     def __len__(self) -> int:
@@ -389,7 +387,6 @@ class SlotTable(Table):
     def begin_part(self, checkpoint_id: CheckpointId) -> None:
         """See `Table.begin_part`."""
         self._parts.begin(SlotPart(checkpoint_id, _NONE, array("I")))
-        self._extent = None
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of parts that name them by keys: the slots are not those that other parts speak of."""
@@ -403,7 +400,6 @@ class SlotTable(Table):
 
     def load_extent(self, block: Extent) -> None:
         """Note what the part that has begun has."""
-        self._extent = block
         self._values += [None] * grow_keys(self._index.names, block)
         part = self._parts.begun
         if part is not None:
@@ -411,21 +407,15 @@ class SlotTable(Table):
 
     def load_keys(self, block: NewKeys) -> None:
         """Take in keys of the part that has begun."""
-        if self._extent is None:
-            # Of an older version.
-            self._parts.forget()
         # By way of a small dict, as in `take_in`.
         self._index.update(take_in_keys(self._index.names, block.first, block.keys, block.table))
-        self._values += [None] * (len(self._index.names) - len(self._values))
 
     def load_slots(self, block: SlotRows) -> None:
         """Take in values of the part that has begun."""
         slots, names = block.slots, self._index.names
         check_slots(slots, names, block.table)
         part = self._parts.begun
-        if self._extent is None:
-            self._parts.forget()
-        elif part is not None and part.known and not isinstance(slots, range):
+        if part is not None and part.known and not isinstance(slots, range):
             part.rows.extend(slots)
         found = block.values(names)
         if isinstance(slots, range):
@@ -438,7 +428,7 @@ class SlotTable(Table):
     def end_loading(self, checkpoint_id: CheckpointId) -> None:
         """See `Table.end_loading`."""
         if len(self._index) != len(self._index.names):
-            check_all_known(self._index.names, self._extent.table if self._extent is not None else "")
+            check_all_known(self._index.names, "")
             raise StateError(f"the parts of checkpoint {checkpoint_id} give one key two slots")
         self._parts.drop_unneeded()
         self._base_id = self._parts.completed = checkpoint_id

@@ -52,10 +52,8 @@ class KeptStates:
         older = self._known.pop(task, {})
         if not deploy.rescaled_from:
             for n, parts in sorted(older.items(), reverse=True):
-                is_begin = 0 < len(parts) < len(wanted) and tuple(wanted[: len(parts)]) == parts
-                if is_begin and self._at_hand.advance(
-                    task, n, wanted[len(parts) :], deploy.restore, read_part
-                ):
+                newer = newer_parts(parts, wanted)
+                if newer and self._at_hand.advance(task, n, newer, deploy.restore, read_part):
                     self.advanced_count += 1
                     return
         self._at_hand.forget(task)
@@ -80,3 +78,15 @@ class KeptStates:
     def close(self) -> None:
         """Give back what the states take outside of memory."""
         self._at_hand.close()
+
+
+def newer_parts(older: Sequence[Part], wanted: Sequence[Part]) -> Sequence[Part]:
+    """Return those of `wanted` that come after the parts of an older checkpoint.
+
+    None, if it does not go on from there. The first ones of the older parts may not be needed any more.
+    """
+    for first in range(len(older)):
+        rest = older[first:]
+        if tuple(wanted[: len(rest)]) == tuple(rest):
+            return wanted[len(rest) :]
+    return ()
