@@ -6,10 +6,10 @@ pickle (protocol 5) of the first length, the head, and data of the second one. T
 * `("rows", table, is_named, keys)`, and a pickle of the values, a list as long as the keys. So a value that
   can't be read is named by its table and key. In a table of named rows each of the keys is a pair
   `(key, name)`. The value `DELETED` takes a row away.
-* `("extent", table, known, key_count, slice)`, without data, before all others of a table whose keys have
-  slots: parts before it give `known` keys theirs, and with this one there are `key_count`. It has the keys
-  and values of all slots from `known` on, and of the range `slice`. So the newest parts whose extents leave
-  no slot out are enough.
+* `("extent", table, known, key_count, first, end)`, without data, before all others of a table whose keys
+  have slots: parts before it give `known` keys theirs, and with this one there are `key_count`. It has
+  the keys and values of all slots from `known` on, and of a slice, those from `first` to before `end`. So
+  the newest parts whose extents leave no slot out are enough.
 * `("keys", table, first)`, and a pickle of keys: they have the slots from `first` on.
 * `("slots", table, slots, form)`, and the values of keys that this part or another one of the same task gives
   these slots. `slots` is a range, or numbers of 4 bytes. The form `i`, `q` or `d` is an array of signed
@@ -146,7 +146,8 @@ def encode_block(table: str, keys: list[Any], values: list[Any], *, is_named: bo
 
 def encode_extent(extent: Extent) -> bytes:
     """Return the block of an extent."""
-    return _block(("extent", *extent), b"")
+    table, known, key_count, some = extent
+    return _block(("extent", table, known, key_count, some.start, some.stop), b"")
 
 
 def encode_new_keys(table: str, first: int, keys: list[Any]) -> bytes:
@@ -224,8 +225,8 @@ def decode_part(data: bytes) -> Iterator[Block | Extent | NewKeys | SlotRows]:
         match head if magic == MAGIC else ("rows", *head):
             case ("rows", table, is_named, keys):
                 yield Block(table, is_named, keys, _values(body, table, keys))
-            case ("extent", table, known, key_count, some):
-                yield Extent(table, known, key_count, some)
+            case ("extent", table, known, key_count, first, end):
+                yield Extent(table, known, key_count, range(first, end))
             case ("keys", table, first):
                 yield NewKeys(table, first, loaded(body))
             case ("slots", table, slots, form):
