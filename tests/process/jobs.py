@@ -327,11 +327,15 @@ def hosts_tasks(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes below `pid`, at any depth."""
+    """Return the processes below `pid`, at any depth; those that are gone meanwhile have none."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    for task in tasks:
         try:
-            direct = [int(text) for text in task.read_text().split()]
+            direct = [int(text) for text in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue
         for child in direct:
