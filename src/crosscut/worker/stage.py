@@ -334,11 +334,18 @@ class _StageAttempt:
 
 
 class _Post:
-    """Sends the frames of one channel."""
+    """Sends the frames of one channel, the barrier of the batch last."""
 
     def __init__(self, channel: ChannelId, outbox: Outbox) -> None:
         self._channel = channel
         self._outbox = outbox
+        self._is_over = False
 
     def __call__(self, kind: FrameType, payload: Payload) -> None:
+        if self._is_over:
+            # It would be in the output of this batch, and not in the snapshot of who sends it.
+            raise InternalError(
+                f"{self._channel} has sent a {kind.name} frame after the barrier of its batch"
+            )
+        self._is_over = kind is FrameType.BARRIER
         self._outbox.post((self._channel, kind, payload))
