@@ -56,6 +56,11 @@ def test_processes_killed_in_each_stage_of_a_batch_are_replaced_by_spark_and_out
     assert job.last_progress["batchId"] == job.checkpoints()[-1].checkpoint_id
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
+    # What Spark's own page says of its jobs.
+    listed = started.spark._jsc.sc().statusStore().jobsList(None)
+    said = [listed.apply(number).description() for number in range(listed.size())]
+    stages = "numbers-0 > sums"
+    assert f"numbered: batch 1 ({stages})" in [one.get() for one in said if one.isDefined()]
 
 
 @pytest.mark.parametrize(
