@@ -1,8 +1,9 @@
 """Large keyed state: many keys, a checkpoint every second, and a worker that is killed.
 
 `count` is a running count, `aggregate` has a tuple for each key, and `process` is a `KeyedProcess` with a
-value state; `bytes` keeps 100 bytes for each key. `--memory-bytes` limits what each worker may take, and
-`--rescale` goes on at another parallelism at the end.
+value state; `bytes` keeps 100 bytes for each key. `--memory-bytes` limits what each worker may take,
+`--cache-bytes` is what of it is for blocks of RocksDB, and `--rescale` goes on at another parallelism at the
+end.
 
 `uniform`: every key changes, in turn. `hot`: all keys have been counted once, and from then on 1,000 of
 them change. Prints a JSON line for each: records/s once all keys are there, how long checkpoints take,
@@ -33,6 +34,7 @@ from bench.rates import measured
 from bench.recovery import wait_until
 from bench.throughput import Discard, first
 from crosscut.settings import BackendName
+from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 
 OPERATORS = ("count", "aggregate", "process", "bytes")
 VALUE_BYTES = 100
@@ -104,6 +106,7 @@ def run(
     operator: str = "count",
     memory_bytes: int = 0,
     rescale: int = 0,
+    cache_bytes: int = BLOCK_CACHE_BYTES,
 ) -> dict[str, Any]:
     """Run one workload; return what was measured."""
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
@@ -114,6 +117,7 @@ def run(
         checkpoint_interval="1s",
         heartbeat_timeout="4s",
         state_backend=backend,
+        state_cache_bytes=cache_bytes,
     )
     job = flow.start(settings)
     try:
@@ -148,6 +152,7 @@ def run(
         "workload": workload,
         "operator": operator,
         "backend": backend,
+        "cache_bytes": cache_bytes,
         "keys": keys,
         **rates._asdict(),
         "checkpoints": len(checkpoints),
@@ -199,6 +204,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=get_args(BackendName), nargs="+", default=["memory"])
     parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["count"])
     parser.add_argument("--memory-bytes", type=int, default=0)
+    parser.add_argument("--cache-bytes", type=int, default=BLOCK_CACHE_BYTES)
     parser.add_argument("--rescale", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
@@ -206,7 +212,15 @@ def main() -> None:
     for keys, workload, backend, operator in wanted:
         kill = workload == "uniform"
         result = run(
-            workload, keys, options.seconds, kill, backend, operator, options.memory_bytes, options.rescale
+            workload,
+            keys,
+            options.seconds,
+            kill,
+            backend,
+            operator,
+            options.memory_bytes,
+            options.rescale,
+            options.cache_bytes,
         )
         print(json.dumps(result), flush=True)
 

@@ -23,6 +23,7 @@ from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.keys import decoded_key, encoded_key
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.snapshots import Part
+from crosscut.spark.terms import task_terms
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.reading import stored_blocks, stored_contents
@@ -34,6 +35,7 @@ from crosscut.state.rocksdb.gate import Gate
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
 from crosscut.windows import Session, Tumbling
+from crosscut.worker import backends
 from crosscut.worker.backends import OnDisk
 from crosscut.worker.state_at_hand import StateAtHand
 
@@ -520,6 +522,19 @@ def test_a_database_that_is_opened_again_has_its_cache_and_filters(tmp_path: Pat
     one = Database(str(tmp_path / "copy"), options)
     assert as_opened(tmp_path / "copy") == expected
     one.close()
+
+
+def test_the_cache_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
+    assert task_terms(cc.Settings()).state_cache_bytes == database.BLOCK_CACHE_BYTES
+    terms = task_terms(cc.Settings(state_backend="rocksdb", state_dir=tmp_path, state_cache_bytes=5 << 20))
+    made = backends.backend(terms.state_backend, terms.state_dir, 16, terms.state_cache_bytes)
+    state = made.new_state(TASK)(int)
+    assert isinstance(state, RocksState)
+    assert state._opened()._db.property_value("rocksdb.block-cache-capacity") == str(5 << 20)
+    state.close()
+    made.close()
+    with pytest.raises(SettingsError, match="state_cache_bytes=1000"):
+        cc.Settings(state_cache_bytes=1000)
 
 
 def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:

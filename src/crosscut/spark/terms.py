@@ -211,6 +211,7 @@ def task_terms(settings: Settings) -> TaskTerms:
         spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
         state_backend=settings.state_backend,
         state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
+        state_cache_bytes=settings.state_cache_bytes,
     )
 
 

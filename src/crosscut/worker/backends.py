@@ -15,7 +15,7 @@ from crosscut.ids import TaskId
 from crosscut.operators.building import NewState
 from crosscut.settings import BackendName
 from crosscut.state.keyed import KeyedState
-from crosscut.state.rocksdb.database import Options
+from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES, Options
 from crosscut.state.rocksdb.state import RocksState
 
 _PREFIX = "crosscut-state-"
@@ -52,13 +52,16 @@ class OnDisk:
 
     Args:
         directory: None: the system's directory for temporary files.
+        cache_bytes: Memory for blocks that have been read.
 
     Raises:
         StateError: The library is missing, or the directory can't be used.
     """
 
-    def __init__(self, directory: str | None, max_parallelism: int) -> None:
-        self._options = Options()
+    def __init__(
+        self, directory: str | None, max_parallelism: int, cache_bytes: int = BLOCK_CACHE_BYTES
+    ) -> None:
+        self._options = Options(cache_bytes)
         self._max_parallelism = max_parallelism
         self._numbers = count()
         parent = directory or tempfile.gettempdir()
@@ -91,13 +94,15 @@ class OnDisk:
         os.close(self._lock)
 
 
-def backend(name: BackendName, directory: str | None, max_parallelism: int) -> StateBackend:
+def backend(
+    name: BackendName, directory: str | None, max_parallelism: int, cache_bytes: int = BLOCK_CACHE_BYTES
+) -> StateBackend:
     """Return the backend that the settings name.
 
     Raises:
         StateError: It can't be used here.
     """
-    return OnDisk(directory, max_parallelism) if name == "rocksdb" else MEMORY
+    return OnDisk(directory, max_parallelism, cache_bytes) if name == "rocksdb" else MEMORY
 
 
 def _sweep(parent: str) -> None:

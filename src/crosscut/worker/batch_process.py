@@ -30,7 +30,9 @@ def surroundings_of(
     found = _kept.pop(job, None)
     if found is None:
         graph = unpack_graph(packed_graph())
-        states = KeptStates(backend(terms.state_backend, terms.state_dir, graph.max_parallelism))
+        states = KeptStates(
+            backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
+        )
         found = Surroundings(graph, open_store(store_url, create=False), states, {})
     _kept[job] = found
     while len(_kept) > JOBS_MAX:

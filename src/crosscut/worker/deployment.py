@@ -30,6 +30,7 @@ from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.state.reading import ReadPart
+from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, LoggedBatch
@@ -61,6 +62,7 @@ class TaskTerms:
         spill_bytes: Disk for the input of blocked channels; 0: their senders wait.
         spill_dir: None: the system's directory for temporary files.
         state_dir: Where a backend on disk keeps its files; None: likewise.
+        state_cache_bytes: Memory for what it has read there.
     """
 
     batch_rows: int
@@ -73,6 +75,7 @@ class TaskTerms:
     spill_dir: str | None = None
     state_backend: BackendName = "memory"
     state_dir: str | None = None
+    state_cache_bytes: int = BLOCK_CACHE_BYTES
 
 
 async def build_tasks(

@@ -48,7 +48,9 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: 
             start_thread,
             lambda: AdaptivePace(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
             lambda: DiskSpaces(terms.spill_dir, terms.spill_bytes),
-            backend=backend(terms.state_backend, terms.state_dir, graph.max_parallelism),
+            backend=backend(
+                terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes
+            ),
             lines=lines,
         )
     except BaseException as error:

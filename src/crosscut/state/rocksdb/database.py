@@ -20,7 +20,7 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 WRITE_BUFFERS_MAX = 4
 """Of one database, where the disk is slow."""
 BLOCK_CACHE_BYTES = 128 * 1024 * 1024
-"""For all databases of a process together."""
+"""For all databases of a process together, unless somebody says otherwise."""
 
 _BLOOM_BITS = 10
 _FILES_UNTIL_MERGED = 8
@@ -47,9 +47,13 @@ def library() -> Any:
 
 
 class Options:
-    """What the databases of one process share: a cache for blocks."""
+    """What the databases of one process share: a cache for blocks.
 
-    def __init__(self) -> None:
+    Args:
+        cache_bytes: Its size.
+    """
+
+    def __init__(self, cache_bytes: int = BLOCK_CACHE_BYTES) -> None:
         rocksdict = library()
         self.rocksdict = rocksdict
         self.options = options = rocksdict.Options(raw_mode=True)
@@ -77,7 +81,7 @@ class Options:
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(1024 * 1024)
         tables = rocksdict.BlockBasedOptions()
-        tables.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
+        tables.set_block_cache(rocksdict.Cache(cache_bytes))
         # Filters and indexes stay in memory beside the cache, some 3 bytes a row: reads are a third faster.
         tables.set_bloom_filter(_BLOOM_BITS, False)
         tables.set_cache_index_and_filter_blocks(False)
