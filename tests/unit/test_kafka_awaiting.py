@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.reader import AWAITED_MS, IDLE_MS, PartitionReader, Reading, SharedConsumer
 
 ck = pytest.importorskip("confluent_kafka")
 
@@ -117,7 +117,6 @@ class Asking:
                     has_waited = False
                 else:
                     assert isinstance(some, cc.Wait)
-                    assert some.delay_ms >= 100, "nobody needs to look every few milliseconds"
             if has_waited and not is_enough(seen):
                 self.idle.release()
                 assert self.woken.wait(DEADLINE_S), f"nobody was woken up after {seen}"
@@ -151,7 +150,7 @@ def test_messages_that_come_one_by_one_are_each_read_once_in_order_by_whoever_is
 def test_a_client_is_closed_only_after_the_thread_that_waits_for_its_messages() -> None:
     client = Client()
     asking = Asking(client, 0)
-    assert isinstance(asking.readers[0].read(1), cc.Wait)
+    assert asking.readers[0].read(1) == cc.Wait(AWAITED_MS), "nobody needs to look every few milliseconds"
     asking.close()
     assert client.is_closed
     assert "crosscut-kafka-next" not in [one.name for one in threading.enumerate()]
@@ -196,12 +195,20 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_messages_are_read() -
     asking.close()
 
 
+def test_a_partition_that_has_nothing_is_asked_again_soon_when_others_had_something() -> None:
+    """No thread waits then, and the others may be held back: nobody would wake the task up."""
+    client = Client()
+    asking = Asking(client, 0, 1)
+    client.coming.put(message(1, 0))
+    assert asking.readers[0].read(1) == cc.Wait(IDLE_MS)
+    assert asking.readers[1].read(1) == ["1-0"]
+    asking.close()
+
+
 def test_where_nobody_can_be_woken_up_no_thread_waits() -> None:
     client = Client()
     shared = SharedConsumer(client, "servers")
     reader = reader_of(shared, 0)
-    found = reader.read(1)
-    assert isinstance(found, cc.Wait)
-    assert found.delay_ms < 100
+    assert reader.read(1) == cc.Wait(IDLE_MS)
     assert "crosscut-kafka-next" not in [one.name for one in threading.enumerate()]
     reader.close()

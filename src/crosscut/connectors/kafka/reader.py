@@ -65,8 +65,11 @@ class SharedConsumer:
 
     @property
     def wait_ms(self) -> float:
-        """For how long to wait where there is nothing."""
-        return IDLE_MS if self._next is None else AWAITED_MS
+        """For how long to wait where there is nothing.
+
+        Not long while there was something for other partitions, or no room: then no thread waits.
+        """
+        return AWAITED_MS if self._next is not None and self._next.is_waiting else IDLE_MS
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Wait for messages in a thread, and call `wake` when one has come."""
