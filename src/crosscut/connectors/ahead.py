@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 from typing import Any
@@ -18,6 +19,14 @@ BUFFERED_MAX = 10_000
 
 _NO_RECORD: Any = object()
 _IDLE_MS = 2.0
+"""Between two looks, where nobody can be woken up for what has come."""
+
+_WOKEN_MS = 1_000.0
+"""The same where somebody can."""
+
+_BETWEEN_S = 0.001
+"""Between two wake-ups, at least: what comes in between is read together."""
+
 _FULL_S = 0.01
 
 
@@ -32,6 +41,9 @@ class ReaderAhead(SplitReader[Record]):
         self._is_closed = False
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: Callable[[], None] | None = None
+        self._waking: asyncio.TimerHandle | None = None
+        self._woken_s = 0.0
         self._thread = Thread(target=self._run, name="crosscut-ahead", daemon=True)
 
     @abstractmethod
@@ -47,6 +59,15 @@ class ReaderAhead(SplitReader[Record]):
         while len(self._buffer) >= BUFFERED_MAX:
             await asyncio.sleep(_FULL_S)
         self._buffer.append((record, position))
+        if self._wake is not None and self._waking is None and len(self._buffer) == 1:
+            # With others before it, somebody is reading, or will be woken up for them.
+            loop = asyncio.get_running_loop()
+            self._waking = loop.call_at(self._woken_s + _BETWEEN_S, self._wake_up, self._wake)
+
+    def _wake_up(self, wake: Callable[[], None]) -> None:
+        self._waking = None
+        self._woken_s = asyncio.get_running_loop().time()
+        wake()
 
     async def move(self, position: JSON) -> None:
         """Move on over what is no record, so that nobody looks there again."""
@@ -67,10 +88,13 @@ class ReaderAhead(SplitReader[Record]):
             if record is not _NO_RECORD:
                 found.append(record)
         if found or not has_ended:
-            return found or Wait(_IDLE_MS)
+            return found or Wait(_IDLE_MS if self._wake is None else _WOKEN_MS)
         if self._failure is not None:
             raise self._failure
         return EndOfSplit()
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
 
     def close(self) -> None:
         self._is_closed = True
@@ -83,6 +107,8 @@ class ReaderAhead(SplitReader[Record]):
         with suppress(asyncio.CancelledError):
             asyncio.run(self._main())
         self._has_ended = True
+        if self._wake is not None:
+            self._wake()
 
     async def _main(self) -> None:
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
