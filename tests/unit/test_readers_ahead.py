@@ -14,7 +14,7 @@ from crosscut.connectors.ahead import ReaderAhead
 from crosscut.errors import ConnectorError
 
 DEADLINE_S = 100.0
-LONG_MS = 500
+LONG_MS = 100
 
 
 class Numbers(ReaderAhead[int]):

@@ -21,8 +21,8 @@ _NO_RECORD: Any = object()
 _IDLE_MS = 2.0
 """Between two looks, where nobody can be woken up for what has come."""
 
-_WOKEN_MS = 1_000.0
-"""The same where somebody can."""
+_WOKEN_MS = 100.0
+"""The same where somebody can. That a split has fallen idle is found out when it is asked."""
 
 _BETWEEN_S = 0.001
 """Between two wake-ups, at least: what comes in between is read together."""
