@@ -22,7 +22,7 @@ _IDLE_MS = 2.0
 """Between two looks, where nobody can be woken up for what has come."""
 
 _WOKEN_MS = 100.0
-"""The same where somebody can. That a split has fallen idle is found out when it is asked."""
+"""The same where somebody can. Only who is asked can be found to have fallen idle."""
 
 _BETWEEN_S = 0.001
 """Between two wake-ups, at least: what comes in between is read together."""

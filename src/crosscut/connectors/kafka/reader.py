@@ -23,7 +23,7 @@ IDLE_MS = 2.0
 """Between two looks at a client that had nothing, where no thread waits for what comes next."""
 
 AWAITED_MS = 100.0
-"""The same where one does, and wakes the task up. That a split has fallen idle is found out when it is asked."""
+"""The same where one does, and wakes the task up. Only who is asked can be found to have fallen idle."""
 
 BUFFERED_MAX = 20_000
 """Messages of all partitions of a task that wait in Python; the library has its own buffers before them."""
