@@ -16,12 +16,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import crosscut.state.parts as parts_module
 import crosscut.state.slot_parts as slot_parts_module
 import crosscut.state.table as table_module
+from crosscut.errors import StateError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import PartReader, contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
-from crosscut.state.parts import PartChain
+from crosscut.state.parts import PartChain, kept
+from crosscut.state.slot_parts import SlotPart, SlotParts, with_all_keys
 
 KEYS = st.integers(0, 12) | st.sampled_from(["a", ("a", 1), None])
 NOTHING = CheckpointId(0)
@@ -364,8 +366,20 @@ WAY = """
 built on the first all the same. The eighth replaces all parts but the first."""
 
 
-def walk(way: str) -> None:
-    world = InFlight()
+WAY_OF_SLICES = """
+    put 13, put 14, put 15, put 16, put 17, put 18, freeze, encode, acknowledge, complete, freeze, encode,
+    freeze, freeze, acknowledge, put 1, put 2, freeze, encode, encode, encode, complete, freeze,
+    acknowledge, acknowledge, encode, acknowledge, complete, complete, freeze, freeze, complete,
+    acknowledge, freeze, freeze, complete, encode, encode, freeze, freeze, acknowledge, put 0,
+    acknowledge, put 2, encode, complete, complete, acknowledge, freeze, complete, encode, acknowledge,
+    complete, encode, put 0, acknowledge, put 1, encode, encode, acknowledge, complete, acknowledge,
+    complete, freeze, complete, freeze, encode, encode, acknowledge, complete, acknowledge
+"""
+"""A part merges several, one of which is by then that of a checkpoint with a slice that it has not."""
+
+
+def walk(way: str, *, keeps_keys: bool = False) -> None:
+    world = InFlight(keeps_keys=keeps_keys)
     for name, *arguments in map(str.split, way.split(",")):
         getattr(world, name)(*map(int, arguments))
 
@@ -381,3 +395,18 @@ def test_the_way_shows_it_if_parts_are_taken_for_those_of_another_checkpoint(
     monkeypatch.setattr(KeyedState, "build_part", lambda *arguments: None)
     with pytest.raises(AssertionError, match="checkpoint"):
         walk(WAY)
+
+
+def test_a_part_with_a_slice_stays_if_the_one_in_its_place_lacks_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walk(WAY_OF_SLICES, keeps_keys=True)
+
+    def going_with(self: SlotParts, written: SlotPart, parts: list[SlotPart]) -> list[SlotPart]:
+        older = kept(parts, written.since)
+        needed = with_all_keys([*older, written])
+        return older if needed is None else needed[:-1]
+
+    monkeypatch.setattr(SlotParts, "_going_with", going_with)
+    with pytest.raises(StateError, match="one of the parts has not been read"):
+        walk(WAY_OF_SLICES, keeps_keys=True)

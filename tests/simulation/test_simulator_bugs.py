@@ -58,6 +58,7 @@ from crosscut.protocol.job.triggering import Triggering
 from crosscut.protocol.messages import DeployTasks, FailureCause, HaltTasks, SnapshotAcknowledged, TaskFailed
 from crosscut.protocol.snapshots import Part
 from crosscut.state import parts as parts_module
+from crosscut.state import slot_parts as slot_parts_module
 from crosscut.state import slots as slots_module
 from crosscut.state import table as table_module
 from crosscut.state.keyed import KeyedState
@@ -321,6 +322,30 @@ def changes_of_a_part_that_is_replaced_left_out(patch: pytest.MonkeyPatch) -> No
     plain, once = table_module._changed, slots_module._once
     patch.setattr(table_module, "_changed", lambda layers, tails, base: iter(plain(layers, [], base)))
     patch.setattr(slots_module, "_once", lambda several, count: once(several[:1], count))
+
+
+def part_dropped_while_only_it_has_some_keys(patch: pytest.MonkeyPatch) -> None:
+    small_slices(patch)
+    plain = slot_parts_module.with_all_keys
+    patch.setattr(slot_parts_module, "with_all_keys", lambda parts: (plain(parts) or [])[1:] or parts[-1:])
+
+
+def slices_without_their_values(patch: pytest.MonkeyPatch) -> None:
+    """Older parts are dropped, and with them values that did not change since."""
+    small_slices(patch)
+    plain = slots_module.encode_slots
+
+    def encode_slots(table: str, slots: Any, values: list[Any], keys: Any) -> bytes:
+        is_slice = isinstance(slots, range) and (slots.start or slots.stop < len(keys))
+        return b"" if is_slice else plain(table, slots, values, keys)
+
+    patch.setattr(slots_module, "encode_slots", encode_slots)
+
+
+def small_slices(patch: pytest.MonkeyPatch) -> None:
+    """As large tables have them."""
+    patch.setattr(slot_parts_module, "SLICE_ROWS_MIN", 1)
+    patch.setattr(slot_parts_module, "SLICES", 4)
 
 
 def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) -> None:
@@ -1105,6 +1130,8 @@ BUGS: dict[Plant, Where] = {
     ),
     newest_changes_left_out_of_a_part: Where(COUNTS),
     changes_of_a_part_that_is_replaced_left_out: Where(COUNTS),
+    part_dropped_while_only_it_has_some_keys: Where(COUNTS),
+    slices_without_their_values: Where(COUNTS),
     changes_stored_since_a_checkpoint_that_never_was: Where(
         COUNTS, kinds=("refuse a part", "kill the driver"), changed={"inline_bytes": 0, "interval_ms": 10}
     ),

@@ -10,6 +10,8 @@ import pytest
 
 from crosscut.operators import connected
 from crosscut.operators.cells import TimedCells
+from crosscut.state import slot_parts, slots
+from crosscut.state.encoding import Extent
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
 from crosscut.testing.simulator.drawn import drawn_options
@@ -57,3 +59,20 @@ def test_a_bug_in_what_processes_keep_is_found(
     flow, failure = KEPT[plant]
     worlds = (replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow) for seed in range(40))
     assert any(failure in live(options).failure for options in worlds)
+
+
+def test_tables_that_are_stored_a_slice_at_a_time_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_parts, "SLICE_ROWS_MIN", 1)
+    slices = []
+    plain = slots.encode_extent
+
+    def encode_extent(extent: Extent) -> bytes:
+        slices.append(extent.slice)
+        return plain(extent)
+
+    monkeypatch.setattr(slots, "encode_extent", encode_extent)
+    flow = "source 40,40 0; key_by 0 number 9; count 1 updates; sink 2"
+    for seed in range(100, 106):
+        life = live(replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow))
+        assert not life.failure, life.report()
+    assert any(one.start for one in slices)
