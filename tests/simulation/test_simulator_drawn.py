@@ -128,6 +128,13 @@ REPLAYED = {
         "filter 2 others 1; filter 2 multiples 1; filter 9 exhausted 0; "
         "union 10,11; leave 2 9 12; map 13 energise 3; sink 8; sink 14",
     ),
+    # The judge gave what a global window says the end of time for a timestamp, and joined it by that.
+    "a global window without time before a join with the latest": (
+        23084,
+        (),
+        "source 0,1 0; key_by 0 text 1; counted 1 global 1; map 2 energise 4; loop 3 flat_map first; "
+        "key_by 4 number 3; key_by 4 number 3; newest 5 6; leave 4 7 7; sink 8",
+    ),
 }
 """Worlds in which something was found once, engine or judge: seed, faults of its plan, flow."""
 

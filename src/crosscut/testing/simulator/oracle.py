@@ -165,7 +165,9 @@ class _Run:
                     self._drain()
                 if isinstance(node.spec, TimedSpec):
                     for said in self._timed(vertex, node.uid, node.spec).end():
-                        self._through(vertex, position + 1, Item(said.record, None, said.time))
+                        # Global windows are of no time where records have none.
+                        time = said.time if vertex.has_event_time else None
+                        self._through(vertex, position + 1, Item(said.record, None, time))
                     self._drain()
         return self._out
 
