@@ -33,6 +33,8 @@ NOTES = "<9q"
 NOTE_BYTES = struct.calcsize(NOTES)
 LOOPS = 20_000
 SENDS = 5_000
+TURNS_BEFORE = 500
+"""Until then a worker has other things to do."""
 
 
 class Noted(NamedTuple):
@@ -86,7 +88,7 @@ def _plant() -> None:
         return data
 
     def turned(pool: TaskPool) -> None:
-        if not _doing.turn_ps and _doing.turns > LOOPS:
+        if not _doing.turn_ps and _doing.turns > TURNS_BEFORE:
             _doing.turn_ps = _turn_ps(pool)
         _doing.turns += len(pool.runners)
         turn(pool)

@@ -96,8 +96,10 @@ def document_of(job: Any, path: str = "api/job") -> Any:
     return json.loads(content) if path == "api/job" else content.decode()
 
 
-def opened(browser: Any, link: str, problems: list[str], **size: int) -> Any:
+def opened(browser: Any, link: str, problems: list[str], script: str = "", **size: int) -> Any:
     page = browser.new_page(viewport={"width": 1_300, "height": 900, **size})
+    if script:
+        page.add_init_script(script)
     page.set_default_timeout(DEADLINE_MS)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on(
@@ -354,11 +356,25 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
 
 # A loop.
 
+ANSWERED = """
+window.answered = {};
+const asked = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await asked(path, options);
+  if (path === "api/job" && answer.ok) {
+    const found = await answer.clone().json();
+    window.answered[found.job.at_ms] = found;
+  }
+  return answer;
+};
+"""
+"""Keeps what the page is told: what it shows of it can then be looked at in the same moment."""
+
 GRAPH = """() => {
   const svg = document.querySelector("#graph svg");
   const point = ({ x, y }) => [x, y];
   return {
-    at: Number(document.body.dataset.at),
+    said: window.answered[document.body.dataset.at],
     size: [svg.clientWidth, svg.clientHeight],
     rates: [...svg.querySelectorAll(".rate")].map((one) => one.textContent),
     boxes: Object.fromEntries([...svg.querySelectorAll(".vertex")].map((one) => {
@@ -366,6 +382,7 @@ GRAPH = """() => {
       const { width, height } = one.querySelector(".box").getBBox();
       return [one.querySelector(".title").textContent, [x, y, x + width, y + height]];
     })),
+    plots: [...document.querySelectorAll("#plots polyline")].map((one) => one.points.numberOfItems),
     lines: [...svg.querySelectorAll(".edge")].map((one) => ({
       title: one.querySelector("title").textContent,
       dashed: getComputedStyle(one).strokeDasharray !== "none",
@@ -395,22 +412,25 @@ def test_a_loop_is_drawn_with_its_back_edge_and_the_records_that_go_round_on_it(
     )
     job = started.flow(flow, settings)
     problems: list[str] = []
-    page = opened(browser, job.page, problems)
-    answers: list[Any] = []
-    page.on("response", lambda one: answers.append(one) if one.url.endswith("api/job") else None)
+    page = opened(browser, job.page, problems, ANSWERED)
+
+    def drawn() -> Any:
+        graph = page.evaluate(GRAPH)
+        return graph["said"]["series"]["at_ms"][1:] and graph["rates"][back] != "0/s" and graph
+
     try:
         page.wait_for_selector("#graph .vertex")
         edges = document_of(job)["job"]["edges"]
         (back,) = [place for place, one in enumerate(edges) if one["is_back_edge"]]
         assert (edges[back]["source"], edges[back]["target"]) == ("again", "loop")
-        until(lambda: page.evaluate(GRAPH)["rates"][back] != "0/s", "records on the back edge")
 
         # What is drawn is what the answer held that it was drawn from.
-        graph = page.evaluate(GRAPH)
-        said = next(found for one in answers if (found := one.json()["job"])["at_ms"] == graph["at"])
+        graph = until(drawn, "records on the back edge, and plots")
+        said, series = graph["said"]["job"], graph["said"]["series"]
         rates = [one["records_per_second"] for one in said["edges"]]
         assert graph["rates"] == page.evaluate(SHOWN, rates)
         assert rates[back] > 0
+        assert graph["plots"][0] == len(series["at_ms"]), "a point for each that the answer has"
 
         # It leads from the right of the one to the left of the other, and is seen below both.
         titles = [one["title"] for one in graph["lines"]]
@@ -431,6 +451,14 @@ def test_a_loop_is_drawn_with_its_back_edge_and_the_records_that_go_round_on_it(
         page.keyboard.press("End")
         durable = "2 come, 2 frozen, 2 durable of 2"
         assert page.text_content("#cells").count(durable) == len(graph["boxes"]) == 5
+
+        # A savepoint that is asked for holds what goes round; the workers are those that the job has.
+        page.fill("#savepoint-path", str(tmp_path / "savepoint"))
+        page.click("#savepoint")
+        until(lambda: "the savepoint is written" in page.inner_text("#said"), "the savepoint")
+        assert cc.read_state(tmp_path / "savepoint", "by-digit").height > 0
+        pids = [row.split("\t")[2] for row in row_texts(page, "workers")]
+        assert pids == [str(one.pid) for one in job.workers()]
         assert problems == []
     finally:
         page.close()
