@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from crosscut.cli import program
 from crosscut.terminal import doctor
@@ -60,6 +62,17 @@ def test_more_workers_than_processors_are_a_warning() -> None:
     assert doctor.slots_found(1).level == "ok"
 
 
+def test_nothing_that_is_said_is_cut_off_however_narrow_the_terminal() -> None:
+    path = "/usr/lib/jvm/java-17-openjdk-amd64-with-a-long-name"
+    console = Console(file=io.StringIO(), width=60, color_system=None)
+    console.print(doctor.shown([Finding("java", "warning", path, "pip install 'crosscut[something]'")]))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "…" not in "".join(lines)
+    assert sorted("".join("".join(lines).split())) == sorted(
+        "".join(f"warning java {path} pip install 'crosscut[something]'".split())
+    )
+
+
 def test_a_package_that_is_not_there_has_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [
         "nowhere-to-be-found==1.2",
@@ -71,5 +84,6 @@ def test_a_package_that_is_not_there_has_the_command_that_brings_it(monkeypatch:
         "nowhere-to-be-found", "problem", "not installed", "pip install 'nowhere-to-be-found==1.2'"
     )
     lake, parquet = doctor.extras_found()
-    assert (lake.found, lake.advice) == ("not installed: none-such", "for lake: pip install 'crosscut[lake]'")
+    assert (lake.level, lake.found) == ("optional", "not installed: none-such")
+    assert lake.advice == "for lake: pip install 'crosscut[lake]'"
     assert parquet.advice == ""

@@ -22,11 +22,14 @@ HEARTBEAT_S = 0.1
 """Heartbeats carry the counters that progress is made of: people look at it more often than at liveness."""
 HEARTBEATS_PER_S_MAX = 2_000
 """Of all workers together: the coordinator takes some 70 microseconds for one, and has other things to do."""
+HEARTBEATS_SHARE_MAX = 0.005
+"""Of the time of a worker. One with many tasks counts less often, so that it has its time for records."""
 
 
-def heartbeat_interval_s(timeout_s: float, parallelism: int) -> float:
-    """Return how often each of `parallelism` workers sends a heartbeat."""
-    return min(timeout_s / HEARTBEATS_PER_TIMEOUT, max(HEARTBEAT_S, parallelism / HEARTBEATS_PER_S_MAX))
+def heartbeat_interval_s(timeout_s: float, parallelism: int, cost_s: float = 0.0) -> float:
+    """Return how often each of `parallelism` workers sends a heartbeat that takes it so long to make."""
+    rarely_s = max(HEARTBEAT_S, parallelism / HEARTBEATS_PER_S_MAX, cost_s / HEARTBEATS_SHARE_MAX)
+    return min(timeout_s / HEARTBEATS_PER_TIMEOUT, rarely_s)
 
 
 class WorkerLink(ConnectingSide):

@@ -22,12 +22,13 @@ from crosscut.store.files import Files, LocalFiles, Put
 from crosscut.store.objects import ObjectFiles
 from crosscut.urls import local_path, shown_url
 
-Level = Literal["ok", "warning", "problem"]
+Level = Literal["ok", "warning", "problem", "optional"]
+"""The last: not there, and nobody needs it who does not use it."""
 
 PYTHON_LEAST = (3, 11)
 FREE_BYTES_LEAST = 1 << 30
 OPEN_FILES_LEAST = 1_024
-_STYLES: dict[Level, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_STYLES: dict[Level, str] = {"ok": "green", "warning": "yellow", "problem": "bold red", "optional": "dim"}
 _REQUIREMENT = re.compile(
     r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*extra\s*==\s*[\"']([\w-]+)[\"'].*)?"
 )
@@ -222,7 +223,7 @@ def extras_found() -> Iterator[Finding]:
                 missing.append(name)
         if missing:
             text = f"not installed: {', '.join(missing)}"
-            yield Finding(extra, "ok", text, f"for {extra}: pip install 'crosscut[{extra}]'")
+            yield Finding(extra, "optional", text, f"for {extra}: pip install 'crosscut[{extra}]'")
         else:
             yield Finding(extra, "ok", ", ".join(found))
 
@@ -230,6 +231,9 @@ def extras_found() -> Iterator[Finding]:
 def shown(found: list[Finding]) -> Table:
     """Return a line for each finding."""
     table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(4):
+        # What is cut off, as the end of a path or of a command, is what one needs.
+        table.add_column(overflow="fold")
     for one in found:
         level = Text(one.level, style=_STYLES[one.level])
         table.add_row(level, Text(one.what), Text(one.found), Text(one.advice, style="dim"))
