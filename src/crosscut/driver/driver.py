@@ -362,8 +362,10 @@ class CoordinatorDriver:
         elif self._coordinator.phase is Phase.FINISHING and completed is not None:
             # Restored, to be finished: no newer cut will be judged in its place.
             self._have_judged(completed)
-        if not seen.failed_ns and any(
-            isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects
+        if (
+            effects
+            and not seen.failed_ns
+            and any(isinstance(one, SendMessage) and isinstance(one.message, HaltTasks) for one in effects)
         ):
             seen.note_failure(now_ns, self._coordinator.failures[-1].message)
         self._watching.handled(now_ns, self._coordinator, effects)

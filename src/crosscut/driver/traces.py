@@ -104,12 +104,20 @@ class FailoverTrace:
 
 @dataclass(slots=True)
 class _Steps:
-    """When a checkpoint had come how far, by the monotonic clock."""
+    """When a checkpoint had come how far, by the monotonic clock.
+
+    What tasks acknowledge is gathered here: a trace can't be changed, and there may be thousands of them.
+    """
 
     began_ns: int
     acknowledged_ns: int = 0
     completed_ns: int = 0
+    alignment_ms: float = 0.0
+    freeze_ms: float = 0.0
+    store_ms: float = 0.0
     tasks: list[TaskTrace] = field(default_factory=list)
+    last: TaskId | None = None
+    acknowledged: int = 0
 
 
 class CheckpointTraces:
@@ -122,9 +130,24 @@ class CheckpointTraces:
     def all(self) -> tuple[CheckpointTrace, ...]:
         """Return them, oldest first; the last few with their tasks."""
         detailed = set(sorted(self._steps)[-TRACES_OF_TASKS_MAX:])
+        found = ((n, self._shown(n)) for n in sorted(self._traces))
         return tuple(
-            replace(one, tasks=tuple(self._steps[n].tasks)) if n in detailed else one
-            for n, one in sorted(self._traces.items())
+            replace(one, tasks=tuple(self._steps[n].tasks)) if n in detailed else one for n, one in found
+        )
+
+    def _shown(self, n: CheckpointId) -> CheckpointTrace:
+        """Return a trace with what tasks have acknowledged: one that is decided has it."""
+        trace, steps = self._traces[n], self._steps[n]
+        if trace.outcome != "under way" or not steps.acknowledged:
+            return trace
+        return replace(
+            trace,
+            duration_ms=(steps.acknowledged_ns - steps.began_ns) / 1e6,
+            alignment_ms=steps.alignment_ms,
+            freeze_ms=steps.freeze_ms,
+            store_ms=steps.store_ms,
+            last=steps.last,
+            acknowledged=steps.acknowledged,
         )
 
     def performed(self, now_ns: int, wall_ms: Callable[[], int], effects: Iterable[JobEffect]) -> None:
@@ -144,16 +167,10 @@ class CheckpointTraces:
         freeze_ms = max(0.0, since_ms - times.store_us / 1e3)
         barrier_ms = max(0.0, freeze_ms - times.alignment_us / 1e3)
         steps.tasks.append(TaskTrace(task, barrier_ms, freeze_ms, since_ms))
-        steps.acknowledged_ns = now_ns
-        self._traces[n] = replace(
-            trace,
-            duration_ms=since_ms,
-            alignment_ms=max(trace.alignment_ms, times.alignment_us / 1e3),
-            freeze_ms=max(trace.freeze_ms, snapshot.freeze_us / 1e3),
-            store_ms=max(trace.store_ms, times.store_us / 1e3),
-            last=task,
-            acknowledged=len(steps.tasks),
-        )
+        steps.acknowledged_ns, steps.last, steps.acknowledged = now_ns, task, len(steps.tasks)
+        steps.alignment_ms = max(steps.alignment_ms, times.alignment_us / 1e3)
+        steps.freeze_ms = max(steps.freeze_ms, snapshot.freeze_us / 1e3)
+        steps.store_ms = max(steps.store_ms, times.store_us / 1e3)
 
     def completed(self, now_ns: int, entry: CheckpointCompleted, state_bytes: int, new_bytes: int) -> None:
         """Its entry is durable. Older ones that are under way are of no use any more."""
@@ -162,7 +179,7 @@ class CheckpointTraces:
             return
         steps.completed_ns = now_ns
         self._traces[entry.checkpoint_id] = replace(
-            trace,
+            self._shown(entry.checkpoint_id),
             outcome="completed",
             # It may have been given up when its epoch was over, and its entry was durable all the same.
             reason="",
@@ -187,11 +204,13 @@ class CheckpointTraces:
         trace, steps = self._traces.get(n), self._steps.get(n)
         if trace is not None and steps is not None and trace.outcome == "under way":
             duration_ms = (now_ns - steps.began_ns) / 1e6
-            self._traces[n] = replace(trace, outcome="failed", reason=reason, duration_ms=duration_ms)
+            self._traces[n] = replace(
+                self._shown(n), outcome="failed", reason=reason, duration_ms=duration_ms
+            )
 
     def of(self, n: CheckpointId) -> CheckpointTrace | None:
         """Return what became of checkpoint `n`, None if it is not among the newest."""
-        return self._traces.get(n)
+        return self._shown(n) if n in self._traces else None
 
     @property
     def under_way(self) -> list[CheckpointId]:

@@ -18,6 +18,9 @@ class TaskCalls:
 
     Args:
         operators: Those of the task.
+
+    Attributes:
+        are_made: An operator makes some.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class TaskCalls:
         outlets: Outlets,
     ) -> None:
         self._operator = next((one for one in operators if isinstance(one, AsyncMap)), None)
+        self.are_made = self._operator is not None
         self._protocol = protocol
         self._chain = chain
         self._intake = intake

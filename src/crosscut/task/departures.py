@@ -46,7 +46,7 @@ class Departures:
         if self.ends[channel].is_clogged:
             self.clogged[channel] = None
             return False
-        return self.clogged.pop(channel, self) is None
+        return bool(self.clogged) and self.clogged.pop(channel, self) is None
 
     @property
     def has_buffered(self) -> bool:

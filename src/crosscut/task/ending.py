@@ -17,19 +17,16 @@ class TaskEnding:
 
     Attributes:
         is_said: They have.
+        is_under_way: The end has begun and not been passed on.
         is_forwarded: The end has been passed on, in this epoch.
     """
 
     def __init__(self, chain: Chain, *, is_said: bool) -> None:
         self.is_said = is_said
+        self.is_under_way = False
         self.is_forwarded = False
         self._chain = chain
         self._steps: Iterator[None] | None = None
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether it has begun and not been passed on."""
-        return self._steps is not None
 
     def begin(self, *, waits: bool = False) -> bool:
         """No record will come any more, which a restored source may say again.
@@ -42,6 +39,7 @@ class TaskEnding:
             barrier finds the task before that.
         """
         self._steps = iter(()) if self.is_said else self._chain.end()
+        self.is_under_way = True
         return not waits and self.step()
 
     def step(self) -> bool:
@@ -49,5 +47,6 @@ class TaskEnding:
         if self._steps is None or next(self._steps, self) is not self:
             return False
         self._steps = None
+        self.is_under_way = False
         self.is_said = self.is_forwarded = True
         return True

@@ -201,7 +201,7 @@ class Task:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
         if self.chain.is_midway:
             return not self._stands_still
-        if self.calls.has_results:
+        if self.calls.are_made and self.calls.has_results:
             return True
         if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
             return True
@@ -217,7 +217,7 @@ class Task:
     @property
     def _has_input(self) -> bool:
         """Whether something may be taken from a channel."""
-        return not self.calls.is_full and self.intake.has_next
+        return not (self.calls.are_made and self.calls.is_full) and self.intake.has_next
 
     @property
     def alarm_in_ms(self) -> int | None:

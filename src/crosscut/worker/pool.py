@@ -302,7 +302,7 @@ class TaskPool:
         self.schedule()
 
     def _offer_now(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
-        runner.tell(lambda task: task.offer(channel, item))
+        runner.offer(channel, item)
         if (
             self.failpoints.is_armed
             and isinstance(item, Batch)
@@ -420,13 +420,12 @@ class TaskPool:
         if self.is_over:
             return
         has_run = False
+        now_ns = self.now_ns()
         for runner in self._runners:
-            now_ns = self.now_ns()
-            runner.note_blocked(now_ns)
-            if not runner.can_run(now_ns):
-                continue
-            has_run = True
-            runner.run(now_ns)
+            if runner.look(now_ns):
+                has_run = True
+                runner.run(now_ns)
+                now_ns = self.now_ns()
         if self.is_over:
             return
         if has_run:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
 from crosscut.batch import Batch
+from crosscut.ids import ChannelId
 from crosscut.interfaces import SinkWriter
 from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
+from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
 from crosscut.worker.latencies import Latencies
@@ -61,15 +63,16 @@ class TaskRunner:
             return False
         return 0 < self.alarm_ns <= now_ns or (self.due_ns <= now_ns and task.has_work)
 
-    def note_blocked(self, now_ns: int) -> None:
-        """Note whether an output keeps the task from running."""
+    def look(self, now_ns: int) -> bool:
+        """Return whether the task can run now; note since when an output keeps it from that."""
         if self.task.departures.clogged:
             if self._blocked_since_ns is None:
                 self._blocked_since_ns = now_ns
-        else:
-            self._not_blocked(now_ns)
+        elif self._blocked_since_ns is not None:
+            self._note_freed(now_ns)
+        return self.can_run(now_ns)
 
-    def _not_blocked(self, now_ns: int) -> None:
+    def _note_freed(self, now_ns: int) -> None:
         if self._blocked_since_ns is not None:
             self._blocked_ns += now_ns - self._blocked_since_ns
             self._blocked_since_ns = None
@@ -133,7 +136,7 @@ class TaskRunner:
 
     def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
-        self._not_blocked(now_ns)
+        self._note_freed(now_ns)
         rows_before = task.records_in
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
@@ -179,6 +182,15 @@ class TaskRunner:
     def _tell(self, word: Callable[[Task], None]) -> None:
         started_ns = self._now_ns()
         word(self.task)
+        self._note_told(started_ns)
+
+    def offer(self, channel: ChannelId, item: Item) -> None:
+        """Give the task what has come in, and empty its outlets; to be called by way of `reach`."""
+        started_ns = self._now_ns()
+        self.task.offer(channel, item)
+        self._note_told(started_ns)
+
+    def _note_told(self, started_ns: int) -> None:
         self.set_alarm(started_ns)
         self.drain((self._now_ns() - started_ns) // 1_000)
         # It may have unblocked an input, and then nobody else would wake the worker.
@@ -226,9 +238,10 @@ class TaskRunner:
                 is_last = pool.failpoints.is_armed and not outlets.outbox
                 if is_last and task.is_source and isinstance(item, Batch):
                     pool.failpoints("source.sent")
-            for channel in tuple(task.departures.clogged):
-                # A barrier may have overtaken the items that wait there.
-                pool.send_on(self, channel)
+            if task.departures.clogged:
+                for channel in tuple(task.departures.clogged):
+                    # A barrier may have overtaken the items that wait there.
+                    pool.send_on(self, channel)
             if outlets.emptied:
                 emptied, outlets.emptied = outlets.emptied, []
                 for channel in emptied:

@@ -35,18 +35,23 @@ class DropWatch:
 
     def _watch(self, machine: object, depth: int) -> None:
         parts: dict[str, Any] = getattr(machine, "__dict__", {})
-        for name, part in parts.items():
-            kind = type(part)
-            if kind in _OTHERS:
-                continue
-            if kind is Counter:
+        names = _NAMES.get(type(machine))
+        if names is None:
+            names = _NAMES[type(machine)] = [name for name, part in parts.items() if _may_be_watched(part)]
+        for name in names:
+            part = parts.get(name)
+            if type(part) is Counter:
                 if name == "dropped":
                     self._watched[id(part)] = part
-            elif not kind.__module__.startswith(MACHINES):
-                _OTHERS.add(kind)
-            elif depth:
+            elif depth and type(part).__module__.startswith(MACHINES):
                 self._watch(part, depth - 1)
 
 
-_OTHERS: set[type] = set()
-"""What is certainly no machine, of what has come along."""
+def _may_be_watched(part: object) -> bool:
+    """Whether an attribute may hold a machine, or what one has dropped: None may become one."""
+    kind = type(part)
+    return kind is Counter or part is None or kind.__module__.startswith(MACHINES)
+
+
+_NAMES: dict[type, list[str]] = {}
+"""The attributes of a class that are looked at."""
