@@ -9,11 +9,14 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.tasks import NOW_MS, PARALLELISM, Calls, Row, Tasks, drawn_turns
+from tests.property.test_windows import CASES, Case, Naive
 
 import crosscut as cc
 from crosscut.graph.joins import How, keeps_left, keeps_right
+from crosscut.graph.windows import AggregateFold, CountFold, ProcessFold, ReduceFold, SumFold
 from crosscut.testing.flows import functions, processes
 from crosscut.testing.flows.steps import ClockName, Hold, HoldName, KeyBy, StateName
+from crosscut.timestamps import END_OF_TIME
 
 TURNS, TURNS_OF_TWO = drawn_turns(), drawn_turns(2)
 
@@ -75,7 +78,7 @@ def test_a_fold_says_what_the_records_of_each_key_come_to(
     assert bag(said_by(tasks, turns)) == bag(dict(expected).items() if is_final else expected)
 
 
-# Windows by event time with any trigger, and by count, are in test_windows.
+# Windows; the global one is in test_windows.
 
 
 @given(st.integers(1, 3), TURNS, PARALLELISM)
@@ -97,22 +100,37 @@ def _sorted(window: Any) -> list[Any]:
     return [tuple(sorted(window.value))]
 
 
-@given(st.integers(1, 8), TURNS, PARALLELISM)
-@settings(max_examples=120)
-def test_each_record_is_in_one_tumbling_window_or_late(size: int, turns: list[Any], parallelism: int) -> None:
-    tasks = Tasks(lambda s: s.key_by(key_of).window(cc.tumbling(size / 1_000)).process(_sorted), parallelism)
-    windows: dict[Any, list[int]] = {}
-    watermark = -1
+@given(CASES, TURNS, PARALLELISM)
+@settings(max_examples=150)
+def test_any_window_at_any_parallelism_says_what_plain_loops_say(
+    case: Case, turns: list[Any], parallelism: int
+) -> None:
+    tasks = Tasks(lambda stream: folded(stream, case), parallelism)
+    naive = Naive(case)
     for turn in turns:
-        if turn[0] == "watermark":
-            watermark = max(watermark, 0) + turn[1]
-        for key, time, number in turn[1] if turn[0] == 0 else ():
-            if (start := time - time % size) + size > watermark:
-                windows.setdefault((key, start), []).append(number)
-    said = said_by(tasks, turns)
-    assert bag(((one.key, one.start), one.value) for one in said) == bag(
-        (window, tuple(sorted(numbers))) for window, numbers in windows.items()
-    )
+        said = tasks.turn(turn)
+        if turn[0] == 0:
+            expected = naive.step(turn[1])
+        else:
+            expected = naive.step(tasks.watermark) if turn[0] == "watermark" else []
+        assert bag(said) == bag(result for result, _ in expected)
+    assert bag(tasks.end()) == bag(result for result, _ in naive.step(END_OF_TIME))
+    assert not any(len(state) for state in tasks.states)
+
+
+def folded(stream: Any, case: Case) -> Any:
+    windows = stream.key_by(key_of).window(case.window, case.trigger, f"{case.lateness_ms}ms")
+    match case.fold:
+        case CountFold():
+            return windows.count()
+        case SumFold(function):
+            return windows.sum(function)
+        case ReduceFold(function):
+            return windows.reduce(function)
+        case AggregateFold(initial, add, result, merge):
+            return windows.aggregate(initial, add, result, merge)
+        case ProcessFold(function):
+            return windows.process(function)
 
 
 # deduplicate
@@ -237,6 +255,30 @@ def test_a_join_with_the_latest_at_any_parallelism_takes_what_came_last(
             elif key in latest or how == "left":
                 expected.append((key, (record, latest.get(key))))
     assert bag(said_by(Tasks(join, parallelism, 2, is_timed=False), turns)) == bag(expected)
+
+
+@given(st.sampled_from(["inner", "left"]), TURNS_OF_TWO, PARALLELISM)
+@settings(max_examples=150)
+def test_a_join_with_the_latest_at_any_parallelism_finds_the_version_that_was_valid(
+    how: Any, turns: list[Any], parallelism: int
+) -> None:
+    def join(one: Any, other: Any) -> Any:
+        return one.key_by(key_of).latest_join(other.key_by(key_of), how=how)
+
+    # Late versions are taken where they are still the latest: that is not determined by the records alone.
+    watermark, turns_in_time = -1, []
+    for turn in turns:
+        if turn[0] == "watermark":
+            watermark = max(watermark, 0) + turn[1]
+        in_time = turn[0] != 1
+        turns_in_time.append(turn if in_time else (1, [one for one in turn[1] if one[1] >= watermark]))
+    lefts, rights = punctual(turns_in_time)
+    expected = []
+    for key, time, record in lefts:
+        versions = [(at, number) for number, (k, at, _) in enumerate(rights) if k == key and at <= time]
+        if versions or how == "left":
+            expected.append((key, (record, rights[max(versions)[1]][2] if versions else None)))
+    assert bag(said_by(Tasks(join, parallelism, 2), turns_in_time)) == bag(expected)
 
 
 # Processes: those of drawn flows, which say so themselves if something of time is wrong.
