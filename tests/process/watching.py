@@ -62,7 +62,7 @@ class Watcher:
         for path in of_numbered - self._read.keys():
             lines = path.read_text().splitlines()
             self._read[path] = [(key, tuple(update)) for key, update in map(json.loads, lines)]
-        _check_is_beginning(
+        check_is_beginning(
             *({path: self._read[path] for path in paths & of_numbered} for paths in (seen, found))
         )
         for out, expected in self._drawn.items():
@@ -84,7 +84,7 @@ def _check_is_allowed(visible: set[Path], completed: list[CheckpointCompleted]) 
     assert not early, f"{early} are visible, and no entry of the log has them"
 
 
-def _check_is_beginning(
+def check_is_beginning(
     seen: Mapping[Path, list[tuple[str, Update]]], found: Mapping[Path, list[tuple[str, Update]]]
 ) -> None:
     """I1, I2, I4: of each key the updates are the first ones, each once, and each from the one before.
@@ -111,6 +111,6 @@ def _check_is_beginning(
         first = positions[: newest[key]]
         assert first == list(range(1, newest[key] + 1)), f"{key}: of updates {positions} some are missing"
         running = 0
-        for (_, total, number), _ in zip(updates, first, strict=False):
+        for _, total, number in updates[: len(first)]:
             running += number
             assert total == running, f"{key}: the state does not belong to the output"
