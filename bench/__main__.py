@@ -22,6 +22,7 @@ NAMES = (
     "operators",
     "batches",
     "page",
+    "reports",
     "files",
 )
 

@@ -10,6 +10,7 @@ from bench import operators, plot, throughput
 from bench.coordinating import VERTICES, LargeJob
 from bench.page import interval
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
+from bench.reports import Noted, shares
 from bench.scale import SHUFFLES, barrier_costs_us
 
 import crosscut as cc
@@ -200,3 +201,15 @@ def test_where_a_median_lies_is_said_without_a_word_about_how_values_are_spread(
     assert interval([float(one) for one in range(30, 0, -1)]) == (15.5, 10.0, 21.0)
     # Of so few, not even the outermost two say as much.
     assert interval([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+
+
+def test_what_a_worker_spends_to_be_seen_is_what_it_has_noted_between_two_moments() -> None:
+    before = Noted(0, 1_000, 5, 100, 0, 2, 10, 7, 500)
+    after = Noted(900, 11_000, 7, 300, 0, 4, 30, 27, 500)
+    found = shares(before, after, 40.0)
+    assert found == {
+        "reports": pytest.approx((200 + 2 * 40) / 10_000),
+        "marks": pytest.approx(20 / 10_000),
+        "shares_of_time": pytest.approx(20 * 0.5 / 10_000),
+        "all": pytest.approx(310 / 10_000),
+    }
