@@ -2,7 +2,12 @@
 
 import pytest
 
-from crosscut.net.control import HEARTBEATS_PER_S_MAX, HEARTBEATS_PER_TIMEOUT, heartbeat_interval_s
+from crosscut.net.control import (
+    HEARTBEATS_PER_S_MAX,
+    HEARTBEATS_PER_TIMEOUT,
+    HeartbeatPace,
+    heartbeat_interval_s,
+)
 
 
 def test_a_few_workers_say_ten_times_a_second_how_far_they_are() -> None:
@@ -21,8 +26,35 @@ def test_many_workers_leave_the_coordinator_time_for_other_things(parallelism: i
     assert parallelism / heartbeat_interval_s(60, parallelism) <= HEARTBEATS_PER_S_MAX
 
 
-@pytest.mark.parametrize(("cost_ms", "expected_s"), [(0.3, 0.1), (0.5, 0.1), (2.0, 0.4), (1_000.0, 2.5)])
-def test_a_worker_with_many_tasks_counts_less_often_but_never_too_seldom_to_be_known_alive(
-    cost_ms: float, expected_s: float
+def beats(cost_ms: float, load: float, timeout_s: float = 10) -> float:
+    """Return how often a worker beats in the end that uses such a share of a processor."""
+    pace, now_ns, used_ns, interval_s = HeartbeatPace(timeout_s, 2), 0, 0, 0.0
+    for _ in range(20):
+        cost_ns = int(cost_ms * 1e6)
+        interval_s = pace.next_s(now_ns, used_ns, used_ns + cost_ns)
+        now_ns += int(interval_s * 1e9)
+        used_ns += int(interval_s * load * 1e9)
+    return interval_s
+
+
+@pytest.mark.parametrize("load", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("cost_ms", [0.05, 0.3, 2.0])
+def test_heartbeats_cost_a_worker_half_a_percent_of_what_it_has_of_a_processor(
+    cost_ms: float, load: float
 ) -> None:
-    assert heartbeat_interval_s(10, 2, cost_ms / 1e3) == pytest.approx(expected_s)
+    interval_s = beats(cost_ms, load)
+    assert cost_ms / 1e3 / (interval_s * load) == pytest.approx(0.005) or interval_s == 0.1
+    assert cost_ms / 1e3 / (interval_s * load) < 0.005_1
+
+
+def test_a_worker_with_nothing_to_do_or_much_to_say_is_known_alive_all_the_same() -> None:
+    assert beats(0.1, 0.0) == 0.1
+    assert beats(0.4, 0.0) == pytest.approx(0.32)
+    assert beats(1_000.0, 1.0) == 2.5
+    assert beats(1_000.0, 0.1, timeout_s=1) == 0.25
+
+
+def test_a_heartbeat_that_was_held_up_once_puts_off_none() -> None:
+    pace = HeartbeatPace(10, 2)
+    assert pace.next_s(0, 0, 100_000) == 0.1
+    assert pace.next_s(100_000_000, 100_000_000, 150_000_000) == 0.1

@@ -29,6 +29,9 @@ class Process(Slices, Protocol):
     def is_orphaned(self) -> bool:
         """Whether the process that started it is gone."""
 
+    def processor_ns(self) -> int:
+        """Return the processor time that it has had, in all of its threads."""
+
     def watch(self, timeout_s: float | None) -> None:
         """Begin to count anew how long the event loop has been held up; None: count no more."""
 
@@ -57,6 +60,9 @@ class SystemProcess:
 
     def is_orphaned(self) -> bool:
         return os.getppid() != self._parent
+
+    def processor_ns(self) -> int:
+        return time.process_time_ns()
 
     def watch(self, timeout_s: float | None) -> None:
         """Begin to count anew; what holds the event loop for too long is ended.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -23,13 +24,45 @@ HEARTBEAT_S = 0.1
 HEARTBEATS_PER_S_MAX = 2_000
 """Of all workers together: the coordinator takes some 70 microseconds for one, and has other things to do."""
 HEARTBEATS_SHARE_MAX = 0.005
-"""Of the time of a worker. One with many tasks counts less often, so that it has its time for records."""
+"""Of the processor time of a worker: one with many tasks counts less often, and has its time for records."""
+LOAD_LEAST = 0.25
+"""A worker that uses less than this share of a processor has nothing to lose."""
+COSTS_KEPT = 8
 
 
-def heartbeat_interval_s(timeout_s: float, parallelism: int, cost_s: float = 0.0) -> float:
-    """Return how often each of `parallelism` workers sends a heartbeat that takes it so long to make."""
-    rarely_s = max(HEARTBEAT_S, parallelism / HEARTBEATS_PER_S_MAX, cost_s / HEARTBEATS_SHARE_MAX)
-    return min(timeout_s / HEARTBEATS_PER_TIMEOUT, rarely_s)
+def heartbeat_interval_s(timeout_s: float, parallelism: int, least_s: float = HEARTBEAT_S) -> float:
+    """Return how often each of `parallelism` workers sends a heartbeat, if not more often than `least_s`."""
+    return min(
+        timeout_s / HEARTBEATS_PER_TIMEOUT, max(HEARTBEAT_S, parallelism / HEARTBEATS_PER_S_MAX, least_s)
+    )
+
+
+class HeartbeatPace:
+    """When one worker sends its next heartbeat, by what they cost it."""
+
+    def __init__(self, timeout_s: float, parallelism: int) -> None:
+        self._timeout_s = timeout_s
+        self._parallelism = parallelism
+        self._costs_ns: deque[int] = deque(maxlen=COSTS_KEPT)
+        self._before: tuple[int, int] | None = None
+
+    def next_s(self, now_ns: int, began_ns: int, ended_ns: int) -> float:
+        """Return in how long to send another one.
+
+        Args:
+            now_ns: By the clock.
+            began_ns: The processor time of the worker when it began to make this one.
+            ended_ns: And when it had.
+        """
+        load = 1.0
+        if self._before is not None and now_ns > self._before[0]:
+            load = (began_ns - self._before[1]) / (now_ns - self._before[0])
+        self._before = now_ns, began_ns
+        self._costs_ns.append(ended_ns - began_ns)
+        # The least of the last few: other threads of the worker count as well.
+        cost_s = min(self._costs_ns) / 1e9
+        least_s = cost_s / HEARTBEATS_SHARE_MAX / min(1.0, max(LOAD_LEAST, load))
+        return heartbeat_interval_s(self._timeout_s, self._parallelism, least_s)
 
 
 class WorkerLink(ConnectingSide):

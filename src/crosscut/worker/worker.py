@@ -9,7 +9,6 @@ which rests on epochs alone; it only keeps zombies from using up the machine.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +25,7 @@ from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIn
 from crosscut.keys import KeyRouter
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials, connect
-from crosscut.net.control import WorkerLink, heartbeat_interval_s
+from crosscut.net.control import HeartbeatPace, WorkerLink
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.protocol.job.obeying import (
@@ -70,8 +69,6 @@ from crosscut.worker.pace import Pace
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.state_at_hand import StateAtHand
 
-COSTS_KEPT = 8
-"""Of so many heartbeats it is known how long they took."""
 CONNECTION_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the connection is the failure."""
 
@@ -158,7 +155,7 @@ class Worker:
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
         self._lines = surroundings.lines
-        self._costs_ns: deque[int] = deque(maxlen=COSTS_KEPT)
+        self._heartbeats = HeartbeatPace(plan.heartbeat_timeout_ms / 1_000, self._graph.parallelism)
 
     @property
     def pool(self) -> TaskPool | None:
@@ -310,11 +307,9 @@ class Worker:
             self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
             return
         self._process.watch(timeout_s)
-        began_ns = self._now_ns()
+        began_ns = self._process.processor_ns()
         self._report()
-        self._costs_ns.append(self._now_ns() - began_ns)
-        # The least of the last few: any of them may have waited for a processor.
-        interval_s = heartbeat_interval_s(timeout_s, self._graph.parallelism, min(self._costs_ns) / 1e9)
+        interval_s = self._heartbeats.next_s(self._now_ns(), began_ns, self._process.processor_ns())
         asyncio.get_running_loop().call_later(interval_s, self._beat)
 
     def _report(self) -> None:

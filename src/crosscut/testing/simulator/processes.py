@@ -208,6 +208,10 @@ class Process:
         """Never: virtual parents do not die before their children."""
         return False
 
+    def processor_ns(self) -> int:
+        """Return virtual time: what is not charged takes none."""
+        return self.clock.now_us * 1_000
+
     def watch(self, timeout_s: float | None) -> None:
         """Nothing holds a virtual loop up."""
 
