@@ -6,6 +6,8 @@ import pytest
 
 from crosscut.batch import Batch
 from crosscut.errors import WireError
+from crosscut.operators.operator import shortened
+from crosscut.shown import ShortRepr
 from crosscut.wire.batches import decode_batch, encode_batch
 
 
@@ -61,6 +63,21 @@ def test_a_record_whose_own_code_fails_is_named() -> None:
 
     with pytest.raises(WireError, match="KeyError: 'own code'"):
         encode_batch(Batch([Failing()]))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_in_a_record_are_shortened_before_they_are_shown(kind: type[bytes | bytearray]) -> None:
+    """K2: what is shown of a gigabyte would take four, and longer than a worker may be silent."""
+
+    class Watched(kind):  # type: ignore[valid-type, misc]
+        def __repr__(self) -> str:
+            raise AssertionError("the whole of it is shown")
+
+    Watched.__name__ = kind.__name__
+    for shown in (ShortRepr(120).repr(("key", Watched(5_000))), shortened({"key": [Watched(5_000)]})):
+        assert "key" in shown and r"b'\x00\x00" in shown and "..." in shown
+        assert len(shown) < 400
+    assert ShortRepr(120).repr(kind(b"ab")) == repr(kind(b"ab"))
 
 
 def test_the_largest_record_of_an_oversized_batch_is_named_and_shortened() -> None:

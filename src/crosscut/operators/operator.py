@@ -7,7 +7,6 @@ knows how many are left.
 
 from __future__ import annotations
 
-import reprlib
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ from crosscut.errors import UserCodeError
 from crosscut.operators.certainty import is_certain
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
+from crosscut.shown import ShortRepr
 from crosscut.user_metrics import Metrics
 
-_RECORD_REPR = reprlib.Repr()
-_RECORD_REPR.maxstring = _RECORD_REPR.maxother = 300
+_RECORD_REPR = ShortRepr(300)
 _RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
 
 _OURS = (

@@ -8,11 +8,11 @@ handshake both sides have passed (rule S7).
 from __future__ import annotations
 
 import pickle  # noqa: S403 - see above and rule S7
-import reprlib
 from typing import Any
 
 from crosscut.batch import Batch, Mark
 from crosscut.errors import WireError
+from crosscut.shown import ShortRepr
 from crosscut.wire.frames import BATCH_BYTES_MAX
 
 _SHOWN = 120
@@ -123,10 +123,7 @@ def _unpicklable(batch: Batch, error: Exception) -> WireError:
 
 
 def _named(record: Any) -> tuple[str, str]:
-    # reprlib shortens text and containers before it makes their repr, but not bytes.
-    shown = f"{bytes(record[:40])!r}..." if isinstance(record, (bytes, bytearray)) else _REPR.repr(record)
-    return shown, f"{type(record).__module__}.{type(record).__qualname__}"
+    return _REPR.repr(record), f"{type(record).__module__}.{type(record).__qualname__}"
 
 
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _SHOWN
+_REPR = ShortRepr(_SHOWN)
