@@ -21,13 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import crosscut as cc
 from bench.page import interval
 from bench.rates import warm_up
 from bench.throughput import TABLE_ROWS, Discard, ZipfRecords, first
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+
+if TYPE_CHECKING:
+    from crosscut.worker.pool import TaskPool
 
 NOTES = "<9q"
 NOTE_BYTES = struct.calcsize(NOTES)
@@ -122,7 +125,7 @@ def _time(owner: Any, name: str, note: Callable[[int], None]) -> None:
     setattr(owner, name, timed)
 
 
-def _turn_ps(pool: Any) -> int:
+def _turn_ps(pool: TaskPool) -> int:
     """Return what it costs to note what a task does with its time, and to look for marks; 0: there is one."""
     runner, now_ns = pool.runners[0], pool.now_ns()
     spent_ns, marks, outlets = runner._spent_ns, runner.task.marks, runner.task.outlets
@@ -130,8 +133,8 @@ def _turn_ps(pool: Any) -> int:
         return 0
     began_ns = time.thread_time_ns()
     for _ in range(LOOPS):
-        runner.note_blocked(now_ns)
-        runner._not_blocked(now_ns)
+        runner.look(now_ns)
+        runner._note_freed(now_ns)
         is_due = runner._mark_due_ns <= now_ns
         marks.source_read()
         marks.let_on(is_over=False)

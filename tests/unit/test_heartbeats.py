@@ -58,3 +58,11 @@ def test_a_heartbeat_that_was_held_up_once_puts_off_none() -> None:
     pace = HeartbeatPace(10, 2)
     assert pace.next_s(0, 0, 100_000) == 0.1
     assert pace.next_s(100_000_000, 100_000_000, 150_000_000) == 0.1
+
+
+def test_what_most_heartbeats_cost_counts_and_not_the_cheapest() -> None:
+    pace, found = HeartbeatPace(10, 2), 0.0
+    for beat, cost_ms in enumerate((1, 3, 3, 1, 3, 3, 1, 3)):
+        at_ns = beat * 1_000_000_000
+        found = pace.next_s(at_ns, at_ns, at_ns + cost_ms * 1_000_000)
+    assert found == pytest.approx(0.6)

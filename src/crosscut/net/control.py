@@ -59,8 +59,8 @@ class HeartbeatPace:
             load = (began_ns - self._before[1]) / (now_ns - self._before[0])
         self._before = now_ns, began_ns
         self._costs_ns.append(ended_ns - began_ns)
-        # The least of the last few: other threads of the worker count as well.
-        cost_s = min(self._costs_ns) / 1e9
+        # Not the mean of the last few: other threads of the worker count as well, and may be busy for long.
+        cost_s = sorted(self._costs_ns)[(len(self._costs_ns) - 1) // 2] / 1e9
         least_s = cost_s / HEARTBEATS_SHARE_MAX / min(1.0, max(LOAD_LEAST, load))
         return heartbeat_interval_s(self._timeout_s, self._parallelism, least_s)
 
