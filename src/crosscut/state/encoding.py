@@ -65,6 +65,9 @@ DELETED: Any = _Deleted()
 class _Unknown:
     """Stands for a key in whose place parts that are still to be read have one."""
 
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
 
 UNKNOWN: Any = _Unknown()
 
