@@ -26,7 +26,8 @@ from kafka_jobs import Feed, KafkaDriver, check_prefix, described
 from crosscut.testing.kafka import KafkaBroker
 from crosscut.testing.postgres import PostgresServer
 
-RECORDS = 6_000
+RECORDS = 30_000
+"""Enough for more than a minute while each takes its time: the input must not end before it is meant to."""
 
 
 @pytest.fixture(scope="module")
