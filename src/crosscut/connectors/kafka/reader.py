@@ -115,9 +115,11 @@ class SharedConsumer:
                 self._unassign(reader.partition)
         else:
             self.is_closed = True
-            if self._next is not None:
-                self._next.close()
-            self.consumer.close()
+            try:
+                if self._next is not None:
+                    self._next.close()
+            finally:
+                self.consumer.close()
 
     def taken(self, count: int) -> None:
         """Note that a reader has taken messages from its buffer."""
