@@ -58,13 +58,13 @@ FIRED = ("trigger", "restart", "retry-append", "read-again")
 """Timers that end a wait; the others bound calls, which do not hang here."""
 
 
-def terms(driver: str, follows: Predecessor | None) -> JobTerms:
+def terms(driver: str, engine: Engine, follows: Predecessor | None) -> JobTerms:
     return JobTerms(
         identity=JobIdentity(driver, Lineage(driver), "graph", 1, 8, follows=follows),
         tasks=frozenset((SOURCE, SINK)),
         sources=frozenset((SOURCE,)),
         sinks=frozenset((SINK,)),
-        checkpoints=CheckpointTerms(True, 10, 60_000, 10, 0, 1),
+        checkpoints=CheckpointTerms(True, 10, 60_000, 10, 0, 1, are_batches=engine == "micro-batch"),
         restart=RestartPolicy(100, 300_000, 0, 0, 0, 3),
         retain=2,
         heartbeat_timeout_ms=4_000,
@@ -278,7 +278,7 @@ class Stretch:
     def __init__(self, driver: Driver, engine: Engine, follows: Predecessor | None) -> None:
         self.world, self._driver, self.engine = driver.world, driver, engine
         self.name = f"driver {driver.number}.{self.world.dice.getrandbits(40):x}"
-        self.coordinator = Coordinator(terms(self.name, follows))
+        self.coordinator = Coordinator(terms(self.name, engine, follows))
         self._store = Asking(
             CheckpointStore(self.world.files),
             lambda epoch: (SplitAssignment(SOURCE, [["numbers", 0, None, 1, 0]]),),

@@ -1174,6 +1174,33 @@ def test_a_worker_lost_after_the_final_commit_does_not_matter() -> None:
     assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 
+def test_batches_that_rest_are_stopped_without_another_one() -> None:
+    talk = Talk(are_batches=True)
+    talk.running()
+    talk.complete(1, 2)
+    talk.committed(1)
+    assert talk.hear(StopRequested()) == [*both(ShutDown("the job has stopped")), EndJob("stopped")]
+
+
+@pytest.mark.parametrize("is_visible", [False, True])
+def test_a_stop_waits_for_a_batch_that_is_under_way_or_not_visible_and_takes_the_first(
+    is_visible: bool,
+) -> None:
+    talk = Talk(are_batches=True)
+    talk.running()
+    if is_visible:
+        talk.complete(1, 2)
+        talk.committed(1)
+        talk.fire("trigger")
+    else:
+        talk.complete(1, 2)
+    talk.hear(StopRequested())
+    assert talk.coordinator.phase is Phase.STOPPING
+    first = Talk(are_batches=True)
+    first.running()
+    assert first.hear(StopRequested())[1:3] == both(TriggerCheckpoint(E1, N1))
+
+
 def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
     talk = Talk()
     talk.running()

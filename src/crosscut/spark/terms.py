@@ -281,6 +281,7 @@ def job_terms(
             failures_max=settings.checkpoint_failures,
             pause_ms=int(milliseconds("checkpoint_pause")),
             in_flight_max=1 if runs_in_batches else settings.checkpoints_in_flight,
+            are_batches=runs_in_batches,
         ),
         restart=RestartPolicy(
             failures_max=restart.failures,

@@ -446,6 +446,9 @@ class Coordinator:
 
     def _stop_requested(self) -> list[JobEffect]:
         match self.phase:
+            case Phase.RUNNING if self._rests:
+                # Another batch would be one without records, or the first of the next start.
+                return self._end("stopped")
             case Phase.RUNNING:
                 self._go(Turn.STOP)
                 timer = self._timer("stop", self._terms.checkpoints.timeout_ms)
@@ -455,6 +458,15 @@ class Coordinator:
             case _:
                 over = self._ending.stopped_between_epochs(self._newest_id)
                 return self._end(over.outcome, over.cause)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether a checkpoint of this epoch has all that was read, and its output is visible."""
+        newest = self.completed
+        if newest is None or not self._terms.checkpoints.are_batches or newest.epoch != self.epoch:
+            return False
+        is_idle = self.series.under_way is None and self._log.is_idle
+        return is_idle and self._ending.is_committed(newest.checkpoint_id)
 
     def _restart_requested(self) -> list[JobEffect]:
         if self.phase is not Phase.RUNNING:

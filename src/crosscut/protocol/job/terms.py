@@ -20,6 +20,7 @@ class CheckpointTerms:
         failures_max: Failed checkpoints in a row that are tolerated.
         pause_ms: At least so long between the end of one and the periodic start of the next.
         in_flight_max: Checkpoints that may be under way at once.
+        are_batches: Nothing is read between two of them: what there is of a job is what its newest one has.
     """
 
     periodic: bool
@@ -28,6 +29,7 @@ class CheckpointTerms:
     failures_max: int
     pause_ms: int = 0
     in_flight_max: int = 1
+    are_batches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
