@@ -29,6 +29,7 @@ from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.backends import backend
+from crosscut.worker.host_parts import host_parts
 from crosscut.worker.kept_states import KeptStates
 from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder, Surroundings, run_stage
@@ -75,7 +76,7 @@ class LocalJobs:
         self._processes = [
             Surroundings(
                 unpack_graph(packed),
-                open_store(store_url),
+                host_parts(open_store(store_url), store_url, None),
                 KeptStates(backend(state_backend, None, graph.max_parallelism)),
                 {},
             )

@@ -23,7 +23,7 @@ from crosscut.operators.async_map import StartCall
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
-from crosscut.state.rocksdb.database import chunks_of
+from crosscut.state.rocksdb.database import FileContent
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import Logged, encoded_log, release_log
 from crosscut.task.requests import (
@@ -425,7 +425,7 @@ class BackgroundWork:
         stored: dict[str, Part] = {}
         try:
             for path in files:
-                part = await self._write_part(n, chunks_of(path)) if n not in self._cancelled else None
+                part = await self._write_part(n, FileContent(path)) if n not in self._cancelled else None
                 if part is None:
                     break
                 stored[path] = part

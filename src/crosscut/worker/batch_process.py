@@ -8,6 +8,7 @@ from crosscut.graph.shipping import unpack_graph
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.host_parts import host_parts
 from crosscut.worker.kept_states import KeptStates
 from crosscut.worker.parcels import Parcel
 from crosscut.worker.stage import StageOrder, Surroundings, run_stage
@@ -33,7 +34,8 @@ def surroundings_of(
         states = KeptStates(
             backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
         )
-        found = Surroundings(graph, open_store(store_url, create=False), states, {})
+        parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)
+        found = Surroundings(graph, parts, states, {})
     _kept[job] = found
     while len(_kept) > JOBS_MAX:
         oldest = next(iter(_kept))

@@ -33,12 +33,12 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.snapshots import TaskSnapshot
-from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
 from crosscut.worker.bounded_splits import READ_SHARE, BoundedSplits
 from crosscut.worker.deployment import TaskTerms, build_tasks
+from crosscut.worker.host_parts import HostParts
 from crosscut.worker.kept_states import KeptStates
 from crosscut.worker.pace import AdaptivePace, Pace
 from crosscut.worker.parcels import Failure, Inbox, Outbox, Parcel, Posted
@@ -92,7 +92,7 @@ class Surroundings:
     """What a process has, for all attempts at the partitions of a job."""
 
     graph: JobGraph
-    store: CheckpointStore
+    parts: HostParts
     states: KeptStates
     paces: dict[TaskId, Pace]
 
@@ -124,6 +124,7 @@ def run_stage(
         except Exception as error:  # noqa: BLE001 - user code may raise anything; the driver gets it
             failure = Failure(attempt.task, failure_cause(error))
         if failure is not None:
+            attempt.distrust(failure)
             yield from outbox.failed(failure)
         else:
             yield from outbox.ended(attempt.brought)
@@ -184,7 +185,7 @@ class _StageAttempt:
         self._failpoints("batch.begin")
         self._pool = pool = TaskPool(
             epoch=order.deploy.epoch,
-            store=around.store,
+            store=around.parts,
             batch_rows=order.terms.batch_rows,
             linger_ms=_LINGER_MS,
             alignment_timeout_ms=0,
@@ -194,14 +195,15 @@ class _StageAttempt:
             give_credit=lambda channel, size_bytes: None,
             pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
         )
-        at_hand = around.states.at_hand(self._tasks, order.deploy, around.store.read_part)
+        self._begin_parts()
+        at_hand = around.states.at_hand(self._tasks, order.deploy, around.parts)
         await build_tasks(
             pool,
             self._graph,
             WorkerIndex(order.place.index),
             order.deploy,
             at_hand,
-            around.store.read_part,
+            around.parts,
             KeyRouter(graph.max_parallelism, graph.parallelism),
             order.terms,
             self._spaces,
@@ -221,6 +223,15 @@ class _StageAttempt:
         pool.start()
         for one in order.found:
             pool.assign(one.task, one.splits, order.checkpoint_id, is_last=one.is_last)
+
+    def _begin_parts(self) -> None:
+        deploy = self._order.deploy
+        if deploy.rescaled_from:
+            # Tasks that are no more have written what several of this batch may need.
+            return
+        wanted = {one.task: one.snapshot.parts for one in deploy.snapshots}
+        for task in self._tasks:
+            self._around.parts.begin(task, deploy.restore, wanted.get(task, ()))
 
     def _began(self, task: TaskId) -> None:
         self.task = task
@@ -323,6 +334,12 @@ class _StageAttempt:
     def _check_barriers(self) -> None:
         """Every input has brought all that there was: else a record is missing."""
         _ = self._inbox.read
+
+    def distrust(self, failure: Failure) -> None:
+        """The attempt has failed; if the failure is its own, not with anything that it had of its state."""
+        if failure.task.vertex in self._members:
+            for task in self._tasks:
+                self._around.parts.distrust(task)
 
     async def close(self) -> None:
         """End the tasks."""

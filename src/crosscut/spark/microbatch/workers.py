@@ -65,6 +65,7 @@ from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.spark.microbatch.surroundings import BatchLink, Host, Jobs
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.host_parts import remove_host_parts
 from crosscut.worker.stage import StageOrder
 
 
@@ -161,6 +162,8 @@ class BatchWorkers:
                 LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
         self._calls.end()
         self._jobs.close()
+        # Of this host; another one does so when it is used again.
+        remove_host_parts(self._store_url, self._terms.state_dir)
 
     @property
     def _speaker(self) -> Host:

@@ -252,6 +252,16 @@ def chunks_of(path: str, size: int = 1024 * 1024) -> Iterator[bytes]:
             yield chunk
 
 
+class FileContent:
+    """The content of a file, in pieces; whoever is on the same disk may link the file instead."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chunks_of(self.path)
+
+
 def written(directory: str, files: Sequence[tuple[str, bytes]]) -> None:
     """Write files of a database into its directory.
 

@@ -6,6 +6,7 @@ import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import orjson
 
@@ -18,6 +19,20 @@ OLD_MAGIC = b"XCR1"
 """Of heads whose databases have no index of timers."""
 
 ReadPart = Callable[[Part], bytes]
+
+
+@runtime_checkable
+class LinksParts(Protocol):
+    """A `ReadPart` that has parts as files: a database is opened without reading those of its tables."""
+
+    def __call__(self, part: Part) -> bytes: ...
+
+    def link(self, part: Part, path: str) -> bool:
+        """Make `path` another name of the file with the content of `part`; return whether that was possible.
+
+        Raises:
+            StoreError: It can't be read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,9 @@ def unpack(head: Head, parts: Sequence[Part], read: ReadPart, directory: str) ->
         raise StateError(
             f"a checkpoint has {len(parts)} table files of RocksDB: its head names {len(head.files)}"
         )
+    written(directory, [])
     for name, part in zip(head.files, parts, strict=True):
-        written(directory, [(os.path.basename(name), read(part))])
+        path = os.path.join(directory, os.path.basename(name))
+        if not (isinstance(read, LinksParts) and read.link(part, path)):
+            written(directory, [(os.path.basename(name), read(part))])
     written(directory, [(os.path.basename(name), data) for name, data in head.small.items()])
