@@ -212,7 +212,7 @@ def extras_found() -> Iterator[Finding]:
     """Look at what can be installed for more: connectors, other backends."""
     by_extra: dict[str, list[str]] = {}
     for name, _, extra in _requirements():
-        if extra and extra not in ("dev", "bench"):
+        if extra and extra not in ("dev", "bench", "docs"):
             by_extra.setdefault(extra, []).append(name)
     for extra, names in sorted(by_extra.items()):
         found, missing = [], []
