@@ -30,6 +30,28 @@ function table(id, columns, rows, nothing, classOf = () => "") {
     return;
   }
   const focused = document.activeElement && place.contains(document.activeElement) ? document.activeElement.id : null;
+  const body = place.tBodies[0] || tableBody(place, columns), before = linesOf.get(body) || new Map(), lines = new Map();
+  for (const row of rows) {
+    let key = JSON.stringify(row);
+    while (lines.has(key)) key += "+";
+    lines.set(key, before.get(key) || lineOf(columns, row, classOf(row)));
+  }
+  linesOf.set(body, lines);
+  // Rows that stay are not touched: who presses a button in one meanwhile has pressed it.
+  const stay = new Set(lines.values());
+  for (const line of [...body.rows]) if (!stay.has(line)) line.remove();
+  let next = body.firstChild;
+  for (const line of stay) {
+    if (line === next) next = next.nextSibling;
+    else body.insertBefore(line, next);
+  }
+  if (focused && document.activeElement.id !== focused) find(focused)?.focus();
+}
+
+// The rows of each table, by what they show.
+const linesOf = new WeakMap();
+
+function tableBody(place, columns) {
   const head = made("thead"), titles = made("tr"), body = made("tbody");
   for (const [title, , kind] of columns) {
     const cell = made("th", title, kind || "");
@@ -37,17 +59,18 @@ function table(id, columns, rows, nothing, classOf = () => "") {
     titles.append(cell);
   }
   head.append(titles);
-  for (const row of rows) {
-    const line = made("tr", null, classOf(row));
-    for (const [, show, kind] of columns) {
-      const found = show(row), cell = made("td", found instanceof Node ? null : found, kind || "");
-      if (found instanceof Node) cell.append(found);
-      line.append(cell);
-    }
-    body.append(line);
-  }
   place.replaceChildren(head, body);
-  if (focused) find(focused)?.focus();
+  return body;
+}
+
+function lineOf(columns, row, className) {
+  const line = made("tr", null, className);
+  for (const [, show, kind] of columns) {
+    const found = show(row), cell = made("td", found instanceof Node ? null : found, kind || "");
+    if (found instanceof Node) cell.append(found);
+    line.append(cell);
+  }
+  return line;
 }
 
 // From any source to any sink, the longest.
