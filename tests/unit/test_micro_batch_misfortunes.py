@@ -26,6 +26,7 @@ from crosscut.spark.planned_source import PlannedSource
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.worker import stage
+from crosscut.worker.host_parts import remove_host_parts
 from crosscut.worker.stage import StageOrder
 
 CALM = Weather()
@@ -279,15 +280,17 @@ def test_a_zombie_that_stages_after_its_batch_is_complete_changes_nothing(tmp_pa
 
 
 class Losing(LocalJobs):
-    """Before its fourth run all parts are taken away."""
+    """Before its fourth run all parts are taken away, those on the disk of the host as well."""
 
     def __init__(self, graph: JobGraph, url: str) -> None:
         super().__init__(graph, url, Random(1), CALM)
+        self._url = url
         self._parts = Path(url) / "parts"
 
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
         if self.seen["runs"] == 3:
             self._parts.rename(self._parts.with_name("lost"))
+            remove_host_parts(self._url, None)
         yield from super().run(name, orders, description)
 
 
