@@ -196,6 +196,30 @@ async def test_what_an_alignment_timeout_unblocks_is_processed_though_nothing_el
     await site.close()
 
 
+class BrokenClock(SystemClock):
+    """Breaks when it is told to."""
+
+    is_broken = False
+
+    def monotonic_ns(self) -> int:  # type: ignore[override]
+        if self.is_broken:
+            raise ValueError("no hands")
+        return time.monotonic_ns()
+
+
+@scene
+async def test_a_mistake_outside_of_all_tasks_is_reported_and_does_not_stop_them_in_silence() -> None:
+    clock = BrokenClock()
+    site = Site(clock=clock)
+    await asyncio.sleep(0)
+    clock.is_broken = True
+    site.receive(A, [1])
+    await site.until(lambda: any(isinstance(one, TaskFailed) for one in site.said), "the report")
+    (failed,) = [one for one in site.said if isinstance(one, TaskFailed)]
+    assert "no hands" in failed.cause.message
+    await site.close()
+
+
 class Told(cc.SplitReader[int]):
     """Has to be waited for an hour, but for what somebody puts there, who then wakes the task up."""
 

@@ -416,6 +416,12 @@ class TaskPool:
             self._loop.call_soon(self._round)
 
     def _round(self) -> None:
+        try:
+            self._run_tasks()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: else nothing ran any more, and nobody knew why
+            self.failed(self._runners[0].task.task_id, error)
+
+    def _run_tasks(self) -> None:
         self._is_scheduled = False
         if self.is_over:
             return
