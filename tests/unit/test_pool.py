@@ -213,7 +213,7 @@ async def test_a_mistake_outside_of_all_tasks_is_reported_and_does_not_stop_them
     site = Site(clock=clock)
     await asyncio.sleep(0)
     clock.is_broken = True
-    site.receive(A, [1])
+    site.pool.schedule()
     await site.until(lambda: any(isinstance(one, TaskFailed) for one in site.said), "the report")
     (failed,) = [one for one in site.said if isinstance(one, TaskFailed)]
     assert "no hands" in failed.cause.message
