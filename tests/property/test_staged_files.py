@@ -47,9 +47,15 @@ def machine() -> Iterator[Machine]:
 @pytest.fixture(autouse=True)
 def nothing_is_left_open(machine: Machine) -> Iterator[None]:
     """What a sink leaves open, the collector would find in some other test."""
+    before = staged_and_open()
     yield
+    assert staged_and_open() == before
+
+
+def staged_and_open() -> list[str]:
+    """Return what this process has open of some sink, also of those that other tests have made."""
     open_now = [opened_at(descriptor) for descriptor in os.listdir("/proc/self/fd")]
-    assert not [path for path in open_now if f"/{STAGE_DIRECTORY}/{LINEAGE}/" in path]
+    return sorted(path for path in open_now if f"/{STAGE_DIRECTORY}/{LINEAGE}/" in path)
 
 
 def opened_at(descriptor: str) -> str:

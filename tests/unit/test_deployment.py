@@ -134,6 +134,8 @@ def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in
         sent = found[task].outlets.outbox
         outbox = {channel: item.records for channel, item in sent if isinstance(item, Batch)}
         assert outbox == {channel: unsent[channel] for channel in outputs_of(after, task)}
+    for one in found.values():
+        one.close()
 
 
 class Limits(cc.ConnectedProcess[int, int, int]):
@@ -237,6 +239,8 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
         assert len(coming) == (had == 1)
         if parallelism != 2:
             assert sorted(item for _, item in state.tables["seen"].items()) == [0, 1]
+        for one in host.tasks.values():
+            one.close()
         at_hand.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.registry import _registry
 
 import crosscut as cc
 from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
@@ -22,6 +23,9 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
         for name in list(sys.modules):
             if name.startswith(f"{module}."):
                 monkeypatch.delitem(sys.modules, name)
+        # It remembers what another test has loaded.
+        for name in [name for name, found in _registry.items() if found.__module__.startswith(module)]:
+            monkeypatch.delitem(_registry, name)
         monkeypatch.setitem(sys.modules, module, None)
 
     yield make_missing
