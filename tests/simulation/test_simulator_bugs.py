@@ -1296,7 +1296,7 @@ BUGS: dict[Plant, Where] = {
     ),
     transactions_of_a_task_that_is_gone_forgotten: Where(COUNTS, changed=RESCALED_AT_A_COMMIT),
     final_results_of_an_heir_said_from_the_first: Where(("totals",), changed=RESCALED, first_seed=9),
-    final_results_of_an_heir_taken_as_said: Where(("totals",), changed=RESCALED, first_seed=21),
+    final_results_of_an_heir_taken_as_said: Where(("totals",), changed=RESCALED, first_seed=60),
     refusal_after_the_final_checkpoint_not_followed_up: Where(
         COUNTS, kinds=("refuse a log append",), changed=REFUSED_AFTER_COMPLETION
     ),
