@@ -72,6 +72,52 @@ def test_a_failure_wakes_the_task_up() -> None:
     assert reader.position == 2
 
 
+class Failing(ReaderAhead[int]):
+    """Gives one record, and fails in its own way."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(0)
+        self._error = error
+
+    async def fill(self) -> None:
+        await self.put(7, 1)
+        raise self._error
+
+
+def read_all(reader: ReaderAhead[int], woken: threading.Event, found: list[Any]) -> None:
+    while True:
+        woken.clear()
+        some = reader.read(10)
+        if isinstance(some, cc.EndOfSplit):
+            return
+        if isinstance(some, list):
+            found += some
+        else:
+            assert woken.wait(DEADLINE_S), "it waits for ever"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), KeyError("a")])
+def test_whatever_ends_the_thread_is_told_and_is_no_end_of_the_split(error: BaseException) -> None:
+    reader, woken = Failing(error), threading.Event()
+    reader.wake_by(woken.set)
+    found: list[Any] = []
+    with pytest.raises(ConnectorError, match=type(error).__name__):
+        read_all(reader, woken, found)
+    assert found == [7]
+
+
+def test_a_thread_that_gets_no_event_loop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_loop(main: Any) -> None:
+        main.close()
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(asyncio, "run", no_loop)
+    reader, woken = Numbers(1), threading.Event()
+    reader.wake_by(woken.set)
+    with pytest.raises(ConnectorError, match="too many open files"):
+        read_all(reader, woken, [])
+
+
 def test_where_nobody_can_be_woken_up_a_reader_is_asked_again_soon() -> None:
     reader = Numbers(1)
     found = reader.read(10)

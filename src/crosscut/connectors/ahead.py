@@ -104,8 +104,12 @@ class ReaderAhead(SplitReader[Record]):
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
+        try:
             asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - the last frame of the thread: `read` raises it
+            # Cancelled by somebody else than `close`, user code that exits, no file left for a loop: else the
+            # task would wait for ever, or take it for the end of the split.
+            self._failure = self._failure or _failed(error)
         self._has_ended = True
         if self._wake is not None:
             self._wake()
@@ -119,4 +123,8 @@ class ReaderAhead(SplitReader[Record]):
         except ConnectorError as error:
             self._failure = error
         except Exception as error:  # noqa: BLE001 - the last frame of the thread: `read` raises it
-            self._failure = ConnectorError(f"a source failed: {type(error).__name__}: {error}")
+            self._failure = _failed(error)
+
+
+def _failed(error: BaseException) -> ConnectorError:
+    return ConnectorError(f"a source failed: {type(error).__name__}: {error}".removesuffix(": "))
