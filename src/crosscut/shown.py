@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import inspect
 import reprlib
+from contextlib import suppress
+from typing import Any
 
 
 class ShortRepr(reprlib.Repr):
@@ -26,3 +31,36 @@ class ShortRepr(reprlib.Repr):
     def repr_bytearray(self, value: bytearray, level: int) -> str:
         """Called by `repr`."""
         return f"bytearray({self.repr_bytes(bytes(value[: self.maxstring]), level)})"
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Called by `repr`."""
+        try:
+            return super().repr_int(value, level)
+        except ValueError:
+            # Python turns no number of many thousands of digits into text.
+            return f"<int of {value.bit_length()} bits>"
+
+    def repr_instance(self, value: object, level: int) -> str:
+        """Called by `repr`."""
+        fields = None
+        with suppress(Exception):
+            # One may be gone, or a property of the user's own that raises.
+            fields = _fields(value)
+        if fields is None:
+            return super().repr_instance(value, level)
+        name = type(value).__name__ if isinstance(value, tuple) else type(value).__qualname__
+        if level <= 0:
+            return f"{name}(...)"
+        shown = ", ".join(f"{field}={self.repr1(one, level - 1)}" for field, one in fields)
+        text = f"{name}({shown})"
+        return text if len(text) <= self.maxother else f"{text[: self.maxother - 3]}..."
+
+
+def _fields(value: Any) -> list[tuple[str, object]] | None:
+    """Return the fields of an instance that are in its repr, None if that is not made by Python of them."""
+    made_by = getattr(getattr(inspect.unwrap(type(value).__repr__), "__code__", None), "co_filename", "")
+    if made_by == "<string>" and dataclasses.is_dataclass(value):
+        return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.repr]
+    if made_by == collections.__file__ and isinstance(value, tuple):
+        return list(zip(getattr(value, "_fields", ()), value, strict=False))
+    return None

@@ -1,6 +1,8 @@
 import pickle
 import threading
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -78,6 +80,62 @@ def test_bytes_in_a_record_are_shortened_before_they_are_shown(kind: type[bytes 
         assert "key" in shown and r"b'\x00\x00" in shown and "..." in shown
         assert len(shown) < 400
     assert ShortRepr(120).repr(kind(b"ab")) == repr(kind(b"ab"))
+
+
+class Named(NamedTuple):
+    key: str
+    value: object
+
+
+@dataclass
+class Held:
+    key: str
+    value: object
+    hidden: object = field(default=None, repr=False)
+
+
+@dataclass
+class Discreet:
+    value: object
+
+    def __repr__(self) -> str:
+        return "Discreet(***)"
+
+
+@pytest.mark.parametrize("kind", [Named, Held])
+def test_bytes_in_fields_are_shortened_before_they_are_shown(kind: Callable[..., Any]) -> None:
+    """K2: as where it is the record, or in a list."""
+
+    class Watched(bytes):
+        def __repr__(self) -> str:
+            raise AssertionError("the whole of it is shown")
+
+    Watched.__name__ = "bytes"
+    shown = ShortRepr(120).repr([kind("a", kind("b", Watched(5_000)))])
+    assert shown.startswith(f"[{kind.__name__}(key='a', value={kind.__name__}(key='b', value=b'\\x00")
+    assert len(shown) < 130
+    assert ShortRepr(120).repr(kind("a", (1, b"b"))) == repr(kind("a", (1, b"b")))
+
+
+def test_a_repr_of_the_users_own_is_shown() -> None:
+    assert ShortRepr(120).repr([Discreet("secret")]) == "[Discreet(***)]"
+    assert ShortRepr(120).repr(Held("a", 1, "secret")) == "Held(key='a', value=1)"
+
+
+def test_a_number_of_too_many_digits_is_shown_by_its_size() -> None:
+    assert ShortRepr(120).repr({"a": 1 << 20_000}) == "{'a': <int of 20001 bits>}"
+
+
+def test_an_object_that_holds_itself_is_shown() -> None:
+    one = Held("a", None)
+    one.value = [one]
+    assert len(ShortRepr(120).repr(one)) <= 120
+
+
+def test_an_object_that_has_lost_a_field_is_shown() -> None:
+    one = Held("a", 1)
+    del one.key
+    assert "Held instance" in ShortRepr(120).repr(one)
 
 
 def test_the_largest_record_of_an_oversized_batch_is_named_and_shortened() -> None:
