@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -679,6 +679,23 @@ def test_a_store_that_hangs_does_not_keep_a_job_from_its_end(
     assert hangs.wait(DEADLINE_S)
     assert not goes_on.is_set(), "close has returned"
     goes_on.set()
+
+
+def test_the_record_takes_a_twentieth_of_a_processor_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def waited(wait_s: float) -> bool:
+        waits.append(wait_s)
+        return len(waits) == 3
+
+    spent = count()
+    recorder = Recorder("a job", Watched().metrics, str(tmp_path))
+    monkeypatch.setattr(recorder._is_over, "wait", waited)
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent) / 10)
+    recorder._run()
+    assert waits == pytest.approx([1.0, 2.0, 2.0])
 
 
 def test_who_was_fenced_leaves_the_record_to_the_driver_that_has_taken_over(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Recorder:
             began_s = time.thread_time()
             try:
                 metrics = self._look()
-                every_s = pause_s(EVERY_S, time.thread_time() - began_s)
+                every_s = pause_s(EVERY_S, time.thread_time() - began_s, SHARE_MAX)
             except CrosscutError as error:
                 # A job that could not even begin has nothing to show.
                 LOGGER.debug("job %r can't be looked at: %s", self._name, error)

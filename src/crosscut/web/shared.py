@@ -15,9 +15,9 @@ SHARE_MAX = 0.1
 Made = TypeVar("Made")
 
 
-def pause_s(least_s: float, spent_s: float) -> float:
+def pause_s(least_s: float, spent_s: float, share_max: float = SHARE_MAX) -> float:
     """Return how long not to do again what has taken so much processor time."""
-    return max(least_s, spent_s / SHARE_MAX)
+    return max(least_s, spent_s / share_max)
 
 
 class Shared(Generic[Made]):
