@@ -99,8 +99,9 @@ class SplitReader(ABC, Generic[Record]):
 
         For readers that learn from a thread of their own that something has come, and so need not be asked
         every few milliseconds. Called once, before the first `read`, or not at all: in micro-batches a reader
-        is asked when its Wait is over, and only then. `wake` may be called by any thread, at any time, also
-        after `close`; it never blocks.
+        is asked when its Wait is over, and only then. Not for longer than some 100 ms at a time all the same:
+        a split is found to have fallen idle (`idle_after`) only when it is asked. `wake` may be called by any
+        thread, at any time, also after `close`; it never blocks.
         """
 
     def close(self) -> None:
