@@ -43,9 +43,15 @@ class Split:
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to read now: ask again after `delay_ms` (0: as soon as there is nothing better to do), or when
-    the reader wakes the task up (`SplitReader.wake_by`)."""
+    the reader wakes the task up (`SplitReader.wake_by`).
+
+    Attributes:
+        is_coming: There is more, or soon known whether there is: it has been asked for, and is on its way. In
+            micro-batches a batch waits for that; it ends where there is nothing to read.
+    """
 
     delay_ms: float
+    is_coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)

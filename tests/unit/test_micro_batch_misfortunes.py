@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 import crosscut as cc
@@ -410,3 +411,47 @@ def test_a_data_source_that_raises_in_commit_on_the_driver_is_told_of(
     source.completed(found.known, [])
     assert "Unruly: commit() raised OSError: the service is down" in caplog.text
     assert source.discover(found.known).splits, "it goes on"
+
+
+class Slow(DataSource):
+    """Takes its time for each of its five rows; then nothing else comes."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        class Reader(DataSourceStreamReader):
+            def initialOffset(self) -> dict[str, int]:
+                return {"n": 0}
+
+            def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+                return {"n": 5}
+
+            def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+                return [InputPartition(n) for n in range(start["n"], end["n"])]
+
+            def read(self, partition: InputPartition) -> Iterator[Any]:
+                time.sleep(0.01)
+                yield (partition.value,)
+
+        return Reader()
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        class Reader(DataSourceReader):
+            def partitions(self) -> list[InputPartition]:
+                return [InputPartition(n) for n in range(5)]
+
+            def read(self, partition: InputPartition) -> Iterator[Any]:
+                time.sleep(0.01)
+                yield (partition.value,)
+
+        return Reader()
+
+
+@pytest.mark.parametrize(("read", "parallel"), [("stream", False), ("stream", True), ("batch", False)])
+def test_all_that_a_slow_data_source_has_is_read_before_the_job_stops(
+    tmp_path: Path, read: Any, parallel: bool
+) -> None:
+    flow, out = cc.Flow("slow"), cc.collect(tmp_path / "out")
+    flow.source(cc.spark.source(Slow, None, NUMBER, read=read, parallel=parallel)).sink(out)
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path, trigger="available_now"), jobs_of)
+    assert end is not None
+    assert end.outcome in ("stopped", "finished"), end
+    assert sorted(row.number for row in out.records()) == list(range(5))

@@ -282,8 +282,11 @@ def test_a_split_is_idle_by_what_all_batches_say_of_it_and_only_at_the_end_of_on
     assert third.saved == [70, {"a": 50, "b": 70}, {"a": 1_100}]
 
 
-def read(split: str, lag: int | None, *, has_given: bool = False) -> SplitRead:
-    return SplitRead(split, has_given, lag)
+ENDLESS_MS = float("inf")
+
+
+def read(split: str, lag: int | None, *, has_given: bool = False, is_coming: bool = False) -> SplitRead:
+    return SplitRead(split, has_given, lag, is_coming)
 
 
 def test_a_split_that_may_not_have_come_by_its_first_records_yet_is_not_called_empty() -> None:
@@ -308,7 +311,58 @@ def test_nobody_knows_how_much_waits_while_there_are_splits_that_were_never_open
 
 
 def test_a_batch_has_enough_when_all_have_had_their_say_or_have_had_the_time_for_it() -> None:
-    assert is_enough([read("a", 0), read("b", None, has_given=True)], 0)
+    assert is_enough([read("a", 0), read("b", None, has_given=True)], 0, ENDLESS_MS)
     for waits in (read("a", 1, has_given=True), read("a", None)):
-        assert not is_enough([waits], PATIENCE_MS - 1)
-        assert is_enough([waits], PATIENCE_MS)
+        assert not is_enough([waits], PATIENCE_MS - 1, ENDLESS_MS)
+        assert is_enough([waits], PATIENCE_MS, ENDLESS_MS)
+
+
+def test_a_batch_waits_for_what_is_on_its_way() -> None:
+    for coming in (read("a", None, has_given=True, is_coming=True), read("a", 0, is_coming=True)):
+        assert not is_enough([coming, read("b", 0)], 2 * PATIENCE_MS - 1, 2 * PATIENCE_MS)
+        assert is_enough([coming, read("b", 0)], 2 * PATIENCE_MS, 2 * PATIENCE_MS)
+        assert empty_splits([coming, read("b", 0)], 0, is_full=False) == ("b",)
+
+
+class Fetched(cc.Source):
+    """Fetches one record after the other, in the time that the test says."""
+
+    def splits(self, parallelism: int) -> list[cc.Split]:
+        return [cc.Split("only", 0)]
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader:
+        assert isinstance(position, int)
+        return FetchedReader(position)
+
+
+class FetchedReader(SplitReader):
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self._is_fetched = False
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    @property
+    def lag(self) -> int | None:
+        return None if self._position < RECORDS else 0
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        self._is_fetched = not self._is_fetched
+        if self._position == RECORDS:
+            return Wait(1.0)
+        if self._is_fetched:
+            return Wait(1.0, is_coming=True)
+        self._position += 1
+        return [self._position]
+
+
+def test_a_job_that_reads_what_there_is_reads_also_what_is_on_its_way(tmp_path: Path) -> None:
+    flow, out = cc.Flow("fetched"), cc.collect(tmp_path / "out")
+    flow.source(Fetched()).sink(out)
+    given = settings(tmp_path, parallelism=1, trigger="available_now", batch_records_max=100)
+    end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "stopped", end
+    assert out.records() == list(range(1, RECORDS + 1))

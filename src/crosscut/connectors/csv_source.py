@@ -164,7 +164,7 @@ class _CsvReader(SplitReader[dict[str, Any]]):
             self._position = self._lines.position
         elif rows or not was_open:
             self._position = self._lines.start_of_last(len(self._rows.open))
-        return records or Wait(0)
+        return records or Wait(0, is_coming=True)
 
     def close(self) -> None:
         self._lines.close()

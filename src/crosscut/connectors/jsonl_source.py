@@ -69,7 +69,7 @@ class _JsonLinesReader(SplitReader[Any]):
         if isinstance(lines, Wait | EndOfSplit):
             return lines
         try:
-            return [orjson.loads(line) for line in lines if line] or Wait(0)
+            return [orjson.loads(line) for line in lines if line] or Wait(0, is_coming=True)
         except orjson.JSONDecodeError:
             raise self._refused(lines) from None
 

@@ -211,7 +211,7 @@ class LinesReader(SplitReader[str]):
             return EndOfSplit()
         block = self._file.read(self._block_bytes)
         if block is None:
-            return Wait(_REMOTE_WAIT_MS)
+            return Wait(_REMOTE_WAIT_MS, is_coming=True)
         block_start = self._offset
         self._offset += len(block)
         if not block:
@@ -224,7 +224,7 @@ class LinesReader(SplitReader[str]):
         if not self._aligned:
             newline = block.find(b"\n")
             if newline < 0:
-                return Wait(0)
+                return Wait(0, is_coming=True)
             block = block[newline + 1 :]
             block_start += newline + 1
             line_start = self._chunk_start = block_start
@@ -246,7 +246,7 @@ class LinesReader(SplitReader[str]):
         if not cut:
             self._tail.append(block)
             self._tail_bytes += len(block)
-            return Wait(0)
+            return Wait(0, is_coming=True)
         self._hand_out(b"".join((*self._tail, block[:cut])), line_start, block[cut:])
         return None
 

@@ -137,7 +137,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
             raise self._shrank()
         records: list[dict[str, Any]] = some.to_pylist()
         self._position += len(records)
-        return records or Wait(0)
+        return records or Wait(0, is_coming=True)
 
     def close(self) -> None:
         self._ahead.close()

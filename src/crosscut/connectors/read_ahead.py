@@ -32,7 +32,7 @@ class BatchesAhead:
             if self._coming is None:
                 self._coming = self._thread.submit(next, self._batches, None)
             if not self._coming.done():
-                return Wait(_WAIT_MS)
+                return Wait(_WAIT_MS, is_coming=True)
             self._batch, self._next = self._coming.result(), 0
             self._coming = self._thread.submit(next, self._batches, None)
             if self._batch is None:

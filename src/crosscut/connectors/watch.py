@@ -134,7 +134,7 @@ class _WatchReader(SplitReader[Record]):
         reader, self._reader = self._reader, None
         self._parts.popleft()
         reader.close()
-        return Wait(0)
+        return Wait(0, is_coming=True)
 
     def close(self) -> None:
         reader, self._reader = self._reader, None
@@ -151,7 +151,7 @@ class _WatchReader(SplitReader[Record]):
                 return Wait(left_ms)
             self._look = self._thread.submit(self._looked, frozenset(self._names))
         if not self._look.done():
-            return Wait(_LOOKING_MS)
+            return Wait(_LOOKING_MS, is_coming=True)
         look, self._look = self._look.result(), None
         for one, parts in look.new:
             self._names[one.name] = None
@@ -160,7 +160,7 @@ class _WatchReader(SplitReader[Record]):
         if not look.has_more:
             self._looked_at_s = time.monotonic()
         self._has_ended = self._watched.ends and not look.new
-        return EndOfSplit() if self._has_ended else Wait(0)
+        return EndOfSplit() if self._has_ended else Wait(0, is_coming=True)
 
     def _looked(self, known: frozenset[str]) -> _Look:
         """Find new files. Runs in the thread."""

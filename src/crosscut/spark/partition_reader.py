@@ -49,7 +49,7 @@ class PartitionReader(ThreadedReader):
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         found = self._result(lambda: taken(self._of, self._rows, limit))
         if found is None:
-            return Wait(WAIT_MS)
+            return Wait(WAIT_MS, is_coming=True)
         self._position += len(found)
         return found or EndOfSplit()
 

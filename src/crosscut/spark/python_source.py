@@ -180,6 +180,7 @@ class _StreamSplit(ThreadedReader):
         # Of the batch that is read: its partitions, and the rest of the one that is.
         self._partitions: list[Rows] | None = None
         self._rows: Iterator[Any] | None = None
+        self._is_at_end = False
         # Of a restored position nobody knows whether it was: the failure may have come first.
         self._committed = self._start if is_new else None
 
@@ -187,14 +188,19 @@ class _StreamSplit(ThreadedReader):
     def position(self) -> JSON:
         return {"start": self._start, "end": self._end, "partition": self._partition, "rows": self._row}
 
+    @property
+    def lag(self) -> int | None:
+        return 0 if self._is_at_end else None
+
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         # A loop, since empty partitions and batches follow each other.
         while True:
             if self._partitions is None:
                 planned = self._result(self._plan)
                 if planned is None:
-                    return Wait(WAIT_MS)
+                    return Wait(WAIT_MS, is_coming=True)
                 end, partitions = planned
+                self._is_at_end = end is None
                 if end is None:
                     return Wait(POLL_MS)
                 if self._partition and self._partition >= len(partitions):
@@ -215,7 +221,7 @@ class _StreamSplit(ThreadedReader):
             rows = self._rows
             found = self._result(partial(taken, self._of, rows, min(limit, READ_ROWS)))
             if found is None:
-                return Wait(WAIT_MS)
+                return Wait(WAIT_MS, is_coming=True)
             if found:
                 self._row += len(found)
                 return list(found)

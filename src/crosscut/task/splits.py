@@ -35,6 +35,7 @@ class _OpenSplit:
     split: Split
     reader: SplitReader
     empty_reads: int = 0
+    is_coming: bool = False
 
 
 class SplitQueue:
@@ -139,6 +140,7 @@ class SplitQueue:
                 shortest = min(shortest, Wait(HELD_MS), key=lambda wait: wait.delay_ms)
                 continue
             found = current.reader.read(limit)
+            current.is_coming = isinstance(found, Wait) and found.is_coming
             match found:
                 case EndOfSplit():
                     self._open.popleft()

@@ -62,7 +62,7 @@ class BoundedSplits(SplitQueue):
         """Whether there is nothing more to be had for this batch."""
         if self.is_full or self.is_drained:
             return True
-        return self._waits and is_enough(self._reads(), self._waited_ms)
+        return self._waits and is_enough(self._reads(), self._waited_ms, self._read_s_max * 1_000)
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -74,7 +74,8 @@ class BoundedSplits(SplitQueue):
         return (time.monotonic() - self._progress_s) * 1_000
 
     def _reads(self) -> list[SplitRead]:
-        return [SplitRead(one, one in self._heard, lag) for one, lag in self.lags()]
+        coming = {one.split.split_id for one in self._open if one.is_coming}
+        return [SplitRead(one, one in self._heard, lag, one in coming) for one, lag in self.lags()]
 
     def _open_next(self, place: int) -> None:
         super()._open_next(place)

@@ -188,7 +188,7 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             if self._coming is None:
                 self._coming = self._thread.submit(self._page, self._position)
             if not self._coming.done():
-                return Wait(_WAIT_MS)
+                return Wait(_WAIT_MS, is_coming=True)
             self._rows, self._next = self._coming.result(), 0
             if not self._rows:
                 return EndOfSplit()

@@ -2,7 +2,7 @@
 
 A split says by its lag that it has nothing, or that something waits. One that knows nothing of it (None) is
 believed once it has given something in this batch. Before, it may only not have come by its first records
-yet: each batch opens its readers anew.
+yet: each batch opens its readers anew. One that says that more is on its way is waited for.
 """
 
 from __future__ import annotations
@@ -23,25 +23,30 @@ class SplitRead:
     Attributes:
         has_given: Records, in this batch.
         lag: How many wait; None: it does not know.
+        is_coming: More is on its way, as it says, or the answer whether there is more.
     """
 
     split: str
     has_given: bool
     lag: int | None
+    is_coming: bool = False
 
     @property
     def says_nothing_waits(self) -> bool:
         """Whether it is believed to have nothing now, had it been asked."""
-        return self.lag == 0 or (self.lag is None and self.has_given)
+        return not self.is_coming and (self.lag == 0 or (self.lag is None and self.has_given))
 
 
-def is_enough(splits: Iterable[SplitRead], waited_ms: float) -> bool:
+def is_enough(splits: Iterable[SplitRead], waited_ms: float, coming_ms_max: float) -> bool:
     """Return whether nothing more is to be had for this batch, now that all splits say that they wait.
 
     Args:
         waited_ms: Since any of them has given something.
+        coming_ms_max: For so long what is on its way is waited for.
     """
-    return waited_ms >= PATIENCE_MS or all(one.says_nothing_waits for one in splits)
+    reads = list(splits)
+    patience_ms = coming_ms_max if any(one.is_coming for one in reads) else PATIENCE_MS
+    return waited_ms >= patience_ms or all(one.says_nothing_waits for one in reads)
 
 
 def empty_splits(splits: Iterable[SplitRead], waited_ms: float, *, is_full: bool) -> tuple[str, ...]:
@@ -52,5 +57,7 @@ def empty_splits(splits: Iterable[SplitRead], waited_ms: float, *, is_full: bool
     """
     is_patient = not is_full and waited_ms >= PATIENCE_MS
     return tuple(
-        one.split for one in splits if one.lag == 0 or is_patient or (not is_full and one.says_nothing_waits)
+        one.split
+        for one in splits
+        if is_patient or (one.lag == 0 and not one.is_coming) or (not is_full and one.says_nothing_waits)
     )
