@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -366,3 +367,34 @@ def test_a_job_that_reads_what_there_is_reads_also_what_is_on_its_way(tmp_path: 
     assert end is not None
     assert end.outcome == "stopped", end
     assert out.records() == list(range(1, RECORDS + 1))
+
+
+class Counted(cc.DynamicSource[int]):
+    """One split for each number below that in a file; it takes its time to look."""
+
+    discover_every = "1ms"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def discover(self, known: JSON) -> cc.Discovered:
+        time.sleep(0.03)
+        first, end = known if isinstance(known, int) else 0, int(self._path.read_text())
+        return cc.Discovered([cc.Split(f"s{n:02}", n * RECORDS) for n in range(first, end)], end)
+
+    def reader(self, split: cc.Split, position: JSON) -> SplitReader[int]:
+        return Counting(split, position)
+
+
+def test_a_job_that_reads_what_there_is_first_hears_what_has_come_since_the_last_start(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "there"
+    for count in (2, 3, 5):
+        there.write_text(str(count))
+        flow, out = cc.Flow("counted"), cc.collect(tmp_path / "out")
+        flow.source(Counted(there)).sink(out)
+        end, _ = run_batches(flow.compile(2, 128), settings(tmp_path, trigger="available_now"), made(1, CALM))
+        assert end is not None
+        assert end.outcome == "stopped", end
+        assert sorted(out.records()) == list(range(count * RECORDS))

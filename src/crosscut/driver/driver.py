@@ -34,7 +34,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, VertexId, WorkerIndex
 from crosscut.interfaces import CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
@@ -238,6 +238,11 @@ class CoordinatorDriver:
             self._wall_ms(),
             tuple(self._lines.kept),
         )
+
+    @property
+    def asked(self) -> frozenset[tuple[VertexId, int]]:
+        """The sources that are being asked for splits that have come, and by which call. On the loop."""
+        return frozenset((one.source, one.call) for one in self._coordinator.searches if one.call)
 
     def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Note what a batch came to. On the loop."""

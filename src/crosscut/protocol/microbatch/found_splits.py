@@ -38,6 +38,11 @@ class FoundSplits:
             return
         self._given.append(message)
 
+    @property
+    def have_come(self) -> bool:
+        """Whether there are splits that no completed batch was given."""
+        return any(one.splits for one in self._given)
+
     def of_batch(self, n: CheckpointId, vertices: Collection[str], index: int) -> tuple[AssignSplits, ...]:
         """Return what tasks `index` of these vertices are given in batch `n`, oldest first."""
         return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.ids import AttemptId, Epoch, VertexId, WorkerIndex
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.worker.parcels import Parcel
@@ -20,6 +20,9 @@ class Host(Protocol):
     def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
 
     def post(self, event: JobEvent) -> None: ...
+
+    @property
+    def asked(self) -> frozenset[tuple[VertexId, int]]: ...
 
     def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
 

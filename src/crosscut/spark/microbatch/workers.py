@@ -68,6 +68,8 @@ from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.host_parts import remove_host_parts
 from crosscut.worker.stage import StageOrder
 
+_LOOK_S = 0.02
+
 
 class BatchWorkers:
     """All workers of one job. See `WorkerSupply`; everything but `end` is called on the driver's loop.
@@ -127,6 +129,8 @@ class BatchWorkers:
         self.newest = NewestBatch(graph, self._sources)
         """What batches have come to."""
         self._overdue: asyncio.TimerHandle | None = None
+        # To stop when all has been read, if a source has still to say whether there is more.
+        self._looking: asyncio.TimerHandle | None = None
         self._is_over = False
         self._waiting: list[on.BatchEvent] = []
         self._is_handling = False
@@ -201,8 +205,10 @@ class BatchWorkers:
             case StartTasks() if index == 0:
                 self._begin()
             case HaltTasks(epoch) if index == 0:
+                self._look_no_more()
                 self._handle(on.EpochHalted(epoch))
             case ShutDown() if index == 0:
+                self._look_no_more()
                 self._is_over = True
                 self._handle(on.EpochHalted(self._batches.epoch))
             case CoordinatorHeartbeat(epoch):
@@ -331,7 +337,24 @@ class BatchWorkers:
             self._requests -= 1
             self._speaker.post(CheckpointRequested(self._requests))
         elif self._trigger == "available_now":
+            self._stop_unless_there_is_more(self._speaker.asked)
+
+    def _stop_unless_there_is_more(self, asked: frozenset[tuple[VertexId, int]]) -> None:
+        """Stop after a batch that has read all it was given, once sources have answered these calls."""
+        self._look_no_more()
+        asked &= self._speaker.asked
+        if self._found.have_come:
+            self._requests -= 1
+            self._speaker.post(CheckpointRequested(self._requests))
+        elif asked:
+            self._looking = self._loop.call_later(_LOOK_S, self._stop_unless_there_is_more, asked)
+        else:
             self._speaker.post(StopRequested())
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     # Output, in a thread.
 
@@ -389,6 +412,8 @@ class BatchWorkers:
     # Spark, in threads.
 
     def _start(self, effect: do.RunBatch) -> None:
+        # Asked again when this batch is over.
+        self._look_no_more()
         if effect.run == 1:
             self.newest.started()
         combines = may_combine(one for deploy in self._base for one in deploy.snapshots)
