@@ -15,7 +15,6 @@ import secrets
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
@@ -181,7 +180,8 @@ def host_parts(store: CheckpointStore, store_url: str, state_dir: str | None) ->
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
         os.utime(path)
-        _sweep(os.path.dirname(path), time.time() - UNUSED_S)
+        # By the clock that the others were marked with.
+        _sweep(os.path.dirname(path), os.stat(path).st_mtime - UNUSED_S)
         reason = _why_not_private(path)
     except OSError as error:
         reason = str(error)
