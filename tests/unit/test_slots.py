@@ -202,6 +202,40 @@ class Refusing:
         return {"version": 1}
 
 
+class Fragile:
+    """A value that can be stored, and not be copied while it is `broken`."""
+
+    broken = False
+
+    def __init__(self) -> None:
+        self.inner: list[int] = []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if Fragile.broken:
+            raise ValueError("not now")
+        self.__dict__.update(state)
+
+
+def test_values_after_one_that_can_not_be_copied_are_as_they_were_after_a_roll_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = KeyedState(Fragile, keeps_keys=True)
+    state.to_change(["a", "b", "c"])
+    checkpoint(state, N1)
+    state.to_change(["a"])
+    monkeypatch.setattr(Fragile, "broken", True)
+    with pytest.raises(StateError, match="of key 'b', of type Fragile, can't be stored"):
+        state.to_change(["a", "b", "c"])
+    monkeypatch.setattr(Fragile, "broken", False)
+    for key in "abc":
+        (row,), values = state.to_change([key])
+        values[row].inner.append(1)
+    assert [value.inner for _, value in state.items()] == [[1], [1], [1]]
+    state.freeze(N2)
+    state.roll_back(N1)
+    assert [value.inner for _, value in state.items()] == [[], [], []]
+
+
 def test_a_value_that_can_not_be_read_is_named_by_its_table_and_key() -> None:
     part = checkpoint(state_of({"a": Refusing()}), N1)
     for read in (lambda: contents([part]), lambda: loaded(part)):

@@ -204,7 +204,17 @@ class SlotTable(Table):
                 try:
                     self._values[slot] = owned_copy(old)
                 except Exception as error:  # A value's own __reduce__ may raise anything.
+                    self._take_back(first[first.index(slot) :])
                     raise unstorable("", self._index.names[slot], old, error) from error
+
+    def _take_back(self, slots: Sequence[int]) -> None:
+        """These, noted last, do not change after all.
+
+        Else the next change of one would be made in place, in the value that a roll-back goes to.
+        """
+        del self._changes.slots[-len(slots) :], self._changes.olds[-len(slots) :]
+        for slot in slots:
+            self._unchanged[slot] = 1
 
     def _note(self, slots: Sequence[int]) -> tuple[list[int], list[Any]]:
         """Note and return those that have not changed since the last barrier, with their values."""
