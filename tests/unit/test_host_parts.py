@@ -134,9 +134,20 @@ def test_a_file_of_another_size_is_replaced_before_it_is_linked(site: Site, tmp_
 def test_after_a_failure_what_the_host_has_of_the_task_is_read_from_the_store(site: Site) -> None:
     written = site.written()
     others = site.one.write_part(CheckpointId(1), TaskId(VertexId("count"), 10), Epoch(1), [CONTENT])
-    site.one.distrust(TASK)
+    site.one.distrust(TASK, [written])
     assert [path.name for path in site.directory.iterdir()] == [name_of(others)]
     assert site.other(written) == CONTENT
+
+
+def test_after_a_failure_parts_that_other_tasks_have_written_are_read_from_the_store(
+    site: Site, tmp_path: Path
+) -> None:
+    """After a rescaling, a task begins with parts of tasks that may be no more."""
+    written = site.written()
+    site.file(written).write_bytes(bytes(len(CONTENT)))
+    site.other.distrust(TaskId(TASK.vertex, 7), [written])
+    assert site.other.link(written, str(tmp_path / "linked"))
+    assert (tmp_path / "linked").read_bytes() == CONTENT
 
 
 def test_a_disk_that_takes_nothing_does_not_fail_what_the_store_has_taken(site: Site) -> None:
@@ -145,7 +156,7 @@ def test_a_disk_that_takes_nothing_does_not_fail_what_the_store_has_taken(site: 
     assert site.other(written) == CONTENT
     assert not site.other.link(written, str(site.directory / "linked"))
     site.one.begin(TASK, CheckpointId(1), [written])
-    site.one.distrust(TASK)
+    site.one.distrust(TASK, [written])
 
 
 def test_files_go_when_the_checkpoint_that_a_batch_begins_with_does_not_need_them(site: Site) -> None:

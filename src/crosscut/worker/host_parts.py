@@ -107,9 +107,14 @@ class HostParts:
             with suppress(OSError):
                 os.utime(self._directory)
 
-    def distrust(self, task: TaskId) -> None:
-        """An attempt that used what is here of `task` has failed: the next one reads the store."""
-        self._remove(lambda names: [name for name in names if is_of(name, task)])
+    def distrust(self, task: TaskId, wanted: Sequence[Part]) -> None:
+        """An attempt that used what is here of `task` has failed: the next one reads the store.
+
+        Args:
+            wanted: The parts that it began with. After a rescaling other tasks have written them.
+        """
+        used = {name_of(part) for part in wanted}
+        self._remove(lambda names: [name for name in names if is_of(name, task) or name in used])
 
     def _remove(self, which: Callable[[Collection[str]], Iterable[str]]) -> None:
         if self._directory is None:

@@ -32,7 +32,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.microbatch.attempts import Attempt, Place
-from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
@@ -229,9 +229,13 @@ class _StageAttempt:
         if deploy.rescaled_from:
             # Tasks that are no more have written what several of this batch may need.
             return
-        wanted = {one.task: one.snapshot.parts for one in deploy.snapshots}
-        for task in self._tasks:
-            self._around.parts.begin(task, deploy.restore, wanted.get(task, ()))
+        for task, wanted in self._wanted().items():
+            self._around.parts.begin(task, deploy.restore, wanted)
+
+    def _wanted(self) -> dict[TaskId, tuple[Part, ...]]:
+        """Return the parts that each of the tasks begins with."""
+        found = {one.task: one.snapshot.parts for one in self._order.deploy.snapshots}
+        return {task: found.get(task, ()) for task in self._tasks}
 
     def _began(self, task: TaskId) -> None:
         self.task = task
@@ -338,8 +342,8 @@ class _StageAttempt:
     def distrust(self, failure: Failure) -> None:
         """The attempt has failed; if the failure is its own, not with anything that it had of its state."""
         if failure.task.vertex in self._members:
-            for task in self._tasks:
-                self._around.parts.distrust(task)
+            for task, wanted in self._wanted().items():
+                self._around.parts.distrust(task, wanted)
 
     async def close(self) -> None:
         """End the tasks."""
